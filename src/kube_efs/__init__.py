@@ -1,0 +1,1 @@
+"""TLS-secured Amazon EFS volumes for Kubernetes and OpenShift."""

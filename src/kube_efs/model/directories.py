@@ -1,0 +1,92 @@
+"""Directories inside a file system, and which of them lies in which.
+
+Paths are compared by components, never as text: ``/data2`` is not inside ``/data``.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from kube_efs.model.errors import InvalidValue
+
+_NAME_MAX_BYTES = 255  # NFS and every Linux file system
+_PATH_MAX_BYTES = 4095
+
+
+class Relation(Enum):
+    """How one directory lies to another."""
+
+    SAME = auto()
+    ABOVE = auto()
+    BELOW = auto()
+    APART = auto()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Directory:
+    """An absolute directory of a file system, as its components; no components is the root."""
+
+    parts: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "/" + "/".join(self.parts)
+
+    def __truediv__(self, name: str) -> "Directory":
+        """The child of that name; raises InvalidValue when the name could lead elsewhere."""
+        return Directory((*self.parts, _checked_component(name, name)))
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the file system's own root."""
+        return not self.parts
+
+    @property
+    def ancestors(self) -> tuple["Directory", ...]:
+        """Every directory above this one, the root first."""
+        return tuple(Directory(self.parts[:depth]) for depth in range(len(self.parts)))
+
+    def relation_to(self, other: "Directory") -> Relation:
+        """Where this directory lies, seen from the other."""
+        if self.parts == other.parts:
+            return Relation.SAME
+        if other.parts[: len(self.parts)] == self.parts:
+            return Relation.ABOVE
+        if self.parts[: len(other.parts)] == other.parts:
+            return Relation.BELOW
+        return Relation.APART
+
+
+def parse_directory(text: object, *, field: str = "path") -> Directory:
+    """The directory that an absolute path names; raises InvalidValue.
+
+    Refuses what a person may not have meant: relative paths, ``.`` and ``..``, empty components (but
+    for one trailing slash), control characters, and names longer than a file system takes. Nothing is
+    normalised, since a path that needs it may mean something else to the server.
+    """
+    if not isinstance(text, str) or not text.startswith("/"):
+        raise InvalidValue("is not an absolute path", field=field, value=text, remedy="begin it with /")
+    if len(text.encode()) > _PATH_MAX_BYTES:
+        raise InvalidValue("is too long", field=field, value=text, remedy="use at most 4095 bytes")
+    trimmed = text[1:].removesuffix("/")
+    if not trimmed:
+        if text == "/":
+            return Directory()
+        raise InvalidValue("has an empty component", field=field, value=text, remedy="use single slashes")
+    return Directory(tuple(_checked_component(part, text, field) for part in trimmed.split("/")))
+
+
+def _checked_component(name: str, shown: str, field: str = "path") -> str:
+    if not name:
+        raise InvalidValue("has an empty component", field=field, value=shown, remedy="use single slashes")
+    if name in {".", ".."}:
+        raise InvalidValue(
+            "has a . or .. component", field=field, value=shown, remedy="name the directory itself"
+        )
+    if "/" in name or any(not character.isprintable() for character in name):
+        raise InvalidValue(
+            "has a control character or slash", field=field, value=shown, remedy="use plain names"
+        )
+    if len(name.encode()) > _NAME_MAX_BYTES:
+        raise InvalidValue(
+            "has too long a name", field=field, value=shown, remedy="use at most 255 bytes a name"
+        )
+    return name

@@ -1,0 +1,177 @@
+"""The errors of kube-efs, in one tree.
+
+::
+
+    KubeEfsError
+    ├── InvalidValue             a value given by a person or another program is not acceptable
+    │   ├── ClaimRefused         a claim (or its class) asks for something that cannot be had
+    │   ├── InvalidSetting       an environment variable or flag
+    │   └── RemovalRefused       a guard says that this directory must not be removed
+    ├── NotYet                   nothing is wrong, something is not there yet
+    ├── AwsError
+    │   ├── AwsNotFound
+    │   ├── AwsThrottled
+    │   ├── AwsDenied
+    │   ├── AwsLimitReached
+    │   └── AwsUnavailable       every other answer, and no answer at all
+    ├── KubeError
+    │   ├── KubeNotFound         404
+    │   ├── KubeAlreadyExists    409 on create
+    │   ├── KubeConflict         409 on update
+    │   ├── KubeDenied           401, 403
+    │   ├── KubeInvalid          400, 422
+    │   ├── KubeExpired          410: the resource version is too old
+    │   └── KubeUnavailable      every other answer, and no answer at all
+    ├── TunnelError
+    │   ├── StunnelMissing
+    │   ├── PortTaken
+    │   └── ConfigurationRejected
+    ├── WorkerFailed             a worker pod could not make or remove directories
+    └── PlatformError            this machine lacks something that is needed
+
+An error says which field, which value and what to do about it; whether trying again can help is a
+property of its class. They are translated into events, gRPC codes and exit codes at the edge only.
+"""
+
+from typing import ClassVar
+
+
+class KubeEfsError(Exception):
+    """The root of the tree.
+
+    ``field`` names what is wrong (a field path, a setting, a call), ``value`` what was found there,
+    ``remedy`` what the reader can do. Empty strings mean that there is nothing to say.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, problem: str, *, field: str = "", value: object = "", remedy: str = "") -> None:
+        super().__init__(problem, field, value, remedy)
+        self.problem = problem
+        self.field = field
+        self.value = value
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        subject = f"{self.field}: " if self.field else ""
+        value = f"{self.value!r} " if self.value != "" else ""
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{subject}{value}{self.problem}{remedy}"
+
+
+class InvalidValue(KubeEfsError):
+    """A value is not acceptable and will not become so by waiting."""
+
+
+class ClaimRefused(InvalidValue):
+    """A claim cannot be served until it, its class or the set of file systems changes."""
+
+
+class InvalidSetting(InvalidValue):
+    """A setting is missing or malformed."""
+
+
+class RemovalRefused(InvalidValue):
+    """A guard of data removal says no; nothing was touched."""
+
+
+class NotYet(KubeEfsError):
+    """Something that is needed is not there yet and may appear by itself."""
+
+    retryable = True
+
+
+class AwsError(KubeEfsError):
+    """AWS answered with an error, or did not answer. ``field`` is the call."""
+
+    retryable = True
+
+
+class AwsNotFound(AwsError):
+    """The named resource does not exist."""
+
+    retryable = False
+
+
+class AwsThrottled(AwsError):
+    """Too many calls; the client's own retries were used up."""
+
+
+class AwsDenied(AwsError):
+    """Credentials are missing, wrong, expired, or lack the permission."""
+
+
+class AwsLimitReached(AwsError):
+    """A quota of the account is used up."""
+
+
+class AwsUnavailable(AwsError):
+    """Any other failure: server errors, time-outs, no connection."""
+
+
+class KubeError(KubeEfsError):
+    """The Kubernetes API answered with an error, or did not answer. ``field`` is the object."""
+
+    retryable = True
+
+
+class KubeNotFound(KubeError):
+    """The object does not exist."""
+
+    retryable = False
+
+
+class KubeAlreadyExists(KubeError):
+    """An object of that name exists."""
+
+    retryable = False
+
+
+class KubeConflict(KubeError):
+    """The object has changed since it was read."""
+
+
+class KubeDenied(KubeError):
+    """The credentials are not accepted, or lack the permission."""
+
+
+class KubeInvalid(KubeError):
+    """The API server does not accept the object."""
+
+    retryable = False
+
+
+class KubeExpired(KubeError):
+    """The resource version is too old; list again."""
+
+
+class KubeUnavailable(KubeError):
+    """Any other failure: throttling, server errors, time-outs, no connection."""
+
+
+class TunnelError(KubeEfsError):
+    """The node's tunnels cannot be served as asked."""
+
+
+class StunnelMissing(TunnelError):
+    """No stunnel binary where it was looked for."""
+
+
+class PortTaken(TunnelError):
+    """Another program listens on a tunnel's port."""
+
+    retryable = True
+
+
+class ConfigurationRejected(TunnelError):
+    """stunnel did not accept the configuration that was written for it."""
+
+
+class WorkerFailed(KubeEfsError):
+    """A worker pod ended without having done its work; ``value`` is the pod or the directory."""
+
+    retryable = True
+
+
+class PlatformError(KubeEfsError):
+    """This machine lacks a program, a privilege or a kernel feature."""

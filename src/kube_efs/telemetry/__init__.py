@@ -1,0 +1,1 @@
+"""How the processes tell what they do: logs, metrics, and the health endpoint."""
