@@ -1,0 +1,36 @@
+"""The one way to a Kubernetes API."""
+
+from pathlib import Path
+
+import httpx2
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config.kubeconfig import SingleConfig
+
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import InvalidSetting
+
+FIELD_MANAGER = "kube-efs"
+REQUEST_TIMEOUT_SECONDS = 30.0
+
+
+def load_config(kubeconfig: Path | None = None) -> SingleConfig:
+    """The current context of that file; else the pod's service account, ``KUBECONFIG`` or ``~/.kube/config``.
+
+    Raises InvalidSetting when none of them can be used.
+    """
+    with translated("kubeconfig"):
+        found = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+        context = found.get()
+    if context is None:
+        remedy = "set its current-context"
+        raise InvalidSetting(
+            "has no current context", field="KUBECONFIG", value=str(kubeconfig or ""), remedy=remedy
+        )
+    return context
+
+
+def connect(config: SingleConfig, *, field_manager: str = FIELD_MANAGER) -> AsyncClient:
+    """A client for that cluster; close it with ``async with``."""
+    # A burst of claims must not wait for the pool of connections, which counts open watches too.
+    timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
+    return AsyncClient(config, field_manager=field_manager, timeout=timeout)

@@ -1,0 +1,70 @@
+"""Turns what the Kubernetes client raises into the errors of kube-efs, here and nowhere else."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+import lightkube
+from lightkube.core.exceptions import ConfigError
+
+from kube_efs.model.errors import (
+    InvalidSetting,
+    KubeAlreadyExists,
+    KubeConflict,
+    KubeDenied,
+    KubeError,
+    KubeExpired,
+    KubeInvalid,
+    KubeNotFound,
+    KubeUnavailable,
+)
+
+_BY_CODE: dict[int, type[KubeError]] = {
+    400: KubeInvalid,
+    401: KubeDenied,
+    403: KubeDenied,
+    404: KubeNotFound,
+    409: KubeConflict,
+    410: KubeExpired,
+    422: KubeInvalid,
+}
+_REMEDIES: dict[type[KubeError], str] = {
+    KubeDenied: "check the service account's roles",
+    KubeUnavailable: "check that the API server is up and reachable",
+}
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise errors of the model for those of the client; ``what`` names the call or object."""
+    try:
+        yield
+    except httpx2.HTTPStatusError as error:
+        raise _from_status(error, what) from error
+    except (httpx2.HTTPError, httpx2.StreamError, TimeoutError, ConnectionError) as error:
+        problem = f"could not be reached ({error or type(error).__name__})"
+        raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
+    except ConfigError as error:
+        remedy = "set KUBECONFIG, or run in a pod with a service account"
+        raise InvalidSetting(f"cannot be used ({error})", field="KUBECONFIG", remedy=remedy) from error
+
+
+def _from_status(error: httpx2.HTTPStatusError, what: str) -> KubeError:
+    code, reason, message = _read_status(error)
+    kind = _BY_CODE.get(code, KubeUnavailable)
+    if reason == "AlreadyExists":
+        kind = KubeAlreadyExists
+    return kind(f"answered {code} ({message})", field=what, remedy=_REMEDIES.get(kind, ""))
+
+
+def _read_status(error: httpx2.HTTPStatusError) -> tuple[int, str, str]:
+    if isinstance(error, lightkube.ApiError):
+        status = error.status
+        return status.code or 0, status.reason or "", status.message or str(error)
+    # The client leaves the body of a refused watch unread.
+    try:
+        body = json.loads(error.response.content)
+        return error.response.status_code, body.get("reason", ""), body.get("message", "")
+    except (ValueError, AttributeError, httpx2.StreamError):
+        return error.response.status_code, "", error.response.reason_phrase

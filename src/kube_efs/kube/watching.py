@@ -1,0 +1,122 @@
+"""Following a set of objects for as long as it takes.
+
+A watch ends for many reasons that are no reason to stop: the server's time-out, a restart, an expired
+resource version, a half-open connection. ``follow`` lists, watches, and starts again by itself; whoever
+reads it keeps a cache by replacing everything on ``Listed`` and applying single changes between.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.core.resource import Resource
+
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import KubeError, KubeExpired
+
+log = structlog.get_logger(__name__)
+
+# The server ends a watch after this; spread, so that the watches of a cluster do not all return at once.
+_WATCH_SECONDS = (240, 300)
+# A connection whose other end is gone gives no sign of it: no watch lives this much longer than agreed.
+_GRACE_SECONDS = 30
+_FIRST_BACK_OFF_SECONDS = 0.1
+_LAST_BACK_OFF_SECONDS = 30.0
+
+T = TypeVar("T", bound=Resource)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """Everything there is now; what is not in here is gone."""
+
+    objects: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[T]):
+    """An object that is new or has changed."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted(Generic[T]):
+    """An object that is gone, in its last state."""
+
+    object: T
+
+
+Change = Listed[T] | Applied[T] | Deleted[T]
+
+
+async def follow(
+    client: AsyncClient,
+    resource: type[T],
+    *,
+    namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    fields: Mapping[str, str] | None = None,
+) -> AsyncGenerator[Change[T], None]:
+    """What there is, then every change, until the reader stops; never raises KubeError.
+
+    ``namespace`` is one namespace, ``"*"`` for all of them, None for kinds without namespaces. Failures
+    are logged and tried again after 0.1 s, doubling to 30 s.
+    """
+    scope: dict[str, Any] = {"labels": labels, "fields": fields}
+    if namespace is not None:
+        scope["namespace"] = namespace
+    version: str | None = None
+    back_off = _FIRST_BACK_OFF_SECONDS
+    while True:
+        try:
+            if version is None:
+                objects, version = await _list(client, resource, scope)
+                yield Listed(objects)
+            async with aclosing(_watch(client, resource, scope, version)) as stream:
+                async for change in stream:
+                    back_off = _FIRST_BACK_OFF_SECONDS
+                    version = change.object.metadata.resourceVersion  # type: ignore[attr-defined]  # all kinds have it
+                    yield change
+        except KubeExpired:
+            version = None
+        except KubeError as error:
+            log.warning(
+                "watch-interrupted", resource=resource.__name__, reason=str(error), retry_seconds=back_off
+            )
+            await asyncio.sleep(back_off * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, guards nothing
+            back_off = min(back_off * 2, _LAST_BACK_OFF_SECONDS)
+
+
+async def _list(client: AsyncClient, resource: type[T], scope: dict[str, Any]) -> tuple[tuple[T, ...], str]:
+    with translated(f"list {resource.__name__}"):
+        listing = _untyped(client).list(resource, **scope)
+        objects = tuple([item async for item in listing])
+        return objects, str(listing.resourceVersion)
+
+
+async def _watch(
+    client: AsyncClient, resource: type[T], scope: dict[str, Any], version: str
+) -> AsyncGenerator[Applied[T] | Deleted[T], None]:
+    """Changes since that version, until the server's time-out or shortly after it."""
+    seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spreads load, guards nothing
+    deadline = asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
+    stream = _untyped(client).watch(resource, resource_version=version, server_timeout=seconds, **scope)
+    with translated(f"watch {resource.__name__}"):
+        async with aclosing(stream):
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        kind, found = await anext(stream)
+                except TimeoutError:
+                    return
+                yield Deleted(found) if kind == "DELETED" else Applied(found)
+
+
+def _untyped(client: AsyncClient) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out
+    return client
