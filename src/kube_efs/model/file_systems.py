@@ -74,9 +74,13 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """Every file system of the region at one moment; ``complete`` once a poll has succeeded."""
+    """Every file system of the region at one moment; ``complete`` once a poll has succeeded.
+
+    ``unclear`` are those that exist but whose mount targets could not be asked for yet.
+    """
 
     file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))
+    unclear: frozenset[FileSystemId] = frozenset()
     complete: bool = False
 
     @property

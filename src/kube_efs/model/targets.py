@@ -6,7 +6,7 @@ cluster, because persistent volumes carry them.
 """
 
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -76,17 +76,18 @@ def follow_discovery(
 ) -> TunnelTargets:
     """The targets after a discovery.
 
-    A known file system keeps its port. A new one gets the port that existing volumes already use for it
+    A known file system keeps its port, and all it has while it is unclear. A new one gets the port that existing volumes already use for it
     (``ports_in_use``, from their mount options), else the lowest from ``base_port`` up that neither
     another target nor a volume of another file system has: a port that is given away under a mounted
     volume would lead its readers to somebody else's data.
 
     Raises InvalidValue when no port is left.
     """
-    targets: dict[FileSystemId, TunnelTarget] = {}
-    kept = {fs for fs in discovery.usable if fs in current.targets}
-    taken = {current.targets[fs].port for fs in kept}
-    for file_system_id in sorted(kept) + sorted(set(discovery.usable) - kept):
+    targets = {fs: target for fs, target in current.targets.items() if fs in discovery.unclear}
+    usable = set(discovery.usable) - set(targets)
+    kept = {fs for fs in usable if fs in current.targets}
+    taken = {current.targets[fs].port for fs in kept} | {target.port for target in targets.values()}
+    for file_system_id in sorted(kept) + sorted(usable - kept):
         system = discovery.file_systems[file_system_id]
         if file_system_id in kept:
             port = current.targets[file_system_id].port
@@ -99,9 +100,13 @@ def follow_discovery(
             name=system.name,
             address_by_subnet=_addresses(system),
         )
-    return TunnelTargets(
-        targets=MappingProxyType(targets), zone_by_subnet=MappingProxyType(_zones(discovery, targets))
-    )
+    zones = {**_known_zones(current, targets.values()), **_zones(discovery, usable)}
+    return TunnelTargets(targets=MappingProxyType(targets), zone_by_subnet=MappingProxyType(zones))
+
+
+def _known_zones(current: TunnelTargets, targets: Iterable[TunnelTarget]) -> dict[SubnetId, ZoneName]:
+    subnets = {subnet for target in targets for subnet in target.address_by_subnet}
+    return {subnet: zone for subnet, zone in current.zone_by_subnet.items() if subnet in subnets}
 
 
 def _addresses(system: FileSystem) -> Mapping[SubnetId, str]:

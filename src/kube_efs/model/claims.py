@@ -1,0 +1,75 @@
+"""Persistent volume claims and storage classes, as far as a provisioner reads them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from kube_efs.model.ids import ClaimUid
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class ReclaimPolicy(StrEnum):
+    """What becomes of the data when a claim is deleted (``persistentVolumeReclaimPolicy``)."""
+
+    DELETE = "Delete"
+    RETAIN = "Retain"
+    RECYCLE = "Recycle"
+
+
+class ClaimPhase(StrEnum):
+    """``status.phase`` of a claim."""
+
+    PENDING = "Pending"
+    BOUND = "Bound"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageClass:
+    """A storage class; parameters are still text."""
+
+    name: str
+    provisioner: str
+    parameters: Mapping[str, str] = field(default=_NOTHING)
+    reclaim_policy: ReclaimPolicy = ReclaimPolicy.DELETE
+    mount_options: tuple[str, ...] = ()
+    waits_for_consumer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim.
+
+    ``storage_class`` is None for claims that take the default class and have not been given it yet;
+    ``match_labels`` is None without a selector; ``requested_storage`` is a quantity such as ``1Gi``;
+    ``rejection`` is the text with which it was refused before.
+    """
+
+    namespace: str
+    name: str
+    uid: ClaimUid
+    resource_version: str = ""
+    phase: ClaimPhase = ClaimPhase.PENDING
+    deleting: bool = False
+    storage_class: str | None = None
+    volume_name: str = ""
+    match_labels: Mapping[str, str] | None = None
+    has_match_expressions: bool = False
+    access_modes: tuple[str, ...] = ()
+    requested_storage: str = "1Gi"
+    is_block: bool = False
+    has_data_source: bool = False
+    selected_node: str | None = None
+    rejection: str | None = None
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, as people and logs name it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def wants_volume(self) -> bool:
+        """Whether it still waits for a volume to be made."""
+        return self.phase is ClaimPhase.PENDING and not self.volume_name and not self.deleting

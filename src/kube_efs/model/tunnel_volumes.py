@@ -1,0 +1,276 @@
+"""The rules of openshift-efs-stunnel: which claims are served, from where, and as what volume.
+
+Source: that project's README (StorageClass parameters, claim labels) and what its programs do.
+"""
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.directories import Directory
+from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
+from kube_efs.model.file_systems import Discovery
+from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume, locate
+
+PREFIX = "efs-stunnel.gnuthought.com"
+REJECTED = f"{PREFIX}/rejected"
+REJECT_REASON = f"{PREFIX}/reject-reason"
+FILE_SYSTEM_ID = f"{PREFIX}/file-system-id"
+ROOT_CLASS = "efs-stunnel-system"
+ROOT_KEY_LABEL = "root_key"
+FILE_SYSTEM_LABEL = "file_system_id"
+BASE = Directory()
+
+_VOLUME_NAME = re.compile(r"[a-z0-9_]+")
+_LABELS = "spec.selector.matchLabels"
+_OWNED_POLICIES = {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}
+
+
+class DefaultFileSystem(StrEnum):
+    """Values of ``default_file_system_id`` that are no id."""
+
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelClass:
+    """The parameters of a storage class; ``allowed`` None means every file system."""
+
+    default: FileSystemId | DefaultFileSystem | None
+    allowed: tuple[FileSystemId, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelRequest:
+    """What a claim asks for, once it is clear that it can be had."""
+
+    claim: Claim
+    location: Location
+    reclaim_policy: ReclaimPolicy
+    mount_options: tuple[str, ...]
+
+
+def parse_class(storage_class: StorageClass) -> TunnelClass:
+    """The parameters of the class; raises ClaimRefused when one is malformed."""
+    return TunnelClass(default=_parse_default(storage_class), allowed=_parse_allowed(storage_class))
+
+
+def _parse_default(storage_class: StorageClass) -> FileSystemId | DefaultFileSystem | None:
+    text = storage_class.parameters.get("default_file_system_id", "").strip()
+    if not text:
+        return None
+    if text == DefaultFileSystem.AUTO:
+        return DefaultFileSystem.AUTO
+    return _class_file_system(storage_class, "default_file_system_id", text)
+
+
+def _parse_allowed(storage_class: StorageClass) -> tuple[FileSystemId, ...] | None:
+    names = [name.strip() for name in storage_class.parameters.get("file_system_ids", "").split(",")]
+    allowed = tuple(_class_file_system(storage_class, "file_system_ids", name) for name in names if name)
+    return allowed or None
+
+
+def _class_file_system(storage_class: StorageClass, parameter: str, text: str) -> FileSystemId:
+    try:
+        return parse_file_system_id(text)
+    except InvalidValue as error:
+        raise ClaimRefused(
+            "is no file system id",
+            field=f"StorageClass {storage_class.name} parameters.{parameter}",
+            value=text,
+            remedy="use ids such as fs-0123456789abcdef0",
+        ) from error
+
+
+def is_served(claim: Claim) -> bool:
+    """Whether the rules apply to this claim at all: root claims are made and bound by the controller."""
+    return ROOT_KEY_LABEL not in (claim.match_labels or {})
+
+
+def parse_request(claim: Claim, storage_class: StorageClass, discovery: Discovery) -> TunnelRequest:
+    """What the claim asks for.
+
+    Raises ClaimRefused when it cannot be had until the claim, its class or the set of file systems
+    changes, and NotYet for a file system that is not known yet.
+    """
+    _refuse_unservable(claim)
+    labels = claim.match_labels or {}
+    volume_name = _parse_volume_name(labels.get("volume_name"))
+    policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
+    file_system_id = _choose_file_system(labels.get(FILE_SYSTEM_LABEL), storage_class, discovery)
+    return TunnelRequest(
+        claim=claim,
+        location=Location(file_system_id=file_system_id, directory=BASE / claim.namespace / volume_name),
+        reclaim_policy=policy,
+        mount_options=_mount_options(storage_class),
+    )
+
+
+def _refuse_unservable(claim: Claim) -> None:
+    if claim.is_block:
+        raise ClaimRefused(
+            "cannot be served by NFS", field="spec.volumeMode", value="Block", remedy="use Filesystem"
+        )
+    if claim.has_data_source:
+        raise ClaimRefused(
+            "is not supported, the volume would be empty", field="spec.dataSource", remedy="leave it out"
+        )
+    if claim.has_match_expressions:
+        raise ClaimRefused(
+            "is not supported", field="spec.selector.matchExpressions", remedy="use matchLabels only"
+        )
+    if claim.match_labels is None:
+        raise ClaimRefused("is missing", field="spec.selector", remedy="give matchLabels with a volume_name")
+
+
+def _parse_volume_name(text: str | None) -> str:
+    if text is None:
+        remedy = "name the directory with a-z, 0-9 and _"
+        raise ClaimRefused("is missing", field=f"{_LABELS}.volume_name", remedy=remedy)
+    if not _VOLUME_NAME.fullmatch(text):
+        remedy = "use only a-z, 0-9 and _"
+        raise ClaimRefused("is not allowed", field=f"{_LABELS}.volume_name", value=text, remedy=remedy)
+    return text
+
+
+def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolicy:
+    if text is None:
+        return storage_class.reclaim_policy
+    if text not in _OWNED_POLICIES:
+        remedy = "use Delete or Retain"
+        raise ClaimRefused(
+            "is no reclaim policy", field=f"{_LABELS}.reclaim_policy", value=text, remedy=remedy
+        )
+    return ReclaimPolicy(text)
+
+
+def _choose_file_system(
+    asked_for: str | None, storage_class: StorageClass, discovery: Discovery
+) -> FileSystemId:
+    rules = parse_class(storage_class)
+    if asked_for is not None:
+        chosen = _allowed_file_system(asked_for, rules, storage_class)
+    else:
+        chosen = _default_file_system(rules, storage_class, discovery)
+    if chosen not in discovery.usable:
+        known = ", ".join(discovery.usable) or "none"
+        raise NotYet(
+            "is not known (yet)",
+            field="file system",
+            value=str(chosen),
+            remedy=f"known file systems: {known}",
+        )
+    return chosen
+
+
+def _allowed_file_system(text: str, rules: TunnelClass, storage_class: StorageClass) -> FileSystemId:
+    field = f"{_LABELS}.{FILE_SYSTEM_LABEL}"
+    try:
+        chosen = parse_file_system_id(text)
+    except InvalidValue as error:
+        remedy = "use an id such as fs-0123456789abcdef0"
+        raise ClaimRefused("is no file system id", field=field, value=text, remedy=remedy) from error
+    if rules.allowed is not None and chosen not in rules.allowed:
+        remedy = f"StorageClass {storage_class.name} allows {', '.join(rules.allowed)}"
+        raise ClaimRefused("is not allowed", field=field, value=text, remedy=remedy)
+    return chosen
+
+
+def _default_file_system(
+    rules: TunnelClass, storage_class: StorageClass, discovery: Discovery
+) -> FileSystemId:
+    if rules.default is None:
+        raise ClaimRefused(
+            "is missing",
+            field=f"{_LABELS}.{FILE_SYSTEM_LABEL}",
+            remedy=f"give it, or set default_file_system_id in StorageClass {storage_class.name}",
+        )
+    if rules.default is not DefaultFileSystem.AUTO:
+        return FileSystemId(rules.default)
+    if rules.allowed is not None:
+        return rules.allowed[0]
+    if not discovery.usable:
+        remedy = "create an EFS file system, or check the controller's AWS permissions"
+        raise NotYet("has not been discovered yet", field="file system", value="auto", remedy=remedy)
+    return discovery.usable[0]
+
+
+def _mount_options(storage_class: StorageClass) -> tuple[str, ...]:
+    for option in storage_class.mount_options:
+        if (
+            not option.isprintable()
+            or "," in option
+            or option.partition("=")[0] in {"port", "addr", "mountport"}
+        ):
+            raise ClaimRefused(
+                "cannot be combined with the tunnel",
+                field=f"StorageClass {storage_class.name} mountOptions",
+                value=option,
+                remedy="leave it out",
+            )
+    return storage_class.mount_options
+
+
+def volume_name(request: TunnelRequest, attempt: int = 0) -> str:
+    """``efs-stunnel-<fs id>-<namespace>-<volume_name>-<5 characters of the claim's uid>``.
+
+    The same claim always gets the same name, so that a repeated attempt finds what the first one made.
+    ``attempt`` gives the next name when another claim's volume has this one. Names of Kubernetes
+    objects have no underscore.
+    """
+    namespace, directory = request.location.directory.parts
+    readable = f"{request.location.file_system_id}-{namespace}-{directory}".replace("_", "-")
+    return f"efs-stunnel-{readable}-{_suffix(request.claim.uid, attempt)}"
+
+
+def _suffix(uid: ClaimUid, attempt: int) -> str:
+    digest = hashlib.sha256(f"{uid}/{attempt}".encode()).digest()
+    return base64.b32encode(digest).decode().lower()[:5]
+
+
+def volume_for(request: TunnelRequest, *, port: int, provisioner: str, attempt: int = 0) -> Volume:
+    """The volume that serves the request through the tunnel at that loopback port."""
+    claim = request.claim
+    return Volume(
+        name=volume_name(request, attempt),
+        reclaim_policy=request.reclaim_policy,
+        storage_class=claim.storage_class or "",
+        provisioned_by=provisioner,
+        file_system_id=str(request.location.file_system_id),
+        claim=ClaimReference(namespace=claim.namespace, name=claim.name, uid=claim.uid),
+        nfs=NfsSource(server=LOOPBACK, path=str(request.location.directory)),
+        mount_options=(f"port={port}", *request.mount_options),
+        labels=claim.match_labels or {},
+        access_modes=claim.access_modes,
+        capacity=claim.requested_storage,
+    )
+
+
+def removable_location(volume: Volume) -> Location:
+    """The directory that may be removed with this volume, as far as the volume alone can tell.
+
+    Raises RemovalRefused unless it is exactly ``/<namespace of its claim>/<volume_name>``.
+    """
+    location = locate(volume, lambda _port: None)
+    if location is None or volume.nfs is None or volume.nfs.server != LOOPBACK:
+        remedy = "remove the volume by hand"
+        raise RemovalRefused(
+            "does not tell a directory behind a tunnel", field="volume", value=volume.name, remedy=remedy
+        )
+    parts = location.directory.parts
+    namespace = volume.claim.namespace if volume.claim else ""
+    if len(parts) != 2 or parts[0] != namespace or not _VOLUME_NAME.fullmatch(parts[1]):
+        remedy = f"only /{namespace}/<volume_name> is removed; remove the volume by hand"
+        raise RemovalRefused(
+            "is not the claim's directory", field="spec.nfs.path", value=volume.nfs.path, remedy=remedy
+        )
+    return location
+
+
+def root_name(file_system_id: FileSystemId) -> str:
+    """Name of the claim and of the volume that give the controller's workers a whole file system."""
+    return f"efs-stunnel-{file_system_id}"

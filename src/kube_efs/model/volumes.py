@@ -1,0 +1,127 @@
+"""Persistent volumes, and where in which file system their data lies."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
+
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+LOOPBACK = "127.0.0.1"
+
+_EFS_DNS_NAME = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-z]+)\.efs\.[a-z0-9-]+\..+")
+
+
+class VolumePhase(StrEnum):
+    """``status.phase`` of a volume."""
+
+    PENDING = "Pending"
+    AVAILABLE = "Available"
+    BOUND = "Bound"
+    RELEASED = "Released"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimReference:
+    """The claim that a volume belongs to; ``uid`` is empty in volumes that a person bound by name only."""
+
+    namespace: str
+    name: str
+    uid: ClaimUid = ClaimUid("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NfsSource:
+    """Server and exported path of an NFS volume."""
+
+    server: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A directory of a file system."""
+
+    file_system_id: FileSystemId
+    directory: Directory
+
+    def __str__(self) -> str:
+        return f"{self.file_system_id}:{self.directory}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A persistent volume. ``file_system_id`` is what its annotation says, unchecked."""
+
+    name: str
+    uid: str = ""
+    phase: VolumePhase = VolumePhase.PENDING
+    deleting: bool = False
+    reclaim_policy: ReclaimPolicy = ReclaimPolicy.RETAIN
+    storage_class: str = ""
+    provisioned_by: str | None = None
+    file_system_id: str | None = None
+    claim: ClaimReference | None = None
+    nfs: NfsSource | None = None
+    csi_handle: str | None = None
+    mount_options: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    access_modes: tuple[str, ...] = ()
+    capacity: str = "1Gi"
+
+    @property
+    def port(self) -> int | None:
+        """The loopback port among its mount options; None without one."""
+        for option in self.mount_options:
+            name, _, value = option.partition("=")
+            if name == "port" and value.isascii() and value.isdigit():
+                return int(value)
+        return None
+
+
+def locate(volume: Volume, file_system_at: Callable[[int], FileSystemId | None]) -> Location | None:
+    """Where the volume's data lies; None when it is not on EFS or cannot be told.
+
+    ``file_system_at`` tells which file system a loopback port leads to. The annotation of the volume
+    wins over the port, because ports of volumes older than an installation may mean something else.
+    """
+    try:
+        if volume.nfs is not None:
+            file_system_id = _behind(volume, volume.nfs.server, file_system_at)
+            if file_system_id is None:
+                return None
+            return Location(file_system_id=file_system_id, directory=parse_directory(volume.nfs.path))
+        if volume.csi_handle is not None:
+            return _locate_handle(volume.csi_handle)
+    except InvalidValue:
+        return None
+    return None
+
+
+def _behind(
+    volume: Volume, server: str, file_system_at: Callable[[int], FileSystemId | None]
+) -> FileSystemId | None:
+    if server == LOOPBACK:
+        if volume.file_system_id:
+            return parse_file_system_id(volume.file_system_id)
+        return file_system_at(volume.port) if volume.port else None
+    match = _EFS_DNS_NAME.fullmatch(server)
+    return parse_file_system_id(match[1]) if match else None
+
+
+def _locate_handle(handle: str) -> Location | None:
+    """The place a handle ``[efs:]FSID[:SUBPATH[:APID]]`` names; None with an access point.
+
+    The root directory of an access point is known to AWS only.
+    """
+    fields = handle.removeprefix("efs:").split(":")
+    if len(fields) > 2 and fields[2]:
+        return None
+    path = fields[1] if len(fields) > 1 and fields[1] else "/"
+    return Location(file_system_id=parse_file_system_id(fields[0]), directory=parse_directory(path))
