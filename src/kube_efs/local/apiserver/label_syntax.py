@@ -1,0 +1,62 @@
+"""What the keys and values of labels may look like, and what Kubernetes says about those that do not.
+
+The rules and sentences are those of ``k8s.io/apimachinery/pkg/util/validation``.
+"""
+
+import re
+
+_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_CHARACTERS = (
+    "consist of alphanumeric characters, '-', '_' or '.', "
+    "and must start and end with an alphanumeric character"
+)
+_KEY_RULE = (
+    f"must {_CHARACTERS} (e.g. 'MyName',  or 'my.name',  or '123-abc', "
+    f"regex used for validation is '{_NAME.pattern}')"
+)
+_VALUE_RULE = (
+    f"a valid label must be an empty string or {_CHARACTERS} (e.g. 'MyValue',  or 'my_value',  or '12345', "
+    f"regex used for validation is '({_NAME.pattern})?')"
+)
+_SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
+    "and must start and end with an alphanumeric character (e.g. 'example.com', "
+    f"regex used for validation is '{_SUBDOMAIN.pattern}')"
+)
+
+
+def label_key_problem(key: str) -> str:
+    """Why this cannot be the key of a label or annotation; empty when it can."""
+    prefix, slash, name = key.rpartition("/")
+    if "/" in prefix:
+        return (
+            f"a qualified name {_KEY_RULE} with an optional DNS subdomain prefix and '/' "
+            "(e.g. 'example.com/MyName')"
+        )
+    problems = [_prefix_problem(prefix)] if slash else []
+    problems.append(_name_problem(name))
+    return "; ".join(filter(None, problems))
+
+
+def label_value_problem(value: str) -> str:
+    """Why this cannot be the value of a label; empty when it can."""
+    if len(value) > 63:
+        return "must be no more than 63 bytes"
+    return _VALUE_RULE if value and not _NAME.fullmatch(value) else ""
+
+
+def _prefix_problem(prefix: str) -> str:
+    if not prefix:
+        return "prefix part must be non-empty"
+    if len(prefix) > 253:
+        return "prefix part must be no more than 253 bytes"
+    return "" if _SUBDOMAIN.fullmatch(prefix) else f"prefix part {_SUBDOMAIN_RULE}"
+
+
+def _name_problem(name: str) -> str:
+    if not name:
+        return "name part must be non-empty"
+    if len(name) > 63:
+        return "name part must be no more than 63 bytes"
+    return "" if _NAME.fullmatch(name) else f"name part {_KEY_RULE}"
