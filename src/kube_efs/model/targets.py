@@ -76,10 +76,10 @@ def follow_discovery(
 ) -> TunnelTargets:
     """The targets after a discovery.
 
-    A known file system keeps its port, and all it has while it is unclear. A new one gets the port that existing volumes already use for it
-    (``ports_in_use``, from their mount options), else the lowest from ``base_port`` up that neither
-    another target nor a volume of another file system has: a port that is given away under a mounted
-    volume would lead its readers to somebody else's data.
+    A known file system keeps its port, and while it is unclear all that was known of it. A new one gets
+    the port that existing volumes already use for it (``ports_in_use``, from their mount options), else
+    the lowest from ``base_port`` up that neither another target nor a volume of another file system has:
+    a port given away under a mounted volume would lead its readers to somebody else's data.
 
     Raises InvalidValue when no port is left.
     """

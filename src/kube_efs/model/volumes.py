@@ -29,11 +29,11 @@ class VolumePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimReference:
-    """The claim that a volume belongs to; ``uid`` is empty in volumes that a person bound by name only."""
+    """The claim that a volume belongs to; ``uid`` is None when a person bound it by name only."""
 
     namespace: str
     name: str
-    uid: ClaimUid = ClaimUid("")
+    uid: ClaimUid | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

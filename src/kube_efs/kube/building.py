@@ -1,0 +1,144 @@
+"""Values of the model to objects of the Kubernetes API."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightkube.models.core_v1 import (
+    Container,
+    NFSVolumeSource,
+    ObjectReference,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec,
+    PodSpec,
+    ResourceRequirements,
+    SecurityContext,
+    VolumeMount,
+    VolumeResourceRequirements,
+)
+from lightkube.models.core_v1 import Volume as PodVolume
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod
+
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.volumes import PROVISIONED_BY, Volume
+
+_WORKER_VOLUME = "efs"
+
+
+def build_volume(volume: Volume) -> PersistentVolume:
+    """The PersistentVolume of an NFS volume, bound to its claim by reference."""
+    annotations = {PROVISIONED_BY: volume.provisioned_by, FILE_SYSTEM_ID: volume.file_system_id}
+    claim, nfs = volume.claim, volume.nfs
+    return PersistentVolume(
+        metadata=ObjectMeta(
+            name=volume.name,
+            labels=dict(volume.labels) or None,
+            annotations={key: value for key, value in annotations.items() if value is not None},
+        ),
+        spec=PersistentVolumeSpec(
+            accessModes=list(volume.access_modes),
+            capacity={"storage": volume.capacity},
+            persistentVolumeReclaimPolicy=str(volume.reclaim_policy),
+            storageClassName=volume.storage_class,
+            mountOptions=list(volume.mount_options),
+            nfs=NFSVolumeSource(server=nfs.server, path=nfs.path) if nfs else None,
+            claimRef=ObjectReference(
+                apiVersion="v1",
+                kind="PersistentVolumeClaim",
+                namespace=claim.namespace,
+                name=claim.name,
+                uid=claim.uid,
+            )
+            if claim
+            else None,
+        ),
+    )
+
+
+def build_claim(
+    *,
+    namespace: str,
+    name: str,
+    storage_class: str,
+    match_labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    access_modes: Sequence[str],
+    storage: str,
+) -> PersistentVolumeClaim:
+    """A claim that selects its volume by labels."""
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(namespace=namespace, name=name, annotations=dict(annotations)),
+        spec=PersistentVolumeClaimSpec(
+            accessModes=list(access_modes),
+            resources=VolumeResourceRequirements(requests={"storage": storage}),
+            selector=LabelSelector(matchLabels=dict(match_labels)),
+            storageClassName=storage_class,
+        ),
+    )
+
+
+def build_config_map(
+    *, namespace: str, name: str, labels: Mapping[str, str], data: Mapping[str, str]
+) -> ConfigMap:
+    """A ConfigMap."""
+    return ConfigMap(
+        metadata=ObjectMeta(namespace=namespace, name=name, labels=dict(labels)), data=dict(data)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPod:
+    """A pod that does one thing to the file system behind ``root_claim`` and ends."""
+
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    image: str
+    command: Sequence[str]
+    service_account: str
+    root_claim: str
+    mount_path: str
+    timeout_seconds: int
+
+
+def build_worker_pod(worker: WorkerPod) -> Pod:
+    """The Pod of a worker.
+
+    It runs as root because the directories of a file system belong to anybody, and never restarts by
+    itself: a removal that is tried again must pass its guards again.
+    """
+    claim = PersistentVolumeClaimVolumeSource(claimName=worker.root_claim)
+    return Pod(
+        metadata=ObjectMeta(
+            namespace=worker.namespace,
+            name=worker.name,
+            labels=dict(worker.labels),
+            annotations=dict(worker.annotations),
+        ),
+        spec=PodSpec(
+            restartPolicy="Never",
+            activeDeadlineSeconds=worker.timeout_seconds,
+            automountServiceAccountToken=False,
+            enableServiceLinks=False,
+            serviceAccountName=worker.service_account,
+            terminationGracePeriodSeconds=5,
+            containers=[_worker_container(worker)],
+            volumes=[PodVolume(name=_WORKER_VOLUME, persistentVolumeClaim=claim)],
+        ),
+    )
+
+
+def _worker_container(worker: WorkerPod) -> Container:
+    return Container(
+        name="worker",
+        image=worker.image,
+        command=list(worker.command),
+        resources=ResourceRequirements(requests={"cpu": "10m", "memory": "32Mi"}),
+        securityContext=SecurityContext(
+            runAsUser=0, allowPrivilegeEscalation=False, readOnlyRootFilesystem=True
+        ),
+        terminationMessagePolicy="FallbackToLogsOnError",
+        volumeMounts=[VolumeMount(name=_WORKER_VOLUME, mountPath=worker.mount_path)],
+    )

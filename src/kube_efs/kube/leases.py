@@ -1,0 +1,156 @@
+"""Leadership by a Lease, with the semantics of client-go's leader election.
+
+Time is measured on this process's own monotonic clock from the moment a change of the Lease was seen,
+never by comparing clocks of two machines. A leader that cannot renew gives up before anybody else may
+take over, so two never act at once.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum, auto
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.coordination_v1 import Lease
+
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, KubeNotFound
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerms:
+    """Who wants which Lease, and the times that client-go has too (all in seconds).
+
+    ``duration`` is how long others wait after the last renewal they saw, ``renew_deadline`` how long
+    the leader goes on trying to renew, ``retry_period`` the time between two tries.
+    """
+
+    namespace: str
+    name: str
+    identity: str
+    duration_seconds: float = 15.0
+    renew_deadline_seconds: float = 10.0
+    retry_period_seconds: float = 2.0
+
+
+class _Outcome(Enum):
+    HELD = auto()
+    HELD_BY_ANOTHER = auto()
+    UNKNOWN = auto()
+
+
+class Leadership:
+    """One candidate's view of one Lease."""
+
+    def __init__(self, client: AsyncClient, terms: LeaseTerms, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._terms = terms
+        self._clock = clock
+        self._seen_version = ""
+        self._seen_at = clock()
+        self.is_leader = False
+
+    async def acquire(self) -> None:
+        """Wait until this candidate leads; a leader of the same identity is itself, restarted."""
+        while await self._try() is not _Outcome.HELD:
+            # Candidates that tried at one moment should not go on doing so.
+            pause = self._terms.retry_period_seconds * random.uniform(1.0, 1.2)  # noqa: S311
+            await asyncio.sleep(pause)
+        self.is_leader = True
+        log.info("leadership-acquired", lease=self._terms.name, identity=self._terms.identity)
+
+    async def keep(self) -> None:
+        """Renew until that fails for the deadline or somebody else leads; then return."""
+        renewed_at = self._clock()
+        outcome = _Outcome.HELD
+        while outcome is not _Outcome.HELD_BY_ANOTHER:
+            await asyncio.sleep(self._terms.retry_period_seconds)
+            started = self._clock()
+            remaining = self._terms.renew_deadline_seconds - (started - renewed_at)
+            try:
+                async with asyncio.timeout(remaining):
+                    outcome = await self._try()
+            except TimeoutError:
+                break
+            if outcome is _Outcome.HELD:
+                renewed_at = started
+        self.is_leader = False
+        log.error("leadership-lost", lease=self._terms.name, identity=self._terms.identity)
+
+    async def release(self) -> None:
+        """Let the next candidate take over at once; failures only cost it the waiting time."""
+        self.is_leader = False
+        try:
+            lease = await self._get()
+            if lease.spec and lease.spec.holderIdentity == self._terms.identity:
+                lease.spec.holderIdentity = ""
+                lease.spec.leaseDurationSeconds = 1
+                await self._replace(lease)
+        except KubeError as error:
+            log.info("lease-not-released", lease=self._terms.name, reason=str(error))
+
+    async def _try(self) -> _Outcome:
+        try:
+            return await self._create_or_take()
+        except (KubeConflict, KubeAlreadyExists):
+            return _Outcome.UNKNOWN
+        except KubeError as error:
+            log.warning("lease-not-reachable", lease=self._terms.name, reason=str(error))
+            return _Outcome.UNKNOWN
+
+    async def _create_or_take(self) -> _Outcome:
+        try:
+            lease = await self._get()
+        except KubeNotFound:
+            with translated(f"lease {self._terms.name}"):
+                await self._client.create(self._new())
+            return _Outcome.HELD
+        spec = lease.spec = lease.spec or LeaseSpec()
+        version = (lease.metadata and lease.metadata.resourceVersion) or ""
+        if version != self._seen_version:
+            self._seen_version, self._seen_at = version, self._clock()
+        if not self._may_take(spec):
+            return _Outcome.HELD_BY_ANOTHER
+        now = datetime.now(UTC)
+        if spec.holderIdentity != self._terms.identity:
+            spec.leaseTransitions = (spec.leaseTransitions or 0) + 1
+            spec.acquireTime = now
+        spec.holderIdentity = self._terms.identity
+        spec.leaseDurationSeconds = round(self._terms.duration_seconds)
+        spec.renewTime = now
+        await self._replace(lease)
+        return _Outcome.HELD
+
+    def _may_take(self, spec: LeaseSpec) -> bool:
+        if not spec.holderIdentity or spec.holderIdentity == self._terms.identity:
+            return True
+        granted = float(spec.leaseDurationSeconds or self._terms.duration_seconds)
+        return self._clock() - self._seen_at > granted
+
+    def _new(self) -> Lease:
+        now = datetime.now(UTC)
+        return Lease(
+            metadata=ObjectMeta(namespace=self._terms.namespace, name=self._terms.name),
+            spec=LeaseSpec(
+                holderIdentity=self._terms.identity,
+                leaseDurationSeconds=round(self._terms.duration_seconds),
+                acquireTime=now,
+                renewTime=now,
+                leaseTransitions=0,
+            ),
+        )
+
+    async def _get(self) -> Lease:
+        with translated(f"lease {self._terms.name}"):
+            return await self._client.get(Lease, self._terms.name, namespace=self._terms.namespace)
+
+    async def _replace(self, lease: Lease) -> None:
+        with translated(f"lease {self._terms.name}"):
+            await self._client.replace(lease)

@@ -1,0 +1,105 @@
+"""Objects of the Kubernetes API, as decoded JSON, to values of the model.
+
+Unknown and missing fields are what an object of another version has: they become the documented default,
+never an error.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.ids import ClaimUid
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
+from kube_efs.model.volumes import PROVISIONED_BY, ClaimReference, NfsSource, Volume, VolumePhase
+
+Json = Mapping[str, Any]
+
+_BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def read_claim(body: Json) -> Claim:
+    """The claim in a PersistentVolumeClaim."""
+    meta, spec = body["metadata"], body.get("spec") or {}
+    annotations = meta.get("annotations") or {}
+    selector = spec.get("selector")
+    return Claim(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=ClaimUid(meta["uid"]),
+        resource_version=meta.get("resourceVersion", ""),
+        phase=_member(ClaimPhase, (body.get("status") or {}).get("phase"), ClaimPhase.PENDING),
+        deleting="deletionTimestamp" in meta,
+        # The annotation of Kubernetes 1.5 still wins when it is there, even empty.
+        storage_class=annotations.get(_BETA_CLASS, spec.get("storageClassName")),
+        volume_name=spec.get("volumeName") or "",
+        match_labels=None if selector is None else MappingProxyType(dict(selector.get("matchLabels") or {})),
+        has_match_expressions=bool((selector or {}).get("matchExpressions")),
+        access_modes=tuple(spec.get("accessModes") or ()),
+        requested_storage=((spec.get("resources") or {}).get("requests") or {}).get("storage", "1Gi"),
+        is_block=spec.get("volumeMode") == "Block",
+        has_data_source=bool(spec.get("dataSource") or spec.get("dataSourceRef")),
+        selected_node=annotations.get(_SELECTED_NODE),
+        rejection=annotations.get(REJECT_REASON, "") if annotations.get(REJECTED) == "true" else None,
+    )
+
+
+def read_storage_class(body: Json) -> StorageClass:
+    """The class in a StorageClass."""
+    return StorageClass(
+        name=body["metadata"]["name"],
+        provisioner=body.get("provisioner", ""),
+        parameters=MappingProxyType(dict(body.get("parameters") or {})),
+        reclaim_policy=_member(ReclaimPolicy, body.get("reclaimPolicy"), ReclaimPolicy.DELETE),
+        mount_options=tuple(body.get("mountOptions") or ()),
+        waits_for_consumer=body.get("volumeBindingMode") == "WaitForFirstConsumer",
+    )
+
+
+def read_volume(body: Json) -> Volume:
+    """The volume in a PersistentVolume."""
+    meta, spec = body["metadata"], body.get("spec") or {}
+    annotations = meta.get("annotations") or {}
+    return Volume(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        phase=_member(VolumePhase, (body.get("status") or {}).get("phase"), VolumePhase.PENDING),
+        deleting="deletionTimestamp" in meta,
+        reclaim_policy=_member(
+            ReclaimPolicy, spec.get("persistentVolumeReclaimPolicy"), ReclaimPolicy.RETAIN
+        ),
+        storage_class=annotations.get(_BETA_CLASS, spec.get("storageClassName") or ""),
+        provisioned_by=annotations.get(PROVISIONED_BY),
+        file_system_id=annotations.get(FILE_SYSTEM_ID),
+        claim=_read_claim_reference(spec.get("claimRef")),
+        nfs=_read_nfs(spec.get("nfs")),
+        csi_handle=(spec.get("csi") or {}).get("volumeHandle"),
+        mount_options=tuple(spec.get("mountOptions") or ()),
+        labels=MappingProxyType(dict(meta.get("labels") or {})),
+        access_modes=tuple(spec.get("accessModes") or ()),
+        capacity=(spec.get("capacity") or {}).get("storage", ""),
+    )
+
+
+def _read_claim_reference(body: Json | None) -> ClaimReference | None:
+    if not body:
+        return None
+    uid = body.get("uid")
+    return ClaimReference(
+        namespace=body.get("namespace", ""), name=body.get("name", ""), uid=ClaimUid(uid) if uid else None
+    )
+
+
+def _read_nfs(body: Json | None) -> NfsSource | None:
+    return NfsSource(server=body.get("server", ""), path=body.get("path", "")) if body else None
+
+
+def _member(enum: type[E], text: object, default: E) -> E:
+    try:
+        return enum(str(text))
+    except ValueError:
+        return default
