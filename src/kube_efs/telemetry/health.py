@@ -1,0 +1,151 @@
+"""Whether a process is alive and ready, told over HTTP together with its metrics."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from kube_efs.model.errors import InvalidSetting
+
+# A probe that hangs must not delay the end of the process; SIGTERM leaves 5 s for everything.
+_SHUTDOWN_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A judgement and, when it is bad, the reasons for it."""
+
+    ok: bool = True
+    reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def failing(cls, *reasons: str) -> Self:
+        """The judgement that something is wrong; healthy when there are no reasons."""
+        return cls(ok=not reasons, reasons=reasons)
+
+
+def combine(*parts: Health) -> Health:
+    """Healthy if all parts are, else the reasons of all; no part at all is healthy."""
+    return Health(
+        ok=all(part.ok for part in parts), reasons=tuple(reason for part in parts for reason in part.reasons)
+    )
+
+
+class Heartbeat:
+    """Tells whether a loop still turns: it calls ``beat`` on every turn, others ask for ``health``.
+
+    A loop that is stuck, on a lock or in a call without end, raises no error; only its silence shows.
+    """
+
+    def __init__(
+        self, name: str, *, max_age_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name = name
+        self._max_age_seconds = max_age_seconds
+        self._clock = clock
+        self._last = clock()
+
+    def beat(self) -> None:
+        """Note that the loop turns now."""
+        self._last = self._clock()
+
+    @property
+    def age_seconds(self) -> float:
+        """Time since the last beat, or since the creation."""
+        return self._clock() - self._last
+
+    def health(self) -> Health:
+        """Failing once the last beat is older than the greatest age."""
+        age = self.age_seconds
+        if age <= self._max_age_seconds:
+            return Health()
+        return Health.failing(
+            f"{self._name} has not moved for {age:.0f} s (at most {self._max_age_seconds:.0f} s are expected)"
+        )
+
+
+class HealthServer:
+    """Serves /healthz, /readyz, /metrics and further JSON pages while its context is open.
+
+    /healthz and /readyz answer 200, or 503, with ``{"ok": bool, "reasons": [...]}``. Port 0 takes a free
+    port, which ``port`` then tells. Opening raises InvalidSetting when the address cannot be had.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        *,
+        liveness: Callable[[], Health] = Health,
+        readiness: Callable[[], Health] = Health,
+        pages: Mapping[str, Callable[[], object]] | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        app = web.Application()
+        app.router.add_get("/healthz", _health_page(liveness))
+        app.router.add_get("/readyz", _health_page(readiness))
+        app.router.add_get("/metrics", _metrics_page(registry))
+        for path, content in (pages or {}).items():
+            app.router.add_get(path, _json_page(content))
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the one asked for until the context is open."""
+        return int(self._runner.addresses[0][1]) if self._runner.addresses else self._port
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise InvalidSetting(
+                f"cannot be listened on ({error.strerror or error})",
+                field="health address",
+                value=f"{self._host}:{self._port}",
+                remedy="choose another port, or 0 for a free one",
+            ) from error
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self._runner.cleanup()
+
+
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _health_page(judge: Callable[[], Health]) -> _Handler:
+    async def answer(_request: web.Request) -> web.Response:
+        health = judge()
+        body = {"ok": health.ok, "reasons": list(health.reasons)}
+        return web.json_response(body, status=200 if health.ok else 503)
+
+    return answer
+
+
+def _json_page(content: Callable[[], object]) -> _Handler:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response(content())
+
+    return answer
+
+
+def _metrics_page(registry: CollectorRegistry) -> _Handler:
+    async def answer(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    return answer

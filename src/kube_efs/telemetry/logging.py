@@ -1,0 +1,139 @@
+"""Logs: one chain for structlog and the standard library, coloured for people or JSON for machines.
+
+Modules log with ``log = structlog.get_logger()``; the name of the module becomes the field ``logger``.
+Libraries that use ``logging`` go through the same chain, so their lines look the same and pass the same
+removal of secrets.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from kube_efs.model.errors import InvalidSetting
+from kube_efs.telemetry.secrets import without_secrets
+
+_LEVELS: Final = MappingProxyType(
+    {
+        "DEBUG": logging.DEBUG,
+        "INFO": logging.INFO,
+        "WARNING": logging.WARNING,
+        "WARN": logging.WARNING,
+        "ERROR": logging.ERROR,
+        "CRITICAL": logging.CRITICAL,
+    }
+)
+# They log every request or handler at INFO, and whole bodies at DEBUG.
+_NOISY_LIBRARIES: Final = (
+    "aiobotocore",
+    "aiohttp.access",
+    "asyncio",
+    "botocore",
+    "h2",
+    "hpack",
+    "httpcore",
+    "httpcore2",
+    "httpx",
+    "httpx2",
+    "kopf",
+)
+_HANDLER_NAME: Final = "kube-efs"
+_FIRST_KEYS: Final[tuple[str, ...]] = ("timestamp", "level", "logger", "event")
+
+
+def configure(level: str, *, stream: TextIO | None = None) -> None:
+    """Send all logs from ``level`` up to ``stream`` (standard error), replacing an earlier configuration.
+
+    A terminal gets aligned text, coloured unless NO_COLOR is set; anything else one JSON object a line.
+    Raises InvalidSetting for an unknown level; case does not matter.
+    """
+    threshold = parse_level(level)
+    target = sys.stderr if stream is None else stream
+    structlog.configure(
+        processors=[*_shared_chain(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    _replace_root_handler(_handler(target), threshold)
+    for name in _NOISY_LIBRARIES:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+def parse_level(text: str, *, field: str = "LOGGING_LEVEL") -> int:
+    """The number of a level's name, as ``logging`` counts them; raises InvalidSetting."""
+    try:
+        return _LEVELS[text.strip().upper()]
+    except KeyError:
+        raise InvalidSetting(
+            "is no logging level", field=field, value=text, remedy=f"use one of {', '.join(_LEVELS)}"
+        ) from None
+
+
+def _shared_chain() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+
+
+def _handler(stream: TextIO) -> logging.Handler:
+    handler = logging.StreamHandler(stream)
+    handler.set_name(_HANDLER_NAME)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                *_shared_chain(),
+                structlog.stdlib.ExtraAdder(allow=["k8s_ref"]),
+                _name_kopf_object,
+            ],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                _remove_secrets,
+                _renderer(stream),
+            ],
+        )
+    )
+    return handler
+
+
+def _renderer(stream: TextIO) -> Processor:
+    if not stream.isatty():
+        return structlog.processors.JSONRenderer(ensure_ascii=False)
+    return structlog.dev.ConsoleRenderer(
+        colors="NO_COLOR" not in os.environ,
+        # The other formatters show local variables, and these may hold secrets.
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+
+
+def _replace_root_handler(handler: logging.Handler, threshold: int) -> None:
+    root = logging.getLogger()
+    for other in [other for other in root.handlers if other.get_name() == _HANDLER_NAME]:
+        root.removeHandler(other)
+    root.addHandler(handler)
+    root.setLevel(threshold)
+
+
+def _name_kopf_object(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+    # kopf carries the object of a message as a reference of five fields; two of them say it.
+    reference = event_dict.pop("k8s_ref", None)
+    if isinstance(reference, Mapping):
+        names = (reference.get("kind"), reference.get("namespace"), reference.get("name"))
+        event_dict["object"] = "/".join(str(name) for name in names if name)
+    return event_dict
+
+
+def _remove_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+    clean = without_secrets(event_dict)
+    first: EventDict = {key: clean.pop(key) for key in _FIRST_KEYS if key in clean}
+    return {**first, **clean}

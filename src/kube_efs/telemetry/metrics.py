@@ -1,0 +1,151 @@
+"""Every metric of every process, in one place.
+
+Each group registers itself in the registry it is given; nothing uses the library's global registry, so
+that two processes' metrics can live in one test. Units are in the names (https://prometheus.io/docs/practices/naming/).
+"""
+
+from enum import StrEnum
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+
+class Outcome(StrEnum):
+    """How an attempt ended; the values of every label ``outcome``."""
+
+    SUCCEEDED = "succeeded"
+    REFUSED = "refused"
+    RETRIED = "retried"
+    FAILED = "failed"
+
+
+# A claim takes from some 10 ms (an access point) to minutes (a worker pod's image is pulled first).
+_PROVISIONING_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+# A NULL call on loopback takes 1 ms, to another zone 2 ms; the probe gives up after some seconds.
+_PROBE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry with this process's own figures and the version of kube-efs."""
+    registry = CollectorRegistry(auto_describe=True)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    Info("kube_efs_build", "Version of kube-efs", registry=registry).info({"version": version("kube-efs")})
+    return registry
+
+
+class AwsMetrics:
+    """Calls to AWS, and how old the picture made from them is."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.calls = Counter(
+            "kube_efs_aws_calls",
+            "Calls to AWS (pages count one each) by operation; outcome is succeeded or the error's code",
+            ["operation", "outcome"],
+            registry=registry,
+        )
+        self.call_seconds = Histogram(
+            "kube_efs_aws_call_seconds",
+            "Duration of calls to AWS, the client's own retries included",
+            ["operation"],
+            registry=registry,
+        )
+        self.file_systems = Gauge(
+            "kube_efs_file_systems", "File systems known from the last discovery", registry=registry
+        )
+        self.discovery_age_seconds = Gauge(
+            "kube_efs_discovery_age_seconds",
+            "Time since the file systems were last listed successfully; NaN before the first time",
+            registry=registry,
+        )
+        self.discovery_failures = Counter(
+            "kube_efs_discovery_failures",
+            "Failed parts of discoveries: file_systems (the listing) or mount_targets (of one file system)",
+            ["part"],
+            registry=registry,
+        )
+
+
+class ControllerMetrics:
+    """What the controller does with claims, volumes and worker pods."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.leader = Gauge("kube_efs_leader", "1 while this process leads, else 0", registry=registry)
+        self.provisionings = Counter(
+            "kube_efs_provisionings",
+            "Attempts to provision a volume",
+            ["provisioner", "outcome"],
+            registry=registry,
+        )
+        self.provisioning_seconds = Histogram(
+            "kube_efs_provisioning_seconds",
+            "Time from the first sight of a claim to its volume",
+            ["provisioner"],
+            buckets=_PROVISIONING_SECONDS,
+            registry=registry,
+        )
+        self.deletions = Counter(
+            "kube_efs_deletions",
+            "Attempts to delete a released volume",
+            ["provisioner", "outcome"],
+            registry=registry,
+        )
+        self.claims_waiting = Gauge(
+            "kube_efs_claims_waiting", "Claims of ours that have no volume yet", registry=registry
+        )
+        self.worker_pods = Counter(
+            "kube_efs_worker_pods", "Worker pods that ended", ["outcome"], registry=registry
+        )
+
+
+class TunnelMetrics:
+    """The tunnels of one node."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.configured = Gauge(
+            "kube_efs_tunnels_configured", "Tunnels in the configuration of stunnel", registry=registry
+        )
+        self.up = Gauge(
+            "kube_efs_tunnel_up",
+            "1 if the last probe of this tunnel was answered, else 0",
+            ["file_system"],
+            registry=registry,
+        )
+        self.mount_target = Gauge(
+            "kube_efs_tunnel_mount_target",
+            "Always 1: the mount target that this tunnel leads to",
+            ["file_system", "address", "zone"],
+            registry=registry,
+        )
+        self.in_own_zone = Gauge(
+            "kube_efs_tunnel_in_own_zone",
+            "1 if the mount target in use is in the node's own zone, else 0",
+            ["file_system"],
+            registry=registry,
+        )
+        self.fail_overs = Counter(
+            "kube_efs_tunnel_fail_overs",
+            "Changes of a tunnel's mount target because the one in use did not answer",
+            ["file_system"],
+            registry=registry,
+        )
+        self.probe_seconds = Histogram(
+            "kube_efs_tunnel_probe_seconds",
+            "Duration of answered probes (an NFS NULL call through the tunnel)",
+            ["file_system"],
+            buckets=_PROBE_SECONDS,
+            registry=registry,
+        )
+        self.restarts = Counter(
+            "kube_efs_stunnel_restarts", "Starts of stunnel after it had died", registry=registry
+        )
+        self.reloads = Counter(
+            "kube_efs_stunnel_reloads", "Configurations given to a running stunnel", registry=registry
+        )
+        self.rejected_entries = Gauge(
+            "kube_efs_tunnel_rejected_entries",
+            "Entries of the tunnel targets that are left out because they are malformed",
+            registry=registry,
+        )
