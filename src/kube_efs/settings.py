@@ -69,9 +69,10 @@ def _own_image() -> str:
 
 
 def _level(text: str) -> str:
-    if text.upper() not in _LEVELS:
+    level = "WARNING" if text.upper() == "WARN" else text.upper()
+    if level not in _LEVELS:
         raise ValueError("is no level")
-    return text.upper()
+    return level
 
 
 def _matching(pattern: str, problem: str) -> AfterValidator:

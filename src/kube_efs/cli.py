@@ -1,0 +1,134 @@
+"""The command line: each command parses, builds settings, and calls the one function that does the work.
+
+Exit status: 0 done, 1 failed, 2 wrong usage or bad settings. What a command needs is imported when it runs,
+so that ``--help`` and the worker inside a pod start at once.
+"""
+
+import asyncio
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kube_efs.model.errors import InvalidSetting, KubeEfsError
+
+_FAILED = 1
+_WRONG_USAGE = 2
+
+app = typer.Typer(
+    name="kube-efs",
+    help="TLS-secured Amazon EFS volumes for Kubernetes and OpenShift.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Output(StrEnum):
+    """How a command answers: for people or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+
+
+def main() -> None:
+    """The console script; an error of kube-efs ends in one line that says what to do, never a traceback."""
+    try:
+        app()
+    except KubeEfsError as error:
+        _complain(error)
+        sys.exit(_WRONG_USAGE if isinstance(error, InvalidSetting) else _FAILED)
+
+
+def _complain(error: KubeEfsError) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), (str(error), "red")))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"kube-efs {version('kube-efs')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def controller() -> None:
+    """Turn claims into volumes (runs in a Deployment; settings come from the environment)."""
+    from kube_efs.controllers.run import run_controller
+    from kube_efs.settings import ControllerSettings, load
+
+    asyncio.run(run_controller(load(ControllerSettings)))
+
+
+@app.command()
+def tunnel() -> None:
+    """Keep this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
+    from kube_efs.settings import TunnelSettings, load
+    from kube_efs.tunnels.agent import run_agent
+
+    asyncio.run(run_agent(load(TunnelSettings)))
+
+
+@app.command(hidden=True, add_help_option=False, context_settings={"ignore_unknown_options": True})
+def worker(arguments: Annotated[list[str], typer.Argument()]) -> None:
+    """Make or remove directories of a mounted file system (runs in worker pods)."""
+    from kube_efs.provisioning.worker import main as run_worker
+
+    raise typer.Exit(run_worker(arguments))
+
+
+@app.command()
+def up(
+    kubeconfig: Annotated[
+        Path, typer.Option(dir_okay=False, help="Where the embedded cluster's kubeconfig is written.")
+    ] = Path(".kube-efs/kubeconfig"),
+) -> None:
+    """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
+    from kube_efs.local.up import run_up
+
+    asyncio.run(run_up(kubeconfig))
+
+
+@app.command()
+def demo(output: OutputOption = Output.TABLE) -> None:
+    """Show the way from a claim to data and back on an embedded cluster, and check each step."""
+    from kube_efs.local.demo import run_demo
+
+    ok = asyncio.run(run_demo(as_json=output is Output.JSON))
+    raise typer.Exit(0 if ok else _FAILED)
+
+
+@app.command()
+def status(
+    output: OutputOption = Output.TABLE,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Where kube-efs runs; else POD_NAMESPACE.")
+    ] = None,
+) -> None:
+    """Show a cluster's file systems, ports, volumes and tunnels."""
+    from kube_efs.report.status import show_status
+
+    asyncio.run(show_status(kubeconfig, namespace, as_json=output is Output.JSON))
