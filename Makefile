@@ -1,0 +1,49 @@
+# Each target is a verb on tools that can also be called alone from .venv/bin. `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help setup programs demo up test lint format settings clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## Set up what is missing, then show the way from a claim to data and back (needs root)
+	$(BIN)/kube-efs demo
+
+test: setup ## Set up what is missing, then run the tests
+	$(BIN)/pytest --timeout=180
+
+up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
+	$(BIN)/kube-efs up
+
+lint: $(INSTALLED) ## Check style, types and the layers of the design
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED) ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+settings: $(INSTALLED) ## Rewrite the tables of docs/settings.md from the code
+	$(BIN)/python scripts/settings_table.py
+
+setup: programs $(INSTALLED) ## Install what the other targets need: Debian packages, and Python packages into .venv
+
+programs:
+	@scripts/install-programs
+
+$(INSTALLED): pyproject.toml constraints.txt scripts/install-python
+	@scripts/install-python $(VENV)
+	@touch $@
+
+clean: ## Remove .venv and everything else that was made here
+	rm -rf $(VENV) .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
