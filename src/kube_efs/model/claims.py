@@ -7,8 +7,6 @@ from types import MappingProxyType
 
 from kube_efs.model.ids import ClaimUid
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
 
 class ReclaimPolicy(StrEnum):
     """What becomes of the data when a claim is deleted (``persistentVolumeReclaimPolicy``)."""
@@ -32,7 +30,7 @@ class StorageClass:
 
     name: str
     provisioner: str
-    parameters: Mapping[str, str] = field(default=_NOTHING)
+    parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     reclaim_policy: ReclaimPolicy = ReclaimPolicy.DELETE
     mount_options: tuple[str, ...] = ()
     waits_for_consumer: bool = False
