@@ -1,0 +1,166 @@
+"""One way for every call to AWS: bounded in number and time, retried, counted, errors translated."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
+from botocore import xform_name
+from prometheus_client import CollectorRegistry
+
+from kube_efs.aws.errors import FOREIGN_ERRORS, error_code, translate
+from kube_efs.model.ids import Region
+from kube_efs.telemetry.metrics import AwsMetrics, Outcome
+
+# Clients get their methods at run time, from the descriptions of the services.
+Client: TypeAlias = Any
+
+
+class Service(StrEnum):
+    """The services that are called, by the client library's names."""
+
+    EFS = "efs"
+    EC2 = "ec2"
+    STS = "sts"
+
+
+_IAM_PREFIXES: Final = {Service.EFS: "elasticfilesystem", Service.EC2: "ec2", Service.STS: "sts"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsCredentials:
+    """Fixed credentials, for the embedded default; in clusters the library's own chain finds them."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsOptions:
+    """How AWS is called.
+
+    ``endpoint_url`` None means the environment's AWS_ENDPOINT_URL (or that of one service,
+    AWS_ENDPOINT_URL_EFS), else AWS itself. ``call_timeout_seconds`` bounds a call, or one page of a
+    listing, with all its retries and waits; connect and read time-outs bound one attempt. ``page_size``
+    is the most that EFS gives in a page.
+    """
+
+    region: Region
+    endpoint_url: str | None = None
+    credentials: AwsCredentials | None = None
+    max_concurrency: int = 8
+    max_attempts: int = 5
+    connect_timeout_seconds: float = 5.0
+    read_timeout_seconds: float = 30.0
+    call_timeout_seconds: float = 120.0
+    page_size: int = 100
+
+
+class AwsConnection:
+    """Calls by operation name while its context is open; a client is made at the first call to its service.
+
+    A client's description of EC2 alone takes 22 MB, and most processes never call it.
+    """
+
+    def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
+        self._options = options
+        self._metrics = metrics or AwsMetrics(CollectorRegistry())
+        self._session = get_session()
+        self._clients: dict[Service, Client] = {}
+        self._opening = asyncio.Lock()
+        self._slots = asyncio.Semaphore(options.max_concurrency)
+        self._exit_stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._exit_stack.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._clients.clear()
+        await self._exit_stack.__aexit__(kind, error, traceback)
+
+    async def call(
+        self, service: Service, operation: str, /, *, subject: object = "", **parameters: object
+    ) -> Mapping[str, Any]:
+        """The answer to one call; raises AwsError with ``subject`` as its value."""
+        async with self._attempt(service, operation, subject) as (client, _deadline):
+            answer: Mapping[str, Any] = await getattr(client, xform_name(operation))(**parameters)
+            self._count(operation, Outcome.SUCCEEDED)
+        return answer
+
+    async def list_all(
+        self, service: Service, operation: str, key: str, /, *, subject: object = "", **parameters: object
+    ) -> list[Mapping[str, Any]]:
+        """The items under ``key`` of all pages; raises AwsError, and never gives a part of them."""
+        items: list[Mapping[str, Any]] = []
+        async with self._attempt(service, operation, subject) as (client, deadline):
+            paging = {"PageSize": self._options.page_size}
+            pages = client.get_paginator(xform_name(operation)).paginate(
+                **parameters, PaginationConfig=paging
+            )
+            async for page in pages:
+                items.extend(page.get(key, ()))
+                self._count(operation, Outcome.SUCCEEDED)
+                deadline.reschedule(self._next_deadline())
+        return items
+
+    @asynccontextmanager
+    async def _attempt(
+        self, service: Service, operation: str, subject: object
+    ) -> AsyncIterator[tuple[Client, asyncio.Timeout]]:
+        async with self._slots:
+            started = time.monotonic()
+            try:
+                async with asyncio.timeout_at(self._next_deadline()) as deadline:
+                    yield await self._client(service), deadline
+            except FOREIGN_ERRORS as error:
+                self._count(operation, error_code(error))
+                iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
+                raise translate(error, operation=operation, iam_action=iam_action, subject=subject) from error
+            finally:
+                self._metrics.call_seconds.labels(operation).observe(time.monotonic() - started)
+
+    def _next_deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._options.call_timeout_seconds
+
+    def _count(self, operation: str, outcome: str) -> None:
+        self._metrics.calls.labels(operation, outcome).inc()
+
+    async def _client(self, service: Service) -> Client:
+        async with self._opening:
+            if service not in self._clients:
+                self._clients[service] = await self._exit_stack.enter_async_context(self._new_client(service))
+        return self._clients[service]
+
+    def _new_client(self, service: Service) -> Client:
+        options = self._options
+        config = AioConfig(
+            connect_timeout=options.connect_timeout_seconds,
+            read_timeout=options.read_timeout_seconds,
+            max_pool_connections=options.max_concurrency,
+            # adaptive slows this client down when AWS throttles, instead of only trying again
+            retries={"mode": "adaptive", "total_max_attempts": options.max_attempts},
+            user_agent_extra="kube-efs",
+        )
+        credentials = options.credentials
+        return self._session.create_client(
+            service.value,
+            region_name=options.region,
+            endpoint_url=options.endpoint_url,
+            aws_access_key_id=credentials and credentials.access_key_id,
+            aws_secret_access_key=credentials and credentials.secret_access_key,
+            aws_session_token=credentials and credentials.session_token,
+            config=config,
+        )

@@ -1,0 +1,151 @@
+"""EFS as kube-efs needs it: file systems and mount targets, read and made."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar
+
+import structlog
+
+from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
+from kube_efs.aws.errors import error_code
+from kube_efs.aws.network import AwsNetwork
+from kube_efs.aws.responses import parse_file_system, parse_mount_target
+from kube_efs.model.errors import AwsError, AwsNotFound, InvalidValue
+from kube_efs.model.file_systems import FileSystem, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.telemetry.metrics import AwsMetrics
+
+log = structlog.get_logger()
+
+Value = TypeVar("Value", FileSystem, MountTarget)
+
+
+class AwsGateway:
+    """Calls to EFS and STS while its context is open; ``network`` has those to EC2.
+
+    Every method may raise AwsError. The listings leave out and log entries that cannot be understood:
+    one of them must not hide the others.
+    """
+
+    def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
+        self._connection = AwsConnection(options, metrics)
+        self.network = AwsNetwork(self._connection)
+
+    async def __aenter__(self) -> Self:
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._connection.__aexit__(kind, error, traceback)
+
+    async def file_systems(self) -> tuple[FileSystem, ...]:
+        """All file systems of the region in every state, without their mount targets."""
+        entries = await self._connection.list_all(Service.EFS, "DescribeFileSystems", "FileSystems")
+        return _understood(parse_file_system, entries)
+
+    async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
+        """All mount targets of a file system in every state."""
+        entries = await self._connection.list_all(
+            Service.EFS,
+            "DescribeMountTargets",
+            "MountTargets",
+            subject=file_system_id,
+            FileSystemId=file_system_id,
+        )
+        return _understood(parse_mount_target, entries)
+
+    async def caller_account(self) -> str:
+        """The id of the account that the credentials belong to."""
+        answer = await self._connection.call(Service.STS, "GetCallerIdentity")
+        return str(answer["Account"])
+
+    async def create_file_system(
+        self,
+        creation_token: str,
+        *,
+        name: str | None = None,
+        tags: Mapping[str, str] = MappingProxyType({}),
+        zone: ZoneName | None = None,
+    ) -> FileSystem:
+        """A new, encrypted file system, or the one that was made with this token before.
+
+        ``zone`` makes it a One Zone file system. It may still be in the state ``creating``.
+        """
+        all_tags = {**tags, **({"Name": name} if name else {})}
+        try:
+            answer = await self._connection.call(
+                Service.EFS,
+                "CreateFileSystem",
+                subject=creation_token,
+                CreationToken=creation_token,
+                Encrypted=True,
+                Tags=[{"Key": key, "Value": value} for key, value in all_tags.items()],
+                **({"AvailabilityZoneName": zone} if zone else {}),
+            )
+        except AwsError as error:
+            if error_code(error) != "FileSystemAlreadyExists":
+                raise
+            return await self._file_system_of(creation_token)
+        return parse_file_system(answer)
+
+    async def delete_file_system(self, file_system_id: FileSystemId) -> None:
+        """Remove a file system with its data; it must have no mount targets left."""
+        await self._connection.call(
+            Service.EFS, "DeleteFileSystem", subject=file_system_id, FileSystemId=file_system_id
+        )
+
+    async def create_mount_target(
+        self,
+        file_system_id: FileSystemId,
+        subnet_id: SubnetId,
+        *,
+        address: str | None = None,
+        security_groups: Collection[str] = (),
+    ) -> MountTarget:
+        """A new mount target, one a zone; AWS picks a free address when none is given."""
+        answer = await self._connection.call(
+            Service.EFS,
+            "CreateMountTarget",
+            subject=f"{file_system_id} in {subnet_id}",
+            FileSystemId=file_system_id,
+            SubnetId=subnet_id,
+            **({"IpAddress": address} if address else {}),
+            **({"SecurityGroups": list(security_groups)} if security_groups else {}),
+        )
+        return parse_mount_target(answer)
+
+    async def delete_mount_target(self, mount_target_id: MountTargetId) -> None:
+        """Remove a mount target; connections through it break."""
+        await self._connection.call(
+            Service.EFS, "DeleteMountTarget", subject=mount_target_id, MountTargetId=mount_target_id
+        )
+
+    async def _file_system_of(self, creation_token: str) -> FileSystem:
+        entries = await self._connection.list_all(
+            Service.EFS,
+            "DescribeFileSystems",
+            "FileSystems",
+            subject=creation_token,
+            CreationToken=creation_token,
+        )
+        if not entries:
+            # Removed between the two calls.
+            raise AwsNotFound("has no file system", field="creation token", value=creation_token)
+        return parse_file_system(entries[0])
+
+
+def _understood(
+    parse: Callable[[Mapping[str, Any]], Value], entries: Iterable[Mapping[str, Any]]
+) -> tuple[Value, ...]:
+    values = []
+    for entry in entries:
+        try:
+            values.append(parse(entry))
+        except InvalidValue as error:
+            log.warning("aws_entry_not_understood", entry=dict(entry), problem=str(error))
+    return tuple(values)
