@@ -4,11 +4,11 @@ Exit status: 0 done, 1 failed, 2 wrong usage or bad settings. What a command nee
 so that ``--help`` and the worker inside a pod start at once.
 """
 
-import asyncio
 import sys
+from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +16,7 @@ from kube_efs.model.errors import InvalidSetting, KubeEfsError
 
 _FAILED = 1
 _WRONG_USAGE = 2
+_Answer = TypeVar("_Answer")
 
 app = typer.Typer(
     name="kube-efs",
@@ -53,6 +54,12 @@ def _complain(error: KubeEfsError) -> None:
     Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), (str(error), "red")))
 
 
+def _finish(work: Coroutine[Any, Any, _Answer]) -> _Answer:
+    import asyncio
+
+    return asyncio.run(work)
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -76,7 +83,7 @@ def controller() -> None:
     from kube_efs.controllers.run import run_controller
     from kube_efs.settings import ControllerSettings, load
 
-    asyncio.run(run_controller(load(ControllerSettings)))
+    _finish(run_controller(load(ControllerSettings)))
 
 
 @app.command()
@@ -85,7 +92,7 @@ def tunnel() -> None:
     from kube_efs.settings import TunnelSettings, load
     from kube_efs.tunnels.agent import run_agent
 
-    asyncio.run(run_agent(load(TunnelSettings)))
+    _finish(run_agent(load(TunnelSettings)))
 
 
 @app.command(hidden=True, add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -105,7 +112,7 @@ def up(
     """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
     from kube_efs.local.up import run_up
 
-    asyncio.run(run_up(kubeconfig))
+    _finish(run_up(kubeconfig))
 
 
 @app.command()
@@ -113,7 +120,7 @@ def demo(output: OutputOption = Output.TABLE) -> None:
     """Show the way from a claim to data and back on an embedded cluster, and check each step."""
     from kube_efs.local.demo import run_demo
 
-    ok = asyncio.run(run_demo(as_json=output is Output.JSON))
+    ok = _finish(run_demo(as_json=output is Output.JSON))
     raise typer.Exit(0 if ok else _FAILED)
 
 
@@ -131,4 +138,4 @@ def status(
     """Show a cluster's file systems, ports, volumes and tunnels."""
     from kube_efs.report.status import show_status
 
-    asyncio.run(show_status(kubeconfig, namespace, as_json=output is Output.JSON))
+    _finish(show_status(kubeconfig, namespace, as_json=output is Output.JSON))

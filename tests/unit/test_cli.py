@@ -1,0 +1,70 @@
+"""The command line as a person meets it: a process of its own, its exit status, what it prints."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+
+def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kube_efs", *arguments],
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120", **variables},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_help_lists_the_commands_for_people_and_hides_the_worker() -> None:
+    answer = _run("--help")
+    assert answer.returncode == 0
+    for command in ("controller", "tunnel", "up", "demo", "status"):
+        assert f" {command} " in answer.stdout
+    assert " worker " not in answer.stdout
+
+
+def test_version_is_the_package_s() -> None:
+    assert _run("--version").stdout == f"kube-efs {version('kube-efs')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["mount"], id="unknown command"),
+        pytest.param(["status", "--loud"], id="unknown option"),
+        pytest.param(["demo", "--output", "xml"], id="unknown format"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    answer = _run(*arguments)
+    assert answer.returncode == 2
+    assert "Usage:" in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["controller", "tunnel"])
+def test_bad_settings_exit_with_2_and_no_traceback(command: str) -> None:
+    answer = _run(command, KUBE_EFS_HEALTH_PORT="http", LOGGING_LEVEL="LOUD")
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("error: 2 settings are not acceptable:")
+    assert "KUBE_EFS_HEALTH_PORT: 'http'" in answer.stderr
+    assert "LOGGING_LEVEL: 'LOUD'" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_cluster_that_cannot_be_reached_exits_with_1_and_one_line() -> None:
+    answer = _run("status", "--kubeconfig", "/nowhere/kubeconfig")
+    assert answer.returncode in {1, 2}
+    assert answer.stderr.startswith("error: ")
+    assert "/nowhere/kubeconfig" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("module", ["asyncio", "pydantic", "lightkube", "kopf", "aiobotocore", "rich.table"])
+def test_help_loads_nothing_heavy(module: str) -> None:
+    # Worker pods run this program once a batch; each of these would cost them more than their work.
+    code = f"import sys, kube_efs.cli; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0

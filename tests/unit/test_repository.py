@@ -1,0 +1,110 @@
+"""What must hold for the tree as a whole: versions agree, pages match the code, nothing private is in it."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kube_efs
+
+ROOT = Path(__file__).parents[2]
+_BINARY = {".png", ".crt", ".ico"}
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _tracked() -> Iterator[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listing.stdout.split("\0")):
+        path = ROOT / name
+        if path.is_file() and path.suffix not in _BINARY:
+            yield path
+
+
+def _modules() -> list[str]:
+    return sorted(module.name for module in pkgutil.walk_packages(kube_efs.__path__, "kube_efs."))
+
+
+def test_the_version_is_the_changelog_s_newest() -> None:
+    version = tomllib.loads(_text("pyproject.toml"))["project"]["version"]
+    newest = re.search(r"^## \[(\d+\.\d+\.\d+)\]", _text("CHANGELOG.md"), flags=re.MULTILINE)
+    assert newest is not None
+    assert newest.group(1) == version
+
+
+def test_the_readme_shows_both_commands_before_anything_else() -> None:
+    first_block = _text("README.md").split("```")[1]
+    assert re.findall(r"^make \w+", first_block, flags=re.MULTILINE) == ["make demo", "make test"]
+
+
+def test_the_settings_page_is_that_of_the_code() -> None:
+    check = subprocess.run(
+        [sys.executable, "scripts/settings_table.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert check.returncode == 0, check.stderr
+
+
+def test_every_layer_is_in_the_design_page() -> None:
+    page = _text("docs/design.md")
+    layers = [
+        path.name for path in (ROOT / "src/kube_efs").iterdir() if path.is_dir() and path.name[0] != "_"
+    ]
+    assert [name for name in layers if f"{name}/" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted(path.relative_to(ROOT).as_posix() for path in _tracked() if path.suffix == ".md")
+)
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", _text(page))
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_no_index_and_no_path_of_a_machine_is_in_the_tree() -> None:
+    # Written in parts, so that this file does not contain what it looks for.
+    unwanted = re.compile(
+        "|".join(["pypi" + r"\.org", "pythonhosted" + r"\.org", "find" + "-links", "index" + "-url"])
+    )
+    here = f"{ROOT}/"
+    found = [
+        (path.relative_to(ROOT).as_posix(), line)
+        for path in _tracked()
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if unwanted.search(line) or here in line
+    ]
+    assert found == []
+
+
+def test_constraints_pin_one_version_each() -> None:
+    lines = _text("constraints.txt").splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    assert len({line.partition("==")[0].lower() for line in lines}) == len(lines)
+
+
+@pytest.mark.parametrize("name", _modules())
+def test_public_names_exist(name: str) -> None:
+    module = importlib.import_module(name) if name != "kube_efs.__main__" else kube_efs
+    assert [public for public in getattr(module, "__all__", ()) if not hasattr(module, public)] == []
+
+
+@pytest.mark.parametrize(
+    "package", [name for name in _modules() if (ROOT / "src" / name.replace(".", "/")).is_dir()]
+)
+def test_a_package_begins_with_its_charter_and_holds_no_program(package: str) -> None:
+    tree = ast.parse((ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree)
+    programs = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    assert [node.name for node in ast.walk(tree) if isinstance(node, programs)] == []
