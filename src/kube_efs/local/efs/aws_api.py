@@ -1,0 +1,90 @@
+"""The AWS API on this machine: moto's server, and the network that file systems get their addresses from."""
+
+import sys
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Final, Self
+
+from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
+from kube_efs.aws.network import AwsNetwork, VpcId
+from kube_efs.local.efs.process import ChildProcess
+from kube_efs.model.ids import Region, SubnetId, ZoneName
+
+ACCOUNT_ID: Final = "123456789012"  # moto's
+CREDENTIALS: Final = AwsCredentials(access_key_id="embedded", secret_access_key="embedded")  # noqa: S106
+
+_ZONES = 3
+_SUBNET_PREFIX = 20  # as the subnets of a default VPC
+_READY_SECONDS = 30.0
+
+# Without its line for each request: an embedded cluster may be left running for days.
+_PROGRAM = (
+    "import logging; logging.getLogger('werkzeug').setLevel(logging.WARNING); "
+    "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
+)
+
+
+class AwsApi:
+    """moto's server in a process of its own; it keeps everything in memory."""
+
+    def __init__(self, process: ChildProcess, endpoint_url: str) -> None:
+        self._process = process
+        self.endpoint_url = endpoint_url
+
+    @classmethod
+    async def start(cls, log_file: Path) -> Self:
+        """Run the server on a free loopback port; raises PlatformError."""
+        process = await ChildProcess.start(sys.executable, "-c", _PROGRAM, log_file=log_file)
+        try:
+            port = await process.listening_port(timeout_seconds=_READY_SECONDS)
+        except BaseException:
+            process.kill()
+            await process.stop()
+            raise
+        return cls(process, f"http://127.0.0.1:{port}")
+
+    async def stop(self) -> None:
+        """End the server; all that it knew is gone."""
+        await self._process.stop()
+
+    def options(self, region: Region) -> AwsOptions:
+        """How to call it."""
+        return AwsOptions(region=region, endpoint_url=self.endpoint_url, credentials=CREDENTIALS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    """A subnet and where it is; ``zone_id`` is the zone's name that all accounts share (use1-az1)."""
+
+    subnet_id: SubnetId
+    vpc_id: VpcId
+    zone: ZoneName
+    zone_id: str
+    network: IPv4Network
+
+
+async def create_subnets(options: AwsOptions, network: IPv4Network) -> tuple[Subnet, ...]:
+    """A new VPC of this range with a subnet in each of the region's first three zones; raises AwsError.
+
+    The connection is closed afterwards, since the description of EC2 that it loads takes 22 MB.
+    """
+    async with AwsConnection(options) as connection:
+        ec2 = AwsNetwork(connection)
+        answer = await connection.call(Service.EC2, "DescribeAvailabilityZones")
+        zones = sorted((zone["ZoneName"], zone["ZoneId"]) for zone in answer["AvailabilityZones"])[:_ZONES]
+        vpc_id = await ec2.create_vpc(str(network))
+        return tuple(
+            [
+                Subnet(
+                    subnet_id=await ec2.create_subnet(vpc_id, str(part), ZoneName(zone)),
+                    vpc_id=vpc_id,
+                    zone=ZoneName(zone),
+                    zone_id=zone_id,
+                    network=part,
+                )
+                for (zone, zone_id), part in zip(
+                    zones, network.subnets(new_prefix=_SUBNET_PREFIX), strict=False
+                )
+            ]
+        )

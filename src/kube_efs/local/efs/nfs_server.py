@@ -1,0 +1,153 @@
+"""One file system's NFS server: an NFS-Ganesha process that exports a folder, for NFSv4 over loopback."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import struct
+import time
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from kube_efs.local.efs.process import ChildProcess
+from kube_efs.model.errors import InvalidSetting, NotYet, PlatformError
+
+_PROGRAM = "ganesha.nfsd"
+_RUNTIME_FOLDER = Path("/var/run/ganesha")  # compiled into Ganesha
+_VFS_MODULE = "*/ganesha/libfsalvfs.so"
+_LIBRARY_FOLDERS = (Path("/usr/lib"), Path("/usr"))
+_READY_SECONDS = 15.0
+_PROBE_SECONDS = 2.0
+_PROBE_PAUSE_SECONDS = 0.05
+
+# NFS_Port 0: the kernel picks a free port, which is asked back of it. Attr_Expiration_Time 0: the embedded
+# kubelet and its pods change the folder directly, and NFS clients have to see that at once. Numeric owners,
+# minor versions and transfer sizes are those of EFS ("Mounting EFS file systems", "Quotas" of its guide).
+_CONFIGURATION = """\
+NFS_CORE_PARAM {{
+  NFS_Port = 0; Protocols = 4; Bind_addr = 127.0.0.1;
+  Enable_NLM = false; Enable_RQUOTA = false;
+}}
+NFSv4 {{
+  Grace_Period = 1; Lease_Lifetime = 10; Graceless = true;
+  RecoveryBackend = fs; RecoveryRoot = {recovery};
+  Minor_Versions = 0, 1; Only_Numeric_Owners = true;
+}}
+EXPORT {{
+  Export_Id = 1; Path = {folder}; Pseudo = /;
+  Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4; Transports = TCP;
+  MaxRead = 1048576; MaxWrite = 1048576; Attr_Expiration_Time = 0;
+  FSAL {{ Name = VFS; }}
+}}
+"""
+
+log = structlog.get_logger()
+
+
+def check_platform() -> None:
+    """Raise PlatformError, with the remedy, when Ganesha cannot run here."""
+    if shutil.which(_PROGRAM) is None:
+        raise PlatformError(
+            "is not installed", field="program", value=_PROGRAM, remedy="apt install nfs-ganesha"
+        )
+    if not any(any(folder.glob(_VFS_MODULE)) for folder in _LIBRARY_FOLDERS):
+        raise PlatformError(
+            "is not installed", field="program", value="libfsalvfs.so", remedy="apt install nfs-ganesha-vfs"
+        )
+    if os.geteuid() != 0:
+        raise PlatformError("cannot serve NFS", field="user id", value=os.geteuid(), remedy="run as root")
+
+
+class NfsServer:
+    """Ganesha on a folder; ``port`` is where it answers, and changes when it is started again."""
+
+    def __init__(self, process: ChildProcess, port: int) -> None:
+        self.process = process
+        self.port = port
+
+    @classmethod
+    async def start(cls, folder: Path, work_dir: Path) -> Self:
+        """Export ``folder``; returns once the server answers.
+
+        ``work_dir`` gets the configuration, the log and the recovery state. Raises PlatformError.
+        """
+        recovery = work_dir / "recovery"
+        for needed in (folder, recovery, _RUNTIME_FOLDER):
+            needed.mkdir(parents=True, exist_ok=True)
+        log_file = work_dir / "ganesha.log"
+        log_file.unlink(missing_ok=True)
+        configuration = work_dir / "ganesha.conf"
+        configuration.write_text(render_configuration(folder, recovery))
+        options = ("-F", "-f", str(configuration), "-L", str(log_file), "-p", str(work_dir / "ganesha.pid"))
+        process = await ChildProcess.start(_PROGRAM, *options, log_file=log_file)
+        try:
+            port = await process.listening_port(timeout_seconds=_READY_SECONDS)
+            await _until_answered(process, port)
+            _check_export(folder, log_file)
+        except BaseException:
+            process.kill()
+            await process.stop()
+            raise
+        log.debug("nfs_server_ready", folder=str(folder), port=port, pid=process.pid)
+        return cls(process, port)
+
+    async def stop(self) -> None:
+        """End the server within about a second."""
+        await self.process.stop()
+
+
+def render_configuration(folder: Path, recovery: Path) -> str:
+    """Ganesha's configuration; raises InvalidSetting for a path that it cannot hold."""
+    return _CONFIGURATION.format(folder=_quoted(folder), recovery=_quoted(recovery))
+
+
+def _quoted(path: Path) -> str:
+    text = str(path)
+    if not path.is_absolute() or '"' in text or "\\" in text or not text.isprintable():
+        raise InvalidSetting(
+            "cannot be exported", field="work directory", value=text, remedy="use an absolute, plain path"
+        )
+    return f'"{text}"'
+
+
+def _check_export(folder: Path, log_file: Path) -> None:
+    # Ganesha runs on with an empty root when it cannot export, and tells it to its log only.
+    if "init_export_root :EXPORT :CRIT" in log_file.read_text(errors="replace"):
+        raise PlatformError(
+            "is on a file system that NFS cannot export",
+            field="work directory",
+            value=str(folder),
+            remedy="use a folder on ext4, XFS or tmpfs, not on an overlay (the root of a container)",
+        )
+
+
+async def _until_answered(process: ChildProcess, port: int) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while process.running and time.monotonic() < deadline:
+        with contextlib.suppress(NotYet):
+            await call_null(port)
+            return
+        await asyncio.sleep(_PROBE_PAUSE_SECONDS)
+    raise process.failure("does not answer")
+
+
+async def call_null(port: int) -> None:
+    """Make the NULL call of NFSv4 (RFC 7530, 15.1) on a loopback port; raises NotYet without an answer."""
+    xid, program, version, procedure = int.from_bytes(os.urandom(4)), 100003, 4, 0
+    no_credentials = (0, 0, 0, 0)
+    call = struct.pack(">10I", xid, 0, 2, program, version, procedure, *no_credentials)
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(struct.pack(">I", 0x80000000 | len(call)) + call)  # one, last fragment
+                answer = await reader.readexactly(28)
+            finally:
+                writer.close()
+    except (OSError, EOFError, TimeoutError) as error:
+        raise NotYet("does not answer", field="NFS server", value=port) from error
+    # Fragment, xid, reply, accepted, an empty verifier (two words), success.
+    if struct.unpack(">7I", answer)[1:] != (xid, 1, 0, 0, 0, 0):
+        raise NotYet("refuses the NULL call", field="NFS server", value=port)

@@ -1,0 +1,114 @@
+"""A program that runs beside this one, is logged to a file, and never outlives it."""
+
+import asyncio
+import contextlib
+import shutil
+from asyncio.subprocess import Process
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from kube_efs.model.errors import PlatformError
+
+_POLL_SECONDS = 0.02
+_TERMINATION_SECONDS = 1.0
+_LOG_TAIL_BYTES = 2000
+
+
+class ChildProcess:
+    """A running program; made by ``start`` and ended by ``stop``."""
+
+    def __init__(self, process: Process, name: str, log_file: Path) -> None:
+        self._process = process
+        self._name = name
+        self._log_file = log_file
+
+    @classmethod
+    async def start(
+        cls, program: str, *arguments: str, log_file: Path, environment: Mapping[str, str] | None = None
+    ) -> Self:
+        """Run a program with its output appended to ``log_file``; raises PlatformError if it is missing.
+
+        The kernel kills it when this process dies, however that happens; Ctrl-C in a terminal does not
+        reach it, so that it is ended in order.
+        """
+        found = shutil.which(program)
+        if found is None:
+            raise PlatformError("is not installed", field="program", value=program)
+        setpriv = shutil.which("setpriv")
+        wrapper = (setpriv, "--pdeathsig", "KILL") if setpriv else ()
+        with log_file.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *wrapper,
+                found,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        return cls(process, Path(program).name, log_file)
+
+    @property
+    def pid(self) -> int:
+        """Its process id; the wrapper is replaced by the program, so this is the program's own."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.returncode is None
+
+    async def listening_port(self, *, timeout_seconds: float) -> int:
+        """The loopback port that the program has opened, asked of the kernel.
+
+        Programs are started with port 0, so nobody can take the port between choosing and opening it.
+        Raises PlatformError when the program ends first or the time is over.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while self.running:
+                    port = await asyncio.to_thread(_listening_port, self.pid)
+                    if port is not None:
+                        return port
+                    await asyncio.sleep(_POLL_SECONDS)
+        raise self.failure("did not open its port")
+
+    def failure(self, problem: str) -> PlatformError:
+        """An error about this program that ends with the last lines of its log."""
+        tail = self._log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return PlatformError(
+            problem, field="program", value=self._name, remedy=f"see {self._log_file}, which ends: {tail}"
+        )
+
+    async def stop(self) -> None:
+        """End it: SIGTERM, and SIGKILL after a second. Ending what has ended does nothing."""
+        if not self.running:
+            return
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            async with asyncio.timeout(_TERMINATION_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+
+def _listening_port(pid: int) -> int | None:
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return None
+    return next((c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN), None)
