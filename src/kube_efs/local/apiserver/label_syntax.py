@@ -31,32 +31,33 @@ def label_key_problem(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         return (
-            f"a qualified name {_KEY_RULE} with an optional DNS subdomain prefix and '/' "
+            f"a valid label key {_KEY_RULE} with an optional DNS subdomain prefix and '/' "
             "(e.g. 'example.com/MyName')"
         )
-    problems = [_prefix_problem(prefix)] if slash else []
-    problems.append(_name_problem(name))
-    return "; ".join(filter(None, problems))
+    return "; ".join([*(_prefix_problems(prefix) if slash else []), *_name_problems(name)])
 
 
 def label_value_problem(value: str) -> str:
     """Why this cannot be the value of a label; empty when it can."""
-    if len(value) > 63:
-        return "must be no more than 63 bytes"
-    return _VALUE_RULE if value and not _NAME.fullmatch(value) else ""
+    problems = ["must be no more than 63 bytes"] if len(value) > 63 else []
+    if value and not _NAME.fullmatch(value):
+        problems.append(_VALUE_RULE)
+    return "; ".join(problems)
 
 
-def _prefix_problem(prefix: str) -> str:
+def _prefix_problems(prefix: str) -> list[str]:
     if not prefix:
-        return "prefix part must be non-empty"
-    if len(prefix) > 253:
-        return "prefix part must be no more than 253 bytes"
-    return "" if _SUBDOMAIN.fullmatch(prefix) else f"prefix part {_SUBDOMAIN_RULE}"
+        return ["prefix part must be non-empty"]
+    problems = ["prefix part must be no more than 253 bytes"] if len(prefix) > 253 else []
+    if not _SUBDOMAIN.fullmatch(prefix):
+        problems.append(f"prefix part {_SUBDOMAIN_RULE}")
+    return problems
 
 
-def _name_problem(name: str) -> str:
-    if not name:
-        return "name part must be non-empty"
+def _name_problems(name: str) -> list[str]:
+    problems = [] if name else ["name part must be non-empty"]
     if len(name) > 63:
-        return "name part must be no more than 63 bytes"
-    return "" if _NAME.fullmatch(name) else f"name part {_KEY_RULE}"
+        problems.append("name part must be no more than 63 bytes")
+    if not _NAME.fullmatch(name):
+        problems.append(f"name part {_KEY_RULE}")
+    return problems
