@@ -1,8 +1,6 @@
 """The volume binder: looks at claims and volumes when they change, and makes the writes of ``binding``."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 import structlog
 from lightkube import AsyncClient
@@ -18,18 +16,16 @@ from kube_efs.local.controllers.binding import (
     SetClaim,
     SetClaimStatus,
     SetVolumePhase,
-    Step,
     Steps,
     decide_claim,
     decide_volume,
 )
 from kube_efs.local.controllers.caches import Caches, Change
-from kube_efs.local.controllers.patches import render_patch
+from kube_efs.local.controllers.patches import on_top_of
 from kube_efs.local.controllers.values import (
     Claim,
     ClaimReference,
     Key,
-    Meta,
     Pod,
     StorageClass,
     Volume,
@@ -183,7 +179,7 @@ class Binder:
         kind = PersistentVolume.Status if isinstance(step, SetVolumePhase) else PersistentVolume
         with translated(f"PersistentVolume {meta.key}"):
             written = await self._client.patch(
-                kind, meta.key.name, _on_top_of(meta, versions, step), patch_type=PatchType.MERGE
+                kind, meta.key.name, on_top_of(meta, versions, step), patch_type=PatchType.MERGE
             )
         value = self._caches.volumes.remember(written)
         if value is not None:
@@ -197,7 +193,7 @@ class Binder:
             written = await self._client.patch(
                 kind,
                 meta.key.name,
-                _on_top_of(meta, versions, step),
+                on_top_of(meta, versions, step),
                 namespace=meta.key.namespace,
                 patch_type=PatchType.MERGE,
             )
@@ -219,10 +215,3 @@ def _subject(about: Claim | Volume) -> Subject:
         uid=meta.uid,
         resource_version=meta.version,
     )
-
-
-def _on_top_of(meta: Meta, versions: Mapping[str, str], step: Step) -> dict[str, Any]:
-    """The patch of a step, which the server refuses when the object is no longer what was decided on."""
-    patch = render_patch(step)
-    metadata = {"resourceVersion": versions.get(meta.uid, meta.version), "uid": meta.uid}
-    return {**patch, "metadata": {**patch.get("metadata", {}), **metadata}}

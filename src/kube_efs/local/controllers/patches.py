@@ -1,5 +1,6 @@
 """The writes of ``binding`` as merge patches."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from kube_efs.local.controllers.binding import (
@@ -10,7 +11,17 @@ from kube_efs.local.controllers.binding import (
     SetVolumePhase,
     Step,
 )
-from kube_efs.local.controllers.values import BOUND_BY_CONTROLLER, ClaimReference
+from kube_efs.local.controllers.values import BOUND_BY_CONTROLLER, ClaimReference, Meta
+
+
+def on_top_of(meta: Meta, versions: Mapping[str, str], step: Step) -> dict[str, Any]:
+    """The patch of a step, which the server refuses when the object is no longer what was decided on.
+
+    ``versions`` has the newer version of an object that a step before has already written, by its uid.
+    """
+    patch = render_patch(step)
+    metadata = {"resourceVersion": versions.get(meta.uid, meta.version), "uid": meta.uid}
+    return {**patch, "metadata": {**patch.get("metadata", {}), **metadata}}
 
 
 def render_patch(step: Step) -> dict[str, Any]:

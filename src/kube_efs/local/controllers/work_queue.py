@@ -6,12 +6,13 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from kube_efs.model.errors import KubeConflict, KubeEfsError, KubeNotFound
+from kube_efs.model.errors import KubeConflict, KubeEfsError, KubeNotFound, NotYet
 
 log = structlog.get_logger(__name__)
 
 _FIRST_BACK_OFF_SECONDS = 0.01
 _LAST_BACK_OFF_SECONDS = 10.0
+_WAIT_SECONDS = 0.5
 
 K = TypeVar("K", bound=Hashable)
 
@@ -60,14 +61,17 @@ class WorkQueue(Generic[K]):
             # Somebody else was quicker: ordinary, and the watch will bring the news.
             log.debug("overtaken", queue=self._name, key=str(key), reason=str(error))
             self._later(key)
+        except NotYet as error:
+            log.debug("waiting", queue=self._name, key=str(key), reason=str(error))
+            self._later(key, at_most=_WAIT_SECONDS)
         except KubeEfsError as error:
             log.warning("failed", queue=self._name, key=str(key), reason=str(error))
             self._later(key)
         else:
             self._failures.pop(key, None)
 
-    def _later(self, key: K) -> None:
+    def _later(self, key: K, *, at_most: float = _LAST_BACK_OFF_SECONDS) -> None:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        seconds = min(_FIRST_BACK_OFF_SECONDS * 2**failures, _LAST_BACK_OFF_SECONDS)
+        seconds = min(_FIRST_BACK_OFF_SECONDS * 2 ** min(failures, 20), at_most)
         asyncio.get_running_loop().call_later(seconds, self.add, key)

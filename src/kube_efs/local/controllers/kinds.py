@@ -1,0 +1,86 @@
+"""The kinds of objects that can own, be owned, and lie in namespaces."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from lightkube.core.resource import NamespacedResource, Resource, api_info
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.resources import (
+    apps_v1,
+    batch_v1,
+    coordination_v1,
+    core_v1,
+    discovery_v1,
+    rbac_authorization_v1,
+)
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+
+Kind = type[Resource]
+
+OWNING: tuple[Kind, ...] = (
+    core_v1.ConfigMap,
+    core_v1.Endpoints,
+    core_v1.Namespace,
+    core_v1.Node,
+    core_v1.PersistentVolume,
+    core_v1.PersistentVolumeClaim,
+    core_v1.Pod,
+    core_v1.Secret,
+    core_v1.Service,
+    core_v1.ServiceAccount,
+    apps_v1.ControllerRevision,
+    apps_v1.DaemonSet,
+    apps_v1.Deployment,
+    apps_v1.ReplicaSet,
+    apps_v1.StatefulSet,
+    batch_v1.CronJob,
+    batch_v1.Job,
+    coordination_v1.Lease,
+    discovery_v1.EndpointSlice,
+    rbac_authorization_v1.ClusterRole,
+    rbac_authorization_v1.ClusterRoleBinding,
+    rbac_authorization_v1.Role,
+    rbac_authorization_v1.RoleBinding,
+)
+# In the order in which a namespace is emptied: what makes other objects goes first.
+NAMESPACED: tuple[Kind, ...] = (
+    *(
+        kind
+        for kind in OWNING
+        if issubclass(kind, NamespacedResource) and kind.__module__ != core_v1.__name__
+    ),
+    core_v1.Pod,
+    core_v1.PersistentVolumeClaim,
+    core_v1.Service,
+    core_v1.Endpoints,
+    core_v1.ConfigMap,
+    core_v1.Secret,
+    core_v1.ServiceAccount,
+    core_v1.LimitRange,
+    core_v1.ResourceQuota,
+    core_v1.Event,
+)
+
+
+def kind_name(kind: Kind) -> str:
+    """``apiVersion/Kind`` as owner references spell it."""
+    resource = api_info(kind).resource
+    group = f"{resource.group}/" if resource.group else ""
+    return f"{group}{resource.version}/{resource.kind}"
+
+
+def is_namespaced(kind: Kind) -> bool:
+    """Whether objects of that kind lie in namespaces."""
+    return issubclass(kind, NamespacedResource)
+
+
+def custom_kinds(definitions: Iterable[CustomResourceDefinition]) -> tuple[Kind, ...]:
+    """The kinds that are defined by these, each in its storage version."""
+    found: list[Any] = []
+    for definition in definitions:
+        spec = definition.spec
+        version = next((item.name for item in spec.versions if item.storage), None)
+        if version is not None:
+            create = create_namespaced_resource if spec.scope == "Namespaced" else create_global_resource
+            found.append(create(spec.group, version, spec.names.kind, spec.names.plural))
+    return tuple(found)
