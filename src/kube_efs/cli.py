@@ -95,7 +95,11 @@ def tunnel() -> None:
     _finish(run_agent(load(TunnelSettings)))
 
 
-@app.command(hidden=True, add_help_option=False, context_settings={"ignore_unknown_options": True})
+@app.command(
+    hidden=True,
+    add_help_option=False,
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+)
 def worker(arguments: Annotated[list[str], typer.Argument()]) -> None:
     """Make or remove directories of a mounted file system (runs in worker pods)."""
     from kube_efs.provisioning.worker import main as run_worker
