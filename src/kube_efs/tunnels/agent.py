@@ -1,0 +1,246 @@
+"""The tunnel agent: from documents of targets to tunnels that work, and their state.
+
+Four tasks share what is served: documents change it, rounds over the mount targets order the addresses,
+rounds of probes tell how the tunnels are, and the keeper holds stunnel to the plan that follows.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from kube_efs.model.errors import InvalidSetting, InvalidValue
+from kube_efs.model.targets import Rejection, parse_targets
+from kube_efs.telemetry.health import Health, Heartbeat, combine
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.config import check_path
+from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
+from kube_efs.tunnels.keeper import StunnelKeeper
+from kube_efs.tunnels.log import ConnectionLog
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.plan import PlannedTunnel, make_plan
+from kube_efs.tunnels.ports import open_connections
+from kube_efs.tunnels.probe import ProbeResult, probe
+from kube_efs.tunnels.reachability import Reachability, try_addresses
+from kube_efs.tunnels.served import Served, follow, release
+from kube_efs.tunnels.state import load_served, save_served
+from kube_efs.tunnels.status import TunnelsStatus
+
+log = structlog.get_logger()
+
+_PROBES_AT_ONCE = 16
+_STUCK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetDocuments:
+    """The texts of the ConfigMap's two keys."""
+
+    targets: str
+    zones: str = ""
+
+
+class TunnelAgent:
+    """Owns the tunnels of this node.
+
+    Raises StunnelMissing, or InvalidSetting when the certificate authorities or the folder of the
+    configuration cannot be used.
+    """
+
+    def __init__(self, options: TunnelOptions, metrics: TunnelMetrics) -> None:
+        _check_paths(options)
+        self._options = options
+        self._metrics = metrics
+        self._connections = ConnectionLog()
+        self._probe_now = asyncio.Event()
+        self._keeper = StunnelKeeper(options, metrics, self._connections, self._probe_now.set)
+        self._recorder = TunnelRecorder(metrics)
+        self._served: Served | None = None
+        self._document_problem = ""
+        self._plan: tuple[PlannedTunnel, ...] = ()
+        self._reachability = Reachability()
+        self._seen = Observations()
+        self._xids = itertools.cycle(range(1, 2**32))
+        self._heartbeats = tuple(
+            Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
+            for name in ("the rounds over the mount targets", "the rounds of probes")
+        )
+
+    async def run(self, documents: AsyncIterator[TargetDocuments]) -> None:
+        """Serve what the documents say until cancelled, then end stunnel.
+
+        Starts with what was remembered. If this ends by an error of its own, stunnel is left running:
+        the next agent takes it over, and no mounted volume notices.
+        """
+        self._served = await asyncio.to_thread(load_served, self._options.state_path)
+        if self._served:
+            log.info("remembered-targets-served", targets=len(self._served.document.targets))
+            self._apply()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keeper.run())
+                tasks.create_task(self._follow_documents(documents))
+                tasks.create_task(self._watch_mount_targets(self._heartbeats[0]))
+                tasks.create_task(self._watch_tunnels(self._heartbeats[1]))
+        except asyncio.CancelledError:
+            await self._keeper.stop()
+            raise
+
+    def status(self) -> TunnelsStatus:
+        """The state of every tunnel at the last look."""
+        rejected = _reasons(self._served.rejections if self._served else ())
+        problems = (self._document_problem, *(f"{entry}: {reason}" for entry, reason in rejected.items()))
+        return TunnelsStatus(
+            tunnels=tuple(describe_tunnel(one, self._keeper.report, self._seen) for one in self._plan),
+            problems=tuple(filter(None, problems)),
+            stunnel_pid=self._keeper.report.pid,
+        )
+
+    def liveness(self) -> Health:
+        """Failing when a loop is stuck; a restart of the agent then leaves stunnel alone."""
+        return combine(*(heartbeat.health() for heartbeat in self._heartbeats))
+
+    def readiness(self) -> Health:
+        """Failing until targets are known and stunnel runs, if there is anything to serve."""
+        if self._served is None:
+            return Health.failing("no tunnel targets have been seen yet")
+        if self._keeper.report.pid is None and any(tunnel.service for tunnel in self._plan):
+            return Health.failing("stunnel is not running")
+        return Health()
+
+    async def _follow_documents(self, documents: AsyncIterator[TargetDocuments]) -> None:
+        async for document in documents:
+            try:
+                targets, rejections = parse_targets(document.targets, document.zones)
+            except InvalidValue as error:
+                self._document_problem = str(error)
+                log.warning("targets-unreadable", reason=str(error))
+                continue
+            self._document_problem = ""
+            await self._serve(follow(self._served or Served(), targets, rejections))
+
+    async def _serve(self, served: Served) -> None:
+        if served == self._served:
+            return
+        told = _reasons(self._served.rejections) if self._served else {}
+        for entry, reason in _reasons(served.rejections).items():
+            if told.get(entry) != reason:
+                log.warning("target-rejected", entry=entry, reason=reason)
+        self._served = served
+        self._apply()
+        try:
+            await asyncio.to_thread(save_served, self._options.state_path, served)
+        except OSError as error:
+            log.warning("targets-not-remembered", path=str(self._options.state_path), reason=error.strerror)
+
+    def _apply(self) -> None:
+        """Plan anew, and have the keeper follow."""
+        served = self._served or Served()
+        self._plan = make_plan(served, self._reachability, self._options)
+        self._metrics.rejected_entries.set(len(served.rejections))
+        self._keeper.want(tunnel.service for tunnel in self._plan if tunnel.service)
+
+    async def _watch_mount_targets(self, heartbeat: Heartbeat) -> None:
+        while True:
+            await self._look_at_mount_targets()
+            heartbeat.beat()
+            await asyncio.sleep(self._options.probe_interval_seconds)
+
+    async def _look_at_mount_targets(self) -> None:
+        options = self._options
+        addresses = {candidate.address for tunnel in self._plan for candidate in tunnel.candidates}
+        accepted = await try_addresses(addresses, timeout_seconds=options.connect_timeout_seconds)
+        before = self._reachability.down
+        self._reachability = self._reachability.after(
+            accepted, rounds_until_down=options.rounds_until_down, rounds_until_up=options.rounds_until_up
+        )
+        if before != self._reachability.down:
+            log.info("reachability-changed", down=sorted(self._reachability.down))
+            self._apply()
+        if self._served and self._served.lingering:
+            busy = {port for port, count in self._seen.connections.items() if count}
+            rounds = options.rounds_until_closed
+            await self._serve(release(self._served, busy, rounds_until_closed=rounds))
+
+    async def _watch_tunnels(self, heartbeat: Heartbeat) -> None:
+        while True:
+            self._probe_now.clear()
+            await self._look_at_tunnels()
+            heartbeat.beat()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.probe_interval_seconds):
+                    await self._probe_now.wait()
+
+    async def _look_at_tunnels(self) -> None:
+        probes = await self._probe_all()
+        # Counted after the probes, so that none of their connections is taken for a mount.
+        connections = await asyncio.to_thread(open_connections)
+        self._keeper.read_log()
+        names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
+        self._connections.forget_all_but(names)
+        facts = {name: self._connections.facts(name) for name in names}
+        self._log_changes(probes)
+        self._seen = Observations(probes=probes, facts=facts, connections=connections)
+        self._recorder.record(
+            (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
+        )
+
+    async def _probe_all(self) -> Mapping[str, ProbeResult]:
+        slots = asyncio.Semaphore(_PROBES_AT_ONCE)
+
+        async def probed(name: str, port: int) -> tuple[str, ProbeResult]:
+            async with slots:
+                timeout = self._options.probe_timeout_seconds
+                return name, await probe(port, timeout_seconds=timeout, xid=next(self._xids))
+
+        services = [tunnel.service for tunnel in self._plan if tunnel.service]
+        loaded = [service for service in services if service.name in self._keeper.report.loaded]
+        results = dict(await asyncio.gather(*(probed(one.name, one.port) for one in loaded)))
+        for service in loaded:
+            if results[service.name].ok and service.name == service.file_system_id:
+                self._metrics.probe_seconds.labels(service.file_system_id).observe(
+                    results[service.name].seconds
+                )
+        return results
+
+    def _log_changes(self, probes: Mapping[str, ProbeResult]) -> None:
+        for name, result in probes.items():
+            before = self._seen.probes.get(name)
+            if before is None or before.ok != result.ok:
+                reason = self._connections.facts(name).reason or result.reason
+                if result.ok:
+                    log.info("tunnel-up", tunnel=name, seconds=round(result.seconds, 4))
+                else:
+                    log.warning("tunnel-down", tunnel=name, reason=reason)
+
+
+def _reasons(rejections: Iterable[Rejection]) -> dict[str, str]:
+    return {rejection.entry: str(rejection.error) for rejection in rejections}
+
+
+def _check_paths(options: TunnelOptions) -> None:
+    try:
+        check_path(options.ca_file, field="KUBE_EFS_CA_FILE")
+        check_path(options.conf_path, field="STUNNEL_CONF_PATH")
+    except InvalidValue as error:
+        raise InvalidSetting(
+            error.problem, field=error.field, value=error.value, remedy=error.remedy
+        ) from error
+    if not options.ca_file.is_file():
+        raise InvalidSetting(
+            "is no file",
+            field="KUBE_EFS_CA_FILE",
+            value=str(options.ca_file),
+            remedy="install the certificate authorities of Amazon, in PEM form, at this path",
+        )
+    if not os.access(options.conf_path.parent, os.W_OK | os.X_OK):
+        raise InvalidSetting(
+            "is in a folder that cannot be written",
+            field="STUNNEL_CONF_PATH",
+            value=str(options.conf_path),
+            remedy="choose another folder",
+        )

@@ -1,0 +1,136 @@
+"""stunnel.conf, from values that are checked once more where they enter the file.
+
+Keys and values are those of openshift-efs-stunnel; what differs says why. A line break or a stray
+character in this file could forge a service or switch verification off, hence the second check.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import parse_file_system_id
+from kube_efs.model.targets import LAST_PORT, parse_address
+from kube_efs.tunnels.services import NFS_PORT, TunnelService
+
+_FIRST_PORT = 1024
+_SECTION = re.compile(r"fs-[0-9a-z-]{1,60}")
+_HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+")
+_PATH = re.compile(r"/[\w./+@:=-]*")
+
+_GLOBAL = """\
+# Written by kube-efs; changes are overwritten.
+foreground = yes
+fips = no
+syslog = no
+; The agent finds its stunnel by command line, which cannot be stale as a file can.
+pid =
+; From this level on the log names services' bound ports, TLS version and cipher.
+debug = info
+socket = l:SO_REUSEADDR=yes
+; A mount target that vanished sends nothing at all: without keepalive its connections,
+; and the mounts on them, would wait for ever. Noticed after 10 + 3 * 5 s.
+socket = r:SO_KEEPALIVE=yes
+socket = r:TCP_KEEPIDLE=10
+socket = r:TCP_KEEPINTVL=5
+socket = r:TCP_KEEPCNT=3
+"""
+
+# delay = no: "connect" holds addresses only, so there is no name to look up later; "yes" would resolve the
+# whole list for each connection and hide an unusable entry until somebody mounts. The order of failover is
+# the same with both (tried with 5.68).
+# sni: left out, stunnel would send the address of the first "connect", which RFC 6066 (3) forbids.
+# TIMEOUTconnect: the default of 10 s for each dead mount target is longer than mount(8) should wait.
+_SERVICE = """\
+
+[{name}]
+client = yes
+accept = 127.0.0.1:{port}
+{connect}
+failover = prio
+delay = no
+TIMEOUTconnect = {connect_timeout}
+TIMEOUTbusy = 20
+TIMEOUTclose = 0
+CAfile = {ca_file}
+verifyChain = yes
+checkHost = {check_host}
+sni = {check_host}
+sslVersionMin = TLSv1.2
+renegotiation = no
+libwrap = no
+OCSPaia = no
+"""
+
+
+def render_configuration(
+    services: Iterable[TunnelService], *, ca_file: Path, connect_timeout_seconds: float
+) -> str:
+    """The whole file, services by name; raises InvalidValue for a value that must not get in."""
+    timeout = max(1, math.ceil(connect_timeout_seconds))
+    ordered = sorted(services, key=lambda service: service.name)
+    return _GLOBAL + "".join(_render_service(service, ca_file, timeout) for service in ordered)
+
+
+def _render_service(service: TunnelService, ca_file: Path, timeout: int) -> str:
+    check_service(service)
+    connect = "\n".join(f"connect = {_host_and_port(address)}" for address in service.addresses)
+    return _SERVICE.format(
+        name=service.name,
+        port=service.port,
+        connect=connect,
+        connect_timeout=timeout,
+        ca_file=check_path(ca_file, field="CA file"),
+        check_host=service.check_host,
+    )
+
+
+def _host_and_port(address: str) -> str:
+    # stunnel splits at the last colon and cannot resolve an IPv6 address in brackets (tried with 5.68).
+    return f"{address}:{NFS_PORT}"
+
+
+def check_service(service: TunnelService) -> None:
+    """Nothing when every value of the service may enter the file, else raises InvalidValue."""
+    parse_file_system_id(service.file_system_id)
+    _check(_SECTION, service.name, field="section name", remedy="use fs-, digits, letters and dashes")
+    # bool is an int in Python.
+    if type(service.port) is not int or not _FIRST_PORT <= service.port <= LAST_PORT:
+        raise InvalidValue(
+            "is no port", field=f"{service.name}.port", value=service.port, remedy="use 1024 to 65535"
+        )
+    if not service.addresses:
+        raise InvalidValue(
+            "has no mount target", field=service.name, remedy="create a mount target for the file system"
+        )
+    for address in service.addresses:
+        parse_address(address, field=f"{service.name}.connect")
+    _check(
+        _HOST,
+        service.check_host,
+        field=f"{service.name}.checkHost",
+        remedy="use a DNS name; check the region and the DNS suffix",
+    )
+
+
+def check_path(path: Path, *, field: str) -> Path:
+    """The path when it may enter the file; raises InvalidValue for spaces, line breaks and the like."""
+    _check(_PATH, str(path), field=field, remedy="use an absolute path of letters, digits and ./+@:=_-")
+    return path
+
+
+def _check(pattern: re.Pattern[str], text: str, *, field: str, remedy: str) -> None:
+    if not pattern.fullmatch(text):
+        raise InvalidValue("must not enter stunnel.conf", field=field, value=text, remedy=remedy)
+
+
+def section_at(configuration: str, line_number: int) -> str | None:
+    """The section that a line (counted from 1) belongs to; None in the global part or outside the file."""
+    section = None
+    for number, line in enumerate(configuration.splitlines(), start=1):
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1]
+        if number == line_number:
+            return section
+    return None

@@ -1,0 +1,112 @@
+"""From what is planned, loaded and observed to the state that is told, in status and metrics."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.keeper import KeeperReport
+from kube_efs.tunnels.log import ServiceFacts
+from kube_efs.tunnels.plan import PlannedTunnel
+from kube_efs.tunnels.probe import ProbeResult
+from kube_efs.tunnels.services import Candidate, Nearness, TunnelService
+from kube_efs.tunnels.status import TunnelState, TunnelStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What was seen: probes and log by service, open connections by port."""
+
+    probes: Mapping[str, ProbeResult] = field(default_factory=lambda: MappingProxyType({}))
+    facts: Mapping[str, ServiceFacts] = field(default_factory=lambda: MappingProxyType({}))
+    connections: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observations) -> TunnelStatus:
+    """The state of one tunnel."""
+    service = tunnel.service
+    if service is None:
+        state = TunnelState.REJECTED if tunnel.candidates else TunnelState.NO_MOUNT_TARGET
+        return TunnelStatus(
+            file_system_id=tunnel.target.file_system_id,
+            port=tunnel.target.port,
+            state=state,
+            reason=tunnel.obstacle,
+            leaving=tunnel.leaving,
+        )
+    facts = seen.facts.get(service.name, ServiceFacts())
+    probed = seen.probes.get(service.name)
+    state, reason = _judge(service, report, probed, facts)
+    candidate = in_use(tunnel, facts)
+    return TunnelStatus(
+        file_system_id=service.file_system_id,
+        port=service.port,
+        state=state,
+        reason=reason,
+        address=candidate.address,
+        subnet_id=candidate.subnet_id,
+        zone=candidate.zone or "",
+        failed_over=candidate.nearness > tunnel.candidates[0].nearness,
+        leaving=tunnel.leaving,
+        connections=seen.connections.get(service.port, 0),
+        probe_seconds=probed.seconds if probed and probed.ok else None,
+        tls_version=facts.tls_version,
+        cipher=facts.cipher,
+        peer=facts.peer,
+    )
+
+
+def _judge(
+    service: TunnelService, report: KeeperReport, probed: ProbeResult | None, facts: ServiceFacts
+) -> tuple[TunnelState, str]:
+    if error := report.left_out.get(service.name):
+        return TunnelState.REJECTED, str(error)
+    if service.name not in report.loaded or probed is None:
+        return TunnelState.STARTING, ""
+    if probed.ok:
+        return TunnelState.UP, ""
+    return TunnelState.DOWN, facts.reason or probed.reason
+
+
+def in_use(tunnel: PlannedTunnel, facts: ServiceFacts) -> Candidate:
+    """The mount target of the last connection, or else the one that is tried first."""
+    by_address = {candidate.address: candidate for candidate in tunnel.candidates}
+    first = tunnel.service.addresses[0] if tunnel.service else tunnel.candidates[0].address
+    return by_address.get(facts.address) or by_address[first]
+
+
+class TunnelRecorder:
+    """Keeps the metrics of each file system's tunnel, and removes those of tunnels that are gone."""
+
+    def __init__(self, metrics: TunnelMetrics) -> None:
+        self._metrics = metrics
+        self._recorded: dict[str, TunnelStatus] = {}
+
+    def record(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
+        """Make the gauges those of these tunnels; a lingering one counts only for the open connections."""
+        current = {status.file_system_id: (plan, status) for plan, status in tunnels if not status.leaving}
+        for file_system in self._recorded.keys() - current.keys():
+            self._remove(file_system)
+        for file_system, (plan, status) in current.items():
+            self._set(file_system, plan, status)
+
+    def _set(self, file_system: str, plan: PlannedTunnel, status: TunnelStatus) -> None:
+        before = self._recorded.get(file_system)
+        addresses = {candidate.address: candidate.nearness for candidate in plan.candidates}
+        if before and before.address and (before.address, before.zone) != (status.address, status.zone):
+            self._metrics.mount_target.remove(file_system, before.address, before.zone)
+            if before.address in addresses and status.failed_over:
+                self._metrics.fail_overs.labels(file_system).inc()
+        self._metrics.up.labels(file_system).set(status.state == TunnelState.UP)
+        if status.address:
+            near = addresses[status.address] <= Nearness.OWN_ZONE
+            self._metrics.mount_target.labels(file_system, status.address, status.zone).set(1)
+            self._metrics.in_own_zone.labels(file_system).set(near)
+        self._recorded[file_system] = status
+
+    def _remove(self, file_system: str) -> None:
+        gone = self._recorded.pop(file_system)
+        self._metrics.up.remove(file_system)
+        if gone.address:
+            self._metrics.mount_target.remove(file_system, gone.address, gone.zone)
+            self._metrics.in_own_zone.remove(file_system)

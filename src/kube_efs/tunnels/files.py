@@ -1,0 +1,28 @@
+"""Files that are either old or new, never half of each."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the file at ``path``; afterwards it has mode 0600 and survives a power failure.
+
+    Raises OSError when the folder is not there or cannot be written.
+    """
+    # mkstemp gives mode 0600 and refuses links, which matters in a folder such as /tmp.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,263 @@
+"""Keeping one stunnel running with the services that are wanted.
+
+``StunnelKeeper`` is level-triggered: whatever has happened (a new wish, a death, a port that became
+free), it compares what is wanted with what is loaded and does what is missing. Nothing else touches the
+process or its configuration file.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import structlog
+
+from kube_efs.model.errors import ConfigurationRejected, InvalidValue, KubeEfsError, PortTaken
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.config import check_service, render_configuration
+from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.loading import Judge, Loaded, Outcome, Unbindable, Unloadable
+from kube_efs.tunnels.log import ConnectionLog, LogFollower, LogLine
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.ports import find_taken, listening_ports
+from kube_efs.tunnels.services import TunnelService
+from kube_efs.tunnels.stunnel import StunnelProcess, find_stunnel
+
+log = structlog.get_logger()
+
+_LOAD_SECONDS = 5.0
+_LOG_POLL_SECONDS = 0.02
+# SIGTERM leaves the agent 5 s for everything.
+_STOP_SECONDS = 3.0
+_SHORT_LIFE_SECONDS = 2.0
+_FIRST_DELAY_SECONDS = 0.2
+_LONGEST_DELAY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperReport:
+    """What stunnel does now: its pid, the services it listens for, and why others are left out."""
+
+    pid: int | None = None
+    loaded: frozenset[str] = field(default_factory=frozenset)
+    left_out: Mapping[str, KubeEfsError] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Configuration:
+    text: str = ""
+    names: frozenset[str] = frozenset()
+
+
+_NOTHING = _Configuration()
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDelay:
+    """How long to wait before the next start: nothing after a long life, doubling with each short one."""
+
+    seconds: float = 0.0
+
+    def after_life_of(self, lived_seconds: float) -> "RestartDelay":
+        """The delay after one more death."""
+        if lived_seconds >= _SHORT_LIFE_SECONDS:
+            return RestartDelay()
+        return RestartDelay(min(max(self.seconds * 2, _FIRST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
+
+
+class StunnelKeeper:
+    """Owns the stunnel process of the node.
+
+    ``report`` is what it has come to; ``on_change`` is called whenever that differs from before.
+    """
+
+    def __init__(
+        self,
+        options: TunnelOptions,
+        metrics: TunnelMetrics,
+        connections: ConnectionLog,
+        on_change: Callable[[], None],
+    ) -> None:
+        """Find the program; raises StunnelMissing."""
+        self._options = options
+        self._metrics = metrics
+        self._program = find_stunnel(options.stunnel_path)
+        self._connections = connections
+        self._on_change = on_change
+        self._log = LogFollower(options.log_path, size_bytes=options.log_size_bytes)
+        self._process: StunnelProcess | None = None
+        self._wanted: Mapping[str, TunnelService] | None = None
+        self._written = ""
+        self._loaded = _NOTHING
+        self._delay = RestartDelay()
+        self._not_before = 0.0
+        self._wake = asyncio.Event()
+        self.report = KeeperReport()
+
+    def want(self, services: Iterable[TunnelService]) -> None:
+        """Make these the services to listen for, as soon as possible."""
+        wanted = {service.name: service for service in services}
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._wake.set()
+
+    def read_log(self) -> tuple[LogLine, ...]:
+        """Take in what stunnel has logged, and give it."""
+        lines = self._log.read()
+        self._connections.feed(lines)
+        return lines
+
+    async def run(self) -> None:
+        """Take over a stunnel that is there and keep it as wanted; leaves it running when cancelled."""
+        self._process = StunnelProcess.adopt(self._program, self._options.conf_path, self._wake.set)
+        while True:
+            self._wake.clear()
+            retry_seconds = await self._converge() if self._wanted is not None else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(retry_seconds):
+                    await self._wake.wait()
+
+    async def stop(self) -> None:
+        """End stunnel, and with it every connection, in less than 5 s."""
+        if self._process is not None:
+            await self._process.stop(timeout_seconds=_STOP_SECONDS)
+
+    async def _converge(self) -> float | None:
+        """Do what is missing; gives the seconds until it is worth trying again, None when all is done."""
+        self._bury_the_dead()
+        wanted = dict(self._wanted or {})
+        if not wanted:
+            await self._end_unwanted()
+        elif self._process is None:
+            await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
+        left_out = await self._find_unfit(wanted.values())
+        while services := [service for name, service in wanted.items() if name not in left_out]:
+            outcome = await self._load(services)
+            if isinstance(outcome, Loaded):
+                break
+            left_out |= await self._blame(outcome, services)
+        await self._put_back()
+        self._publish(left_out)
+        return self._options.retry_seconds if left_out else None
+
+    def _bury_the_dead(self) -> None:
+        if self._process is None or not self._process.ended.is_set():
+            return
+        log.warning("stunnel-died", pid=self._process.pid, lived_seconds=round(self._process.age_seconds, 1))
+        self._delay = self._delay.after_life_of(self._process.age_seconds)
+        self._not_before = asyncio.get_running_loop().time() + self._delay.seconds
+        self._metrics.restarts.inc()
+        self._process, self._loaded = None, _NOTHING
+        self._publish(self.report.left_out)
+
+    async def _end_unwanted(self) -> None:
+        """Without a service stunnel would serve its standard input (inetd mode), so then it must not run."""
+        if self._process is not None:
+            await self.stop()
+            self._process, self._loaded = None, _NOTHING
+
+    async def _find_unfit(self, services: Collection[TunnelService]) -> dict[str, KubeEfsError]:
+        """The services that must not or cannot be listened for, before stunnel sees them.
+
+        A port that is taken is found here, since stunnel would stop listening on all the others.
+        """
+        unfit: dict[str, KubeEfsError] = {}
+        for service in services:
+            try:
+                check_service(service)
+            except InvalidValue as error:
+                unfit[service.name] = error
+        name_by_port = {service.port: service.name for service in services if service.name not in unfit}
+        taken = await asyncio.to_thread(self._find_taken, frozenset(name_by_port))
+        return unfit | {name_by_port[port]: error for port, error in taken.items()}
+
+    def _find_taken(self, ports: frozenset[int]) -> Mapping[int, PortTaken]:
+        own = listening_ports(self._process.pid) if self._process else frozenset()
+        return find_taken(ports - own)
+
+    async def _load(self, services: Collection[TunnelService]) -> Outcome:
+        """Have stunnel listen for exactly these."""
+        text = render_configuration(
+            services,
+            ca_file=self._options.ca_file,
+            connect_timeout_seconds=self._options.connect_timeout_seconds,
+        )
+        if self._process and text == self._loaded.text:
+            return Loaded()
+        names = frozenset(service.name for service in services)
+        try:
+            await self._write(text)
+            self.read_log()  # what is there belongs to the past
+            process = self._reload_or_start()
+        except OSError as error:
+            return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
+        outcome = await self._await_outcome(process, Judge(text, names))
+        if isinstance(outcome, Loaded):
+            self._loaded = _Configuration(text, names)
+        elif isinstance(outcome, Unbindable):
+            self._loaded = _NOTHING
+        return outcome
+
+    def _reload_or_start(self) -> StunnelProcess:
+        if self._process:
+            self._process.reload()
+            self._metrics.reloads.inc()
+        else:
+            self._process = StunnelProcess.start(
+                self._program, self._options.conf_path, self._options.log_path, self._wake.set
+            )
+        return self._process
+
+    async def _await_outcome(self, process: StunnelProcess, judge: Judge) -> Outcome:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOAD_SECONDS):
+                while True:
+                    ended = process.ended.is_set()
+                    if outcome := judge.read(self.read_log()):
+                        return outcome
+                    if ended:
+                        return judge.ended()
+                    await asyncio.sleep(_LOG_POLL_SECONDS)
+        return Unloadable(reason=f"stunnel did not confirm it within {_LOAD_SECONDS:g} s")
+
+    async def _blame(self, outcome: Outcome, services: Collection[TunnelService]) -> dict[str, KubeEfsError]:
+        """The services to leave out after this outcome: the culprit, or all when stunnel names none."""
+        by_name = {service.name: service for service in services}
+        if isinstance(outcome, Unbindable) and outcome.culprit in by_name:
+            port = by_name[outcome.culprit].port
+            taken = await asyncio.to_thread(find_taken, (port,))
+            return {outcome.culprit: taken.get(port) or PortTaken("could not be had", value=port)}
+        reason = outcome.reason if isinstance(outcome, Unloadable) else str(outcome)
+        culprit = outcome.culprit if isinstance(outcome, Unloadable) else None
+        error = ConfigurationRejected(f"stunnel does not accept its configuration ({reason})")
+        return dict.fromkeys([culprit] if culprit in by_name else by_name, error)
+
+    async def _put_back(self) -> None:
+        """Leave the file as stunnel has it in use, so that it also starts with it."""
+        if self._process and self._loaded.text and self._written != self._loaded.text:
+            with suppress(OSError):
+                await self._write(self._loaded.text)
+
+    async def _write(self, text: str) -> None:
+        await asyncio.to_thread(write_atomically, self._options.conf_path, text)
+        self._written = text
+
+    def _publish(self, left_out: Mapping[str, KubeEfsError]) -> None:
+        report = KeeperReport(
+            pid=self._process.pid if self._process else None,
+            loaded=self._loaded.names,
+            left_out=MappingProxyType({name: left_out[name] for name in sorted(left_out)}),
+        )
+        self._metrics.configured.set(len(report.loaded))
+        if _shown(report) != _shown(self.report):
+            for name, error in report.left_out.items():
+                log.warning("tunnel-left-out", tunnel=name, reason=str(error))
+            if report.pid:
+                log.info("stunnel-configured", pid=report.pid, tunnels=len(report.loaded))
+            self.report = report
+            self._on_change()
+
+
+def _shown(report: KeeperReport) -> tuple[object, ...]:
+    return report.pid, report.loaded, {name: str(error) for name, error in report.left_out.items()}

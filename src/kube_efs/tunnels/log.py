@@ -1,0 +1,211 @@
+"""stunnel's log: following the file, and what it tells about each service.
+
+A line is ``2026.11.21 08:02:05 LOG5[17]: text``: level (syslog's numbers) and connection. Before stunnel
+has read its configuration it is ``[!] text``. The agent reads both, since the log is also stunnel's
+standard error.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+_LINE = re.compile(r"(?:\S+ \S+ LOG(?P<level>\d)\[(?P<thread>[\w-]+)\]: |\[(?P<sign>.)\] )(?P<text>.*)")
+_LEVEL_OF_SIGN = {"!": 3, ":": 4, ".": 5}
+_DEBUG = 7
+_MOST_CONNECTIONS = 10_000
+_ACCEPTED = re.compile(r"Service \[(?P<service>[^\]]+)\] accepted connection from ")
+_CONNECTED = re.compile(r"s_connect: connected (?P<address>\S+):\d+$")
+_PEER = re.compile(r"Certificate accepted at depth=0: (?P<peer>.*)")
+_CIPHER = re.compile(r"(?P<version>TLSv[\d.]+) ciphersuite: (?P<cipher>\S+)")
+_ENDED = re.compile(r"Connection (closed|reset)\b.*: \d+ byte")
+_WARNING = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line taken apart; ``thread`` is the connection's number, ``ui`` for stunnel itself."""
+
+    level: int
+    thread: str
+    text: str
+
+
+def parse_line(line: str) -> LogLine | None:
+    """The parts of a line; None when it is none of stunnel's."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    level = int(found["level"]) if found["level"] else _LEVEL_OF_SIGN.get(found["sign"], _DEBUG)
+    return LogLine(level=level, thread=found["thread"] or "ui", text=found["text"])
+
+
+class LogFollower:
+    """Reads what is new in a log that is appended to, and cuts it when it has grown.
+
+    stunnel holds the file open as its standard error and cannot be told to open another one. So the
+    file is copied and emptied; a line that is written between the two is lost.
+    """
+
+    def __init__(self, path: Path, *, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self._rest = b""
+        self._offset = self._size()
+
+    def read(self) -> tuple[LogLine, ...]:
+        """The whole lines since the last call, starting with what is written after the creation."""
+        size = self._size()
+        if size < self._offset:
+            self._offset, self._rest = 0, b""
+        if size == self._offset:
+            return ()
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            found = file.read()
+        self._offset += len(found)
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        if self._offset > self._size_bytes:
+            self._rotate()
+        parsed = (parse_line(line.decode("utf-8", "replace")) for line in lines)
+        return tuple(line for line in parsed if line is not None)
+
+    def _size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _rotate(self) -> None:
+        shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
+        os.truncate(self._path, 0)
+        self._offset, self._rest = 0, b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFacts:
+    """What the last connections of a service showed.
+
+    ``reason`` is why the last one failed, empty when it did not; the others are of the last good one.
+    ``peer`` is the subject of the server's certificate.
+    """
+
+    address: str = ""
+    tls_version: str = ""
+    cipher: str = ""
+    peer: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Connection:
+    service: str
+    address: str = ""
+    peer: str = ""
+    problem: str = ""
+
+
+class ConnectionLog:
+    """Remembers from the log how each service's connections went."""
+
+    def __init__(self) -> None:
+        self._connections: dict[str, _Connection] = {}
+        self._facts: dict[str, ServiceFacts] = {}
+
+    def facts(self, service: str) -> ServiceFacts:
+        """What is known about the service; all empty when it has had no connection."""
+        return self._facts.get(service, ServiceFacts())
+
+    def forget_all_but(self, services: Iterable[str]) -> None:
+        """Drop what is known about services that are gone."""
+        kept = set(services)
+        self._facts = {name: facts for name, facts in self._facts.items() if name in kept}
+
+    def feed(self, lines: Iterable[LogLine]) -> None:
+        """Take in further lines, in their order."""
+        for line in lines:
+            if accepted := _ACCEPTED.match(line.text):
+                self._remember(line.thread, _Connection(service=accepted["service"]))
+            elif connection := self._connections.get(line.thread):
+                self._follow(line, connection)
+
+    def _remember(self, thread: str, connection: _Connection) -> None:
+        self._connections[thread] = connection
+        if len(self._connections) > _MOST_CONNECTIONS:
+            del self._connections[next(iter(self._connections))]
+
+    def _follow(self, line: LogLine, connection: _Connection) -> None:
+        if found := _CONNECTED.match(line.text):
+            connection.address, connection.problem = found["address"], ""
+        elif found := _PEER.match(line.text):
+            connection.peer = found["peer"]
+        elif found := _CIPHER.match(line.text):
+            self._succeeded(connection, found["version"], found["cipher"])
+        elif _ENDED.match(line.text):
+            self._ended(connection)
+            del self._connections[line.thread]
+        elif line.level <= _WARNING:
+            connection.problem = _explain(line.text, connection.problem)
+
+    def _succeeded(self, connection: _Connection, version: str, cipher: str) -> None:
+        known = self.facts(connection.service)
+        self._facts[connection.service] = ServiceFacts(
+            address=connection.address,
+            tls_version=version,
+            cipher=cipher,
+            # A resumed session shows no certificate; it is that of the session's first connection.
+            peer=connection.peer or known.peer,
+        )
+        connection.problem = ""
+
+    def _ended(self, connection: _Connection) -> None:
+        if connection.problem:
+            known = self.facts(connection.service)
+            self._facts[connection.service] = replace(known, reason=connection.problem)
+
+
+_WRONG_NAME = "the server's certificate is for another name"
+_UNTRUSTED = "the server's certificate is not trusted"
+# stunnel's text, and what to say about it: `known` is what earlier lines of the connection said.
+_EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...] = (
+    (
+        re.compile(r"s_connect: connect (\S+):\d+: (.*?)(?: \(\d+\))?$"),
+        lambda found, known: _also(known, f"{found[1]}: {found[2].lower()}"),
+    ),
+    (
+        re.compile(r"s_connect: s_poll_wait (\S+):\d+: TIMEOUTconnect exceeded"),
+        lambda found, known: _also(known, f"{found[1]}: no connection in time"),
+    ),
+    (re.compile(r"CERT: Subject checks failed$"), lambda _found, _known: _WRONG_NAME),
+    (re.compile(r"CERT: Pre-verification error: (.*)"), lambda found, _known: f"{_UNTRUSTED}: {found[1]}"),
+    (
+        re.compile(r"Rejected by CERT at depth=\d+: (.*)"),
+        lambda found, known: (
+            f"{known} ({found[1]})" if known.startswith((_WRONG_NAME, _UNTRUSTED)) else known
+        ),
+    ),
+    (
+        re.compile(r".*TIMEOUTbusy exceeded"),
+        lambda _found, known: known or "the server does not answer the TLS handshake",
+    ),
+    (
+        re.compile(r"SSL_connect: (?:.*:)?([^:]+)$"),
+        lambda found, known: known or f"TLS failed: {found[1].strip()}",
+    ),
+)
+
+
+def _also(known: str, problem: str) -> str:
+    if not known:
+        return problem
+    return known if problem in known else f"{known}; {problem}"
+
+
+def _explain(text: str, known: str) -> str:
+    """The problem in words; a line that says nothing new leaves it as it is."""
+    for pattern, explanation in _EXPLANATIONS:
+        if found := pattern.match(text):
+            return explanation(found, known)
+    return known

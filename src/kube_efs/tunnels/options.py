@@ -1,0 +1,51 @@
+"""What the tunnel agent is told at its start."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kube_efs.model.ids import Region
+from kube_efs.tunnels.services import NodeLocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelOptions:
+    """Settings of one node's tunnels.
+
+    ``stunnel_path`` None takes the first stunnel in the usual places; ``state_dir`` None the folder of
+    ``conf_path``; ``dns_suffix`` None the region's own. ``rounds_until_down`` and ``rounds_until_up`` are
+    how many tests in a row, one each ``probe_interval_seconds``, turn the verdict on a mount target:
+    going back may be slower than fleeing, since it gains only nearness. A tunnel that is no longer asked
+    for is closed after ``rounds_until_closed`` rounds without a connection.
+    """
+
+    region: Region
+    dns_suffix: str | None = None
+    location: NodeLocation = field(default_factory=NodeLocation)
+    stunnel_path: Path | None = None
+    conf_path: Path = Path("/tmp/stunnel.conf")  # noqa: S108 - the older system's default; inside the pod
+    ca_file: Path = Path("/etc/amazon/efs/efs-utils.crt")
+    state_dir: Path | None = None
+    probe_interval_seconds: float = 10.0
+    # A probe waits while stunnel tries one mount target after the other.
+    probe_timeout_seconds: float = 8.0
+    connect_timeout_seconds: float = 2.0
+    rounds_until_down: int = 2
+    rounds_until_up: int = 3
+    rounds_until_closed: int = 3
+    retry_seconds: float = 5.0
+    log_size_bytes: int = 1024 * 1024
+
+    @property
+    def folder(self) -> Path:
+        """Where the log of stunnel and the remembered targets are kept."""
+        return self.state_dir or self.conf_path.parent
+
+    @property
+    def log_path(self) -> Path:
+        """The log of stunnel; the part before the last rotation has ``.1`` at its end."""
+        return self.folder / f"{self.conf_path.stem}.log"
+
+    @property
+    def state_path(self) -> Path:
+        """The remembered targets."""
+        return self.folder / f"{self.conf_path.stem}.targets.json"

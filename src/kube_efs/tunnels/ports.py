@@ -1,0 +1,116 @@
+"""The node's TCP ports: who listens, and who is connected (``/proc/net/tcp``, proc_net(5)).
+
+Everything here reads files or makes local system calls at once; call it in a thread.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from kube_efs.model.errors import PortTaken
+
+_PROC = Path("/proc")
+_LOOPBACK = "127.0.0.1"
+
+
+class TcpState(IntEnum):
+    """The states that matter here (``include/net/tcp_states.h`` of Linux)."""
+
+    ESTABLISHED = 1
+    LISTEN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpSocket:
+    """A line of the kernel's table."""
+
+    local_port: int
+    state: int
+    inode: int
+
+
+def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
+    """The sockets of the table; lines that are no sockets are skipped."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split()
+        with suppress(ValueError, IndexError):
+            found.append(
+                TcpSocket(
+                    local_port=int(fields[1].rsplit(":", 1)[1], 16),
+                    state=int(fields[3], 16),
+                    inode=int(fields[9]),
+                )
+            )
+    return tuple(found)
+
+
+def open_connections() -> Mapping[int, int]:
+    """How many established connections each local port has; 0 for all others."""
+    return Counter(one.local_port for one in _sockets() if one.state == TcpState.ESTABLISHED)
+
+
+def listening_ports(pid: int) -> frozenset[int]:
+    """The ports that this process listens on; empty when it is gone."""
+    inodes = _socket_inodes(_PROC / str(pid))
+    return frozenset(one.local_port for one in _sockets() if _listens(one) and one.inode in inodes)
+
+
+def find_taken(ports: Collection[int]) -> Mapping[int, PortTaken]:
+    """Those of the ports that cannot be listened on at 127.0.0.1, each with who has it."""
+    return {port: _taken(port) for port in ports if not _can_listen(port)}
+
+
+def _can_listen(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As stunnel does; else connections of the past (TIME_WAIT) would count as takers.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def _taken(port: int) -> PortTaken:
+    holder = _holder(port)
+    return PortTaken(
+        f"is taken by {holder}" if holder else "is taken by another program",
+        field="stunnel_port",
+        value=port,
+        remedy="stop that program or let it use another port; it is tried again",
+    )
+
+
+def _holder(port: int) -> str:
+    """Name and pid of the process that listens there; empty when the kernel does not show it to us."""
+    inodes = {one.inode for one in _sockets() if one.local_port == port and _listens(one)}
+    for process in _PROC.iterdir():
+        if process.name.isdigit() and not inodes.isdisjoint(_socket_inodes(process)):
+            with suppress(OSError):
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    return ""
+
+
+def _listens(one: TcpSocket) -> bool:
+    return one.state == TcpState.LISTEN
+
+
+def _sockets() -> tuple[TcpSocket, ...]:
+    tables = (_PROC / "net/tcp", _PROC / "net/tcp6")  # a wildcard IPv6 socket takes the IPv4 port too
+    return tuple(one for table in tables if table.exists() for one in parse_tcp_table(table.read_text()))
+
+
+def _socket_inodes(process: Path) -> frozenset[int]:
+    inodes = set()
+    with suppress(OSError):
+        for handle in (process / "fd").iterdir():
+            with suppress(OSError, ValueError):
+                target = str(handle.readlink())
+                if target.startswith("socket:["):
+                    inodes.add(int(target[len("socket:[") : -1]))
+    return frozenset(inodes)

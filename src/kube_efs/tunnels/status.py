@@ -1,0 +1,84 @@
+"""The state of a node's tunnels, as a value and as the JSON that nodes publish."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from kube_efs.model.errors import InvalidValue
+
+
+class TunnelState(StrEnum):
+    """What can be said of a tunnel in one word."""
+
+    UP = "up"
+    DOWN = "down"
+    STARTING = "starting"
+    REJECTED = "rejected"
+    NO_MOUNT_TARGET = "no mount target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelStatus:
+    """One tunnel of one node. Empty strings mean "not known".
+
+    ``address`` is the mount target that the last connection reached, before the first one the one that
+    is tried first. ``failed_over`` says that a nearer one exists. ``reason`` says why it is not up.
+    ``leaving`` marks a tunnel that is no longer asked for and stays until its connections are closed;
+    ``connections`` leaves out the agent's own probes.
+    """
+
+    file_system_id: str
+    port: int
+    state: TunnelState
+    reason: str = ""
+    address: str = ""
+    subnet_id: str = ""
+    zone: str = ""
+    failed_over: bool = False
+    leaving: bool = False
+    connections: int = 0
+    probe_seconds: float | None = None
+    tls_version: str = ""
+    cipher: str = ""
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelsStatus:
+    """All tunnels of one node, and what is wrong apart from them."""
+
+    tunnels: tuple[TunnelStatus, ...] = ()
+    problems: tuple[str, ...] = ()
+    stunnel_pid: int | None = None
+
+
+def render_status(status: TunnelsStatus, *, time: str = "") -> str:
+    """The JSON document; ``time`` says when it was true."""
+    return json.dumps({"time": time, **asdict(status)}, sort_keys=True)
+
+
+def parse_status(text: str) -> tuple[TunnelsStatus, str]:
+    """The status of a document and its time; raises InvalidValue when it is none.
+
+    Fields that this version does not know are left out, so that nodes may be newer than their reader.
+    """
+    try:
+        document = json.loads(text)
+        status = TunnelsStatus(
+            tunnels=tuple(_tunnel(entry) for entry in document["tunnels"]),
+            problems=tuple(map(str, document["problems"])),
+            stunnel_pid=document["stunnel_pid"],
+        )
+        return status, str(document["time"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidValue("is no status of tunnels", field="tunnels.json", value=text[:80]) from error
+
+
+def _tunnel(entry: Mapping[str, Any]) -> TunnelStatus:
+    known = {one.name for one in fields(TunnelStatus)}
+    return TunnelStatus(
+        **{key: value for key, value in entry.items() if key in known}
+        | {"state": TunnelState(entry["state"])}
+    )
