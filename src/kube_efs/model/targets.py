@@ -192,7 +192,8 @@ def parse_targets(text: str, zones_text: str = "") -> tuple[TunnelTargets, tuple
 def _load(text: str, what: str) -> object:
     try:
         return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+    # ValueError: a date that is none; RecursionError: a thousand brackets. The library lets both through.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidValue(
             f"is not YAML ({error})", field=what, remedy="delete it, it is written anew"
         ) from error
