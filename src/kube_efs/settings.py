@@ -186,6 +186,12 @@ class AwsSettings(_Environment):
         accepts="an http or https URL",
         shown="AWS's own",
     )
+    metadata_endpoint: Annotated[str, _matching(r"https?://\S+", "is no URL")] = _setting(
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "http://169.254.169.254",
+        "Address of the instance metadata service.",
+        accepts="an http or https URL",
+    )
     dns_suffix: DnsName | None = _setting(
         "EFS_DNS_SUFFIX",
         None,

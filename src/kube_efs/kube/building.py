@@ -96,7 +96,7 @@ class WorkerPod:
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     image: str
-    command: Sequence[str]
+    arguments: Sequence[str]
     service_account: str
     root_claim: str
     mount_path: str
@@ -134,7 +134,7 @@ def _worker_container(worker: WorkerPod) -> Container:
     return Container(
         name="worker",
         image=worker.image,
-        command=list(worker.command),
+        args=list(worker.arguments),
         resources=ResourceRequirements(requests={"cpu": "10m", "memory": "32Mi"}),
         securityContext=SecurityContext(
             runAsUser=0, allowPrivilegeEscalation=False, readOnlyRootFilesystem=True

@@ -1,0 +1,100 @@
+"""What people are told about claims and volumes: events, and the contract's annotations of refusal."""
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+from lightkube.types import PatchType
+
+from kube_efs.kube.errors import translated
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.model.claims import Claim
+from kube_efs.model.errors import KubeEfsError, KubeNotFound
+from kube_efs.model.tunnel_volumes import REJECT_REASON, REJECTED
+from kube_efs.model.volumes import Volume
+from kube_efs.provisioning.backends import Plan
+from kube_efs.provisioning.engine import Reclaimed, Removal
+
+log = structlog.get_logger(__name__)
+
+
+class Announcer:
+    """Tells about claims and volumes."""
+
+    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
+        self._client = client
+        self._recorder = recorder
+
+    async def refused(self, claim: Claim, error: KubeEfsError) -> None:
+        """The claim is left alone until something changes; said once for each reason. Raises KubeError."""
+        reason = str(error)
+        if claim.rejection == reason:
+            return
+        log.warning("claim-refused", claim=claim.key, reason=reason)
+        self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", reason)
+        await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
+
+    async def accepted(self, claim: Claim) -> None:
+        """Whatever was wrong with the claim is so no more. Raises KubeError."""
+        if claim.rejection is not None:
+            log.info("claim-accepted", claim=claim.key)
+            await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
+
+    def provisioning(self, plan: Plan) -> None:
+        """An attempt begins."""
+        message = f"Making {plan.location} for claim {plan.claim.key}"
+        self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "Provisioning", message)
+
+    def provisioned(self, plan: Plan, volume: Volume) -> None:
+        """The claim has its volume."""
+        log.info("volume-provisioned", claim=plan.claim.key, volume=volume.name, location=str(plan.location))
+        message = f"Volume {volume.name} is ready at {plan.location}"
+        self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "ProvisioningSucceeded", message)
+
+    def failed(self, claim: Claim, error: KubeEfsError, *, retry_seconds: float) -> None:
+        """An attempt has failed and will be repeated."""
+        log.warning("provisioning-failed", claim=claim.key, reason=str(error), retry_seconds=retry_seconds)
+        self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", str(error))
+
+    def reclaimed(self, done: Reclaimed) -> None:
+        """A released volume is gone."""
+        log.info(
+            "volume-deleted", volume=done.volume.name, location=str(done.location), data=str(done.removal)
+        )
+        if done.removal is Removal.SHARED:
+            message = f"Kept {done.location}, which {', '.join(sorted(done.sharers))} uses too"
+            self._recorder.publish(_volume(done.volume), EventType.NORMAL, "DirectoryKept", message)
+
+    def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
+        """A released volume could not be deleted."""
+        log.warning("volume-not-deleted", volume=volume.name, reason=str(error))
+        self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", str(error))
+
+    async def _annotate(self, claim: Claim, annotations: dict[str, str | None]) -> None:
+        # The uid makes the patch fail, instead of marking a new claim of the same name.
+        patch = {"metadata": {"uid": claim.uid, "annotations": annotations}}
+        try:
+            with translated(f"claim {claim.key}"):
+                await self._client.patch(
+                    PersistentVolumeClaim,
+                    claim.name,
+                    patch,
+                    namespace=claim.namespace,
+                    patch_type=PatchType.MERGE,
+                )
+        except KubeNotFound:
+            return
+
+
+def _claim(claim: Claim) -> Subject:
+    return Subject(
+        api_version="v1",
+        kind="PersistentVolumeClaim",
+        namespace=claim.namespace,
+        name=claim.name,
+        uid=claim.uid,
+        resource_version=claim.resource_version,
+    )
+
+
+def _volume(volume: Volume) -> Subject:
+    return Subject(api_version="v1", kind="PersistentVolume", name=volume.name, uid=volume.uid)

@@ -1,0 +1,123 @@
+"""Pending claims: each is planned, served, and told about; looked at again when anything it needs changes."""
+
+import time
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+from kube_efs.controllers.queue import WorkQueue
+from kube_efs.controllers.service import Service
+from kube_efs.model.claims import Claim
+from kube_efs.model.errors import ClaimRefused, KubeEfsError
+from kube_efs.model.ids import ClaimUid
+from kube_efs.provisioning.backends import Plan
+from kube_efs.telemetry.metrics import Outcome
+
+
+class ClaimController(AbstractAsyncContextManager["ClaimController"]):
+    """Serves pending claims; use as ``async with``."""
+
+    def __init__(self, service: Service) -> None:
+        self._engine = service.engine
+        self._inventory = service.inventory
+        self._announcer = service.announcer
+        self._metrics = service.metrics
+        self._backoff_seconds = service.backoff_seconds
+        self._pending: dict[ClaimUid, Claim] = {}
+        self._first_seen: dict[ClaimUid, float] = {}
+        self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
+
+    async def __aenter__(self) -> Self:
+        await self._queue.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._queue.__aexit__(kind, error, trace)
+
+    def seen(self, claim: Claim) -> None:
+        """A claim is new or has changed."""
+        if not claim.wants_volume:
+            self.gone(claim)
+            return
+        known = self._pending.get(claim.uid)
+        self._pending[claim.uid] = claim
+        if known is None or _asks(known) != _asks(claim):
+            self._queue.add(claim.uid)
+
+    def gone(self, claim: Claim) -> None:
+        """A claim is gone, or needs nothing any more."""
+        self._pending.pop(claim.uid, None)
+        self._first_seen.pop(claim.uid, None)
+
+    def class_changed(self, name: str) -> None:
+        """A storage class is new or has changed."""
+        for claim in self._pending.values():
+            if claim.storage_class == name:
+                self._queue.add(claim.uid)
+
+    def world_changed(self) -> None:
+        """File systems or their ports have changed."""
+        for uid in self._pending:
+            self._queue.add(uid)
+
+    async def _handle(self, uid: ClaimUid) -> float | None:
+        claim = self._pending.get(uid)
+        if claim is None:
+            return None
+        try:
+            plan = self._engine.plan(claim)
+            if plan is None:
+                return None
+            await self._announcer.accepted(claim)
+            await self._serve(plan)
+        except ClaimRefused as error:
+            return await self._refuse(claim, error)
+        except KubeEfsError as error:
+            self._announcer.failed(claim, error, retry_seconds=self._backoff_seconds)
+            self._count(claim, Outcome.RETRIED)
+            return self._backoff_seconds
+        return None
+
+    async def _serve(self, plan: Plan) -> None:
+        started = self._first_seen.setdefault(plan.claim.uid, time.monotonic())
+        self._metrics.claims_waiting.set(len(self._first_seen))
+        self._announcer.provisioning(plan)
+        volume = await self._engine.provision(plan)
+        self._announcer.provisioned(plan, volume)
+        self._first_seen.pop(plan.claim.uid, None)
+        self._metrics.claims_waiting.set(len(self._first_seen))
+        self._count(plan.claim, Outcome.SUCCEEDED)
+        self._metrics.provisioning_seconds.labels(self._provisioner(plan.claim)).observe(
+            time.monotonic() - started
+        )
+
+    async def _refuse(self, claim: Claim, error: ClaimRefused) -> float | None:
+        try:
+            await self._announcer.refused(claim, error)
+        except KubeEfsError as failure:
+            self._announcer.failed(claim, failure, retry_seconds=self._backoff_seconds)
+            return self._backoff_seconds
+        self._count(claim, Outcome.REFUSED)
+        return None
+
+    def _count(self, claim: Claim, outcome: Outcome) -> None:
+        self._metrics.provisionings.labels(self._provisioner(claim), outcome).inc()
+
+    def _provisioner(self, claim: Claim) -> str:
+        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        return storage_class.provisioner if storage_class else ""
+
+
+def _asks(claim: Claim) -> tuple[object, ...]:
+    """What the outcome depends on; a version or a foreign annotation is no reason to try again."""
+    return (
+        claim.storage_class,
+        claim.match_labels,
+        claim.has_match_expressions,
+        claim.access_modes,
+        claim.requested_storage,
+        claim.selected_node,
+        claim.rejection is None,
+    )

@@ -1,0 +1,87 @@
+"""A queue of keys to be brought in order.
+
+Each key is handled by one task at a time, and once more if it was added meanwhile.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+_FAULT_DELAY_SECONDS = 60.0
+
+
+class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
+    """Calls ``handle(key)`` for every key added; use as ``async with``.
+
+    ``handle`` gives None when there is nothing more to do, or the seconds after which the key is to be
+    handled again unless it is added before. Keys wait for each other only where ``handle`` makes them:
+    what bounds concurrency (calls to a server, pods) is bounded there.
+    """
+
+    def __init__(self, handle: Callable[[K], Awaitable[float | None]]) -> None:
+        self._handle = handle
+        self._running: set[K] = set()
+        self._again: set[K] = set()
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._live: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many keys are being handled or wait for their next try."""
+        return len(self._running | self._timers.keys())
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._live:
+            task.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    def add(self, key: K) -> None:
+        """Handle the key soon; once more after the current time if it is being handled."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._running:
+            self._again.add(key)
+            return
+        self._running.add(key)
+        task = self._tasks.create_task(self._work(key))
+        self._live.add(task)
+        task.add_done_callback(self._live.discard)
+
+    async def _work(self, key: K) -> None:
+        delay = None
+        try:
+            while True:
+                self._again.discard(key)
+                delay = await self._handled(key)
+                if key not in self._again:
+                    break
+        finally:
+            self._running.discard(key)
+        if delay is not None:
+            self._timers[key] = asyncio.get_running_loop().call_later(delay, self.add, key)
+
+    async def _handled(self, key: K) -> float | None:
+        try:
+            return await self._handle(key)
+        except Exception:
+            # A fault in the handling of one object must not stop the others.
+            log.exception("handler-failed", key=str(key), retry_seconds=_FAULT_DELAY_SECONDS)
+            return _FAULT_DELAY_SECONDS

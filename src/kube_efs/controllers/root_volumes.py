@@ -1,0 +1,166 @@
+"""A claim and a volume for the root of each file system, which worker pods mount.
+
+Contract of openshift-efs-stunnel: both are named ``efs-stunnel-<fs id>``, of a class that does not exist,
+and tied to each other by a key that no other claim knows.
+"""
+
+import secrets
+import string
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.types import PatchType
+
+from kube_efs.kube.building import build_claim, build_volume
+from kube_efs.kube.errors import translated
+from kube_efs.kube.reading import read_claim, read_volume
+from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_LABEL, ROOT_CLASS, ROOT_KEY_LABEL, root_name
+from kube_efs.model.volumes import LOOPBACK, ClaimReference, NfsSource, Volume
+from kube_efs.provisioning.inventory import Inventory
+
+log = structlog.get_logger(__name__)
+
+_BETA_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
+_ACCESS_MODES = ("ReadWriteMany",)
+_STORAGE = "1Gi"
+_KEY_LENGTH = 10
+
+
+class RootVolumes:
+    """Keeps root claims and volumes as the targets want them; every call raises KubeError."""
+
+    def __init__(
+        self, client: AsyncClient, inventory: Inventory, *, namespace: str, provisioner: str
+    ) -> None:
+        self._client = client
+        self._inventory = inventory
+        self._namespace = namespace
+        self._provisioner = provisioner
+
+    async def follow(self, targets: TunnelTargets) -> None:
+        """Make what is missing, mend what differs, delete what belongs to file systems that are gone."""
+        claims = await self._claims()
+        for file_system_id, target in targets.targets.items():
+            await self._ensure(target, claims.get(root_name(file_system_id)))
+        wanted = {root_name(file_system_id) for file_system_id in targets.targets}
+        await self._delete_others(claims, wanted)
+
+    async def _claims(self) -> dict[str, Claim]:
+        with translated("root claims"):
+            listing = self._client.list(PersistentVolumeClaim, namespace=self._namespace)
+            claims = [read_claim(item.to_dict()) async for item in listing]
+        return {claim.name: claim for claim in claims if claim.storage_class == ROOT_CLASS}
+
+    async def _ensure(self, target: TunnelTarget, claim: Claim | None) -> None:
+        volume = self._inventory.volumes.get(root_name(target.file_system_id))
+        if claim is None:
+            claim = await self._create_claim(target.file_system_id, volume)
+        if claim.deleting:
+            return
+        wanted = self._volume(target, claim)
+        if volume is None:
+            await self._create_volume(wanted)
+        elif not _agrees(volume, wanted):
+            await self._mend(wanted)
+
+    async def _create_claim(self, file_system_id: FileSystemId, volume: Volume | None) -> Claim:
+        key = volume.labels.get(ROOT_KEY_LABEL) if volume else None
+        body = build_claim(
+            namespace=self._namespace,
+            name=root_name(file_system_id),
+            storage_class=ROOT_CLASS,
+            match_labels={FILE_SYSTEM_LABEL: file_system_id, ROOT_KEY_LABEL: key or _new_key()},
+            annotations={_BETA_PROVISIONER: self._provisioner},
+            access_modes=_ACCESS_MODES,
+            storage=_STORAGE,
+        )
+        with translated(f"root claim {root_name(file_system_id)}"):
+            created = await self._client.create(body)
+        log.info("root-claim-created", file_system=file_system_id)
+        return read_claim(created.to_dict())
+
+    def _volume(self, target: TunnelTarget, claim: Claim) -> Volume:
+        return Volume(
+            name=root_name(target.file_system_id),
+            reclaim_policy=ReclaimPolicy.RETAIN,
+            storage_class=ROOT_CLASS,
+            provisioned_by=self._provisioner,
+            file_system_id=target.file_system_id,
+            claim=ClaimReference(namespace=claim.namespace, name=claim.name, uid=claim.uid),
+            nfs=NfsSource(server=LOOPBACK, path="/"),
+            mount_options=(f"port={target.port}",),
+            labels=claim.match_labels or {},
+            access_modes=_ACCESS_MODES,
+            capacity=_STORAGE,
+        )
+
+    async def _create_volume(self, wanted: Volume) -> None:
+        try:
+            with translated(f"root volume {wanted.name}"):
+                created = await self._client.create(build_volume(wanted))
+            self._inventory.put_volume(read_volume(created.to_dict()))
+            log.info("root-volume-created", file_system=wanted.file_system_id)
+        except KubeAlreadyExists:
+            await self._mend(wanted)
+
+    async def _mend(self, wanted: Volume) -> None:
+        """Tie an existing volume to the claim and port of now."""
+        body = build_volume(wanted).to_dict()
+        reference = {**body["spec"]["claimRef"], "resourceVersion": None}
+        patch = {
+            "metadata": {
+                "labels": body["metadata"]["labels"],
+                "annotations": body["metadata"]["annotations"],
+            },
+            "spec": {
+                "claimRef": reference,
+                "mountOptions": body["spec"]["mountOptions"],
+                "persistentVolumeReclaimPolicy": str(ReclaimPolicy.RETAIN),
+            },
+        }
+        with translated(f"root volume {wanted.name}"):
+            mended = await self._client.patch(
+                PersistentVolume, wanted.name, patch, patch_type=PatchType.MERGE
+            )
+        self._inventory.put_volume(read_volume(mended.to_dict()))
+        log.info("root-volume-mended", file_system=wanted.file_system_id)
+
+    async def _delete_others(self, claims: dict[str, Claim], wanted: set[str]) -> None:
+        for name in claims.keys() - wanted:
+            await self._delete(PersistentVolumeClaim, name, self._namespace)
+        for volume in list(self._inventory.volumes.values()):
+            is_ours = volume.claim is not None and volume.claim.namespace == self._namespace
+            if volume.storage_class == ROOT_CLASS and is_ours and volume.name not in wanted:
+                await self._delete(PersistentVolume, volume.name, None)
+
+    async def _delete(
+        self, kind: type[PersistentVolumeClaim] | type[PersistentVolume], name: str, namespace: str | None
+    ) -> None:
+        try:
+            with translated(f"{kind.__name__} {name}"):
+                if kind is PersistentVolumeClaim:
+                    await self._client.delete(PersistentVolumeClaim, name, namespace=namespace)
+                else:
+                    await self._client.delete(PersistentVolume, name)
+            log.info("root-deleted", kind=kind.__name__, name=name)
+        except KubeNotFound:
+            return
+
+
+def _agrees(volume: Volume, wanted: Volume) -> bool:
+    """Whether the claim's uid, the key and the port are those that are wanted."""
+    return (
+        volume.claim == wanted.claim
+        and volume.mount_options == wanted.mount_options
+        and all(volume.labels.get(key) == value for key, value in wanted.labels.items())
+        and volume.reclaim_policy is ReclaimPolicy.RETAIN
+    )
+
+
+def _new_key() -> str:
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(_KEY_LENGTH))

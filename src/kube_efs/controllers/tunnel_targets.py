@@ -1,0 +1,168 @@
+"""From discovery to the ConfigMap that every node reads, and to the root volumes.
+
+The ConfigMap found at the start is where ports come from, so that they survive a restart. From then on
+this process knows best: what others write into it is put right.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import ConfigMap
+
+from kube_efs.controllers.root_volumes import RootVolumes
+from kube_efs.kube.building import build_config_map
+from kube_efs.kube.errors import translated
+from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeNotFound
+from kube_efs.model.file_systems import Discovery
+from kube_efs.model.targets import (
+    COMPONENT_LABELS,
+    CONFIG_MAP_KEY,
+    CONFIG_MAP_NAME,
+    ZONES_KEY,
+    TunnelTargets,
+    follow_discovery,
+    parse_targets,
+    render_targets,
+    render_zones,
+)
+from kube_efs.provisioning.inventory import Inventory
+
+log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 5.0
+# Root claims and volumes are looked at this often even when nothing is known to have changed.
+_RESYNC_SECONDS = 300.0
+
+
+class TunnelTargetsController:
+    """Keeps the ConfigMap, the root volumes and the inventory's ports as the discovery wants them."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        inventory: Inventory,
+        roots: RootVolumes,
+        *,
+        namespace: str,
+        base_port: int,
+        changed: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._inventory = inventory
+        self._roots = roots
+        self._namespace = namespace
+        self._base_port = base_port
+        self._changed = changed
+        self._due = asyncio.Event()
+        # What the ConfigMap says, as far as it can be read; None when it is missing or broken.
+        self._published: TunnelTargets | None = None
+
+    async def load(self) -> None:
+        """Start from the ConfigMap that is there; raises KubeError."""
+        try:
+            with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
+                found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)
+        except KubeNotFound:
+            return
+        self._published = _read(found)
+        self._inventory.targets = self._published or TunnelTargets()
+
+    def discovered(self, discovery: Discovery) -> None:
+        """The file systems or their mount targets have changed."""
+        self._inventory.discovery = discovery
+        self.poke()
+
+    def poke(self) -> None:
+        """Something that this controller keeps may have changed."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Follow the discovery and the ConfigMap until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch())
+            tasks.create_task(self._reconcile_for_ever())
+
+    async def _watch(self) -> None:
+        fields = {"metadata.name": CONFIG_MAP_NAME}
+        async for change in follow(self._client, ConfigMap, namespace=self._namespace, fields=fields):
+            found = _latest(change)
+            self._published = _read(found) if found else None
+            self.poke()
+
+    async def _reconcile_for_ever(self) -> None:
+        while True:
+            await self._wait(_RESYNC_SECONDS)
+            self._due.clear()
+            try:
+                await self._reconcile()
+            except KubeEfsError as error:
+                log.warning("targets-not-published", reason=str(error), retry_seconds=_RETRY_SECONDS)
+                await self._wait(_RETRY_SECONDS)
+                self.poke()
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._due.wait()
+        except TimeoutError:
+            return
+
+    async def _reconcile(self) -> None:
+        if not self._inventory.discovery.complete:
+            return
+        current = self._inventory.targets
+        wanted = follow_discovery(
+            current,
+            self._inventory.discovery,
+            base_port=self._base_port,
+            ports_in_use=self._inventory.ports_in_use(),
+        )
+        if wanted != self._published:
+            await self._publish(wanted)
+        await self._roots.follow(wanted)
+        if wanted != current:
+            self._inventory.targets = wanted
+        self._changed()
+
+    async def _publish(self, targets: TunnelTargets) -> None:
+        body = build_config_map(
+            namespace=self._namespace,
+            name=CONFIG_MAP_NAME,
+            labels=COMPONENT_LABELS,
+            data={
+                CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
+                ZONES_KEY: render_zones(targets),
+            },
+        )
+        with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
+            await self._client.apply(body, force=True)
+        self._published = targets
+        ports = {str(fs): target.port for fs, target in targets.targets.items()}
+        log.info("targets-published", ports=ports)
+
+
+def _latest(change: Change[ConfigMap]) -> ConfigMap | None:
+    match change:
+        case Listed(objects):
+            return objects[0] if objects else None
+        case Applied(found):
+            return found
+        case Deleted():
+            return None
+
+
+def _read(found: ConfigMap) -> TunnelTargets | None:
+    """The targets in the ConfigMap; None when it has to be written anew."""
+    data = found.data or {}
+    try:
+        targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))
+    except InvalidValue as error:
+        log.warning("targets-unreadable", reason=str(error))
+        return None
+    for rejection in rejections:
+        log.warning("target-rejected", entry=rejection.entry, reason=str(rejection.error))
+    return None if rejections else targets

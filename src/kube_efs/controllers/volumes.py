@@ -1,0 +1,83 @@
+"""Released volumes: each is removed with its data when its policy and every guard say so."""
+
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+from kube_efs.controllers.queue import WorkQueue
+from kube_efs.controllers.service import Service
+from kube_efs.model.errors import KubeEfsError, NotYet, RemovalRefused
+from kube_efs.model.volumes import Volume, VolumePhase
+from kube_efs.telemetry.metrics import Outcome
+
+# A directory in use by a claim that is just being served is free again within seconds.
+_IN_USE_SECONDS = 2.0
+
+
+class VolumeController(AbstractAsyncContextManager["VolumeController"]):
+    """Reclaims released volumes; use as ``async with``."""
+
+    def __init__(self, service: Service) -> None:
+        self._engine = service.engine
+        self._inventory = service.inventory
+        self._announcer = service.announcer
+        self._metrics = service.metrics
+        self._backoff_seconds = service.backoff_seconds
+        self._refused: set[str] = set()
+        self._queue: WorkQueue[str] = WorkQueue(self._handle)
+
+    async def __aenter__(self) -> Self:
+        await self._queue.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._queue.__aexit__(kind, error, trace)
+
+    def seen(self, volume: Volume) -> None:
+        """A volume is new or has changed."""
+        before = self._inventory.volumes.get(volume.name)
+        self._inventory.put_volume(volume)
+        if volume.phase is VolumePhase.RELEASED and before != volume:
+            self._queue.add(volume.name)
+
+    def gone(self, volume: Volume) -> None:
+        """A volume is gone, so that others may not be in its way any more."""
+        self._inventory.drop_volume(volume)
+        self._refused.discard(volume.name)
+        for name in self._refused:
+            self._queue.add(name)
+
+    def start(self) -> None:
+        """Take up what was released while nobody was watching."""
+        for volume in self._inventory.volumes.values():
+            if volume.phase is VolumePhase.RELEASED:
+                self._queue.add(volume.name)
+
+    async def _handle(self, name: str) -> float | None:
+        volume = self._inventory.volumes.get(name)
+        if volume is None:
+            return None
+        self._refused.discard(name)
+        try:
+            done = await self._engine.reclaim(volume)
+        except RemovalRefused as error:
+            self._refused.add(name)
+            return self._not_reclaimed(volume, error, Outcome.REFUSED, None)
+        except NotYet as error:
+            delay = min(_IN_USE_SECONDS, self._backoff_seconds)
+            return self._not_reclaimed(volume, error, Outcome.RETRIED, delay)
+        except KubeEfsError as error:
+            return self._not_reclaimed(volume, error, Outcome.RETRIED, self._backoff_seconds)
+        if done is not None:
+            self._announcer.reclaimed(done)
+            self._metrics.deletions.labels(volume.provisioned_by or "", Outcome.SUCCEEDED).inc()
+        return None
+
+    def _not_reclaimed(
+        self, volume: Volume, error: KubeEfsError, outcome: Outcome, delay: float | None
+    ) -> float | None:
+        self._announcer.not_reclaimed(volume, error)
+        self._metrics.deletions.labels(volume.provisioned_by or "", outcome).inc()
+        return delay

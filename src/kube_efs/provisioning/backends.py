@@ -1,0 +1,56 @@
+"""What the engine asks of each kind of volume."""
+
+from typing import Protocol
+
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.volumes import Location, Volume
+
+
+class Directories(Protocol):
+    """Somebody who makes and removes directories of file systems."""
+
+    async def make(self, location: Location) -> None:
+        """Make the directory unless it is there; raises KubeEfsError."""
+
+    async def remove(self, location: Location) -> None:
+        """Remove the directory with all that is in it, if it is there; raises KubeEfsError."""
+
+
+class Plan(Protocol):
+    """Everything that is needed to make one volume for one claim."""
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that is served."""
+
+    @property
+    def location(self) -> Location:
+        """Where its data will lie."""
+
+    async def make(self) -> None:
+        """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume; ``attempt`` counts names that turned out to belong to other claims."""
+
+
+class Backend(Protocol):
+    """One kind of volume."""
+
+    def serves(self, storage_class: StorageClass) -> bool:
+        """Whether claims of that class are this backend's."""
+
+    def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
+        """How the claim would be served; None for a claim that is none of its business.
+
+        Raises ClaimRefused when it cannot be, NotYet when something is not there yet.
+        """
+
+    def owns(self, volume: Volume) -> bool:
+        """Whether this backend made the volume."""
+
+    def removable(self, volume: Volume) -> Location:
+        """What would be removed with the volume; raises RemovalRefused."""
+
+    async def remove(self, location: Location) -> None:
+        """Remove it, if it is there; raises KubeEfsError."""

@@ -1,0 +1,157 @@
+"""What this process knows of the cluster's volumes and classes, kept up by the watches.
+
+Every question asked while a claim is served is answered from here in constant time, so that one more
+volume costs the same however many there are.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.file_systems import Discovery
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volumes import LOOPBACK, Location, Volume, locate
+
+
+class DirectoryIndex:
+    """Which volumes use which directory, and how many lie below it."""
+
+    def __init__(self) -> None:
+        self._users: defaultdict[Location, set[str]] = defaultdict(set)
+        self._below: Counter[Location] = Counter()
+
+    def add(self, location: Location, volume: str) -> None:
+        """Note that the volume uses that directory."""
+        if volume not in self._users[location]:
+            self._users[location].add(volume)
+            self._below.update(_above(location))
+
+    def discard(self, location: Location, volume: str) -> None:
+        """Forget that the volume uses that directory."""
+        users = self._users.get(location, set())
+        if volume in users:
+            users.remove(volume)
+            self._below.subtract(_above(location))
+            if not users:
+                del self._users[location]
+
+    def sharers(self, location: Location, volume: str) -> frozenset[str]:
+        """The other volumes of exactly that directory."""
+        return frozenset(self._users.get(location, set()) - {volume})
+
+    def neighbours(self, location: Location) -> frozenset[str]:
+        """Volumes of a directory above, and one for those below, if there are any."""
+        above = {name for place in _above(location) for name in self._users.get(place, ())}
+        return frozenset(above | ({self._example_below(location)} if self._below[location] > 0 else set()))
+
+    def _example_below(self, location: Location) -> str:
+        return next(
+            name
+            for place, names in self._users.items()
+            for name in names
+            if place.file_system_id == location.file_system_id
+            and location.directory in place.directory.ancestors
+        )
+
+
+def _above(location: Location) -> list[Location]:
+    return [
+        Location(file_system_id=location.file_system_id, directory=ancestor)
+        for ancestor in location.directory.ancestors
+    ]
+
+
+class Inventory:
+    """Volumes, classes, file systems and ports as last seen."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, StorageClass] = {}
+        self.discovery = Discovery()
+        self.directories = DirectoryIndex()
+        self._targets = TunnelTargets()
+        self._volumes: dict[str, Volume] = {}
+        self._by_claim: dict[ClaimUid, str] = {}
+        self._locations: dict[str, Location] = {}
+        self._gone: set[str] = set()
+
+    @property
+    def targets(self) -> TunnelTargets:
+        """The ports of the file systems."""
+        return self._targets
+
+    @targets.setter
+    def targets(self, targets: TunnelTargets) -> None:
+        self._targets = targets
+        # Volumes without our annotation are known by their port only, which may mean something else now.
+        for volume in [volume for volume in self._volumes.values() if not volume.file_system_id]:
+            self.put_volume(volume)
+
+    @property
+    def volumes(self) -> Mapping[str, Volume]:
+        """Every volume of the cluster by name."""
+        return self._volumes
+
+    def volume_of(self, claim: ClaimUid) -> Volume | None:
+        """The volume that was made for this claim, whatever has become of it."""
+        name = self._by_claim.get(claim)
+        return self._volumes.get(name) if name else None
+
+    def location_of(self, volume: str) -> Location | None:
+        """Where that volume's data lies, if it lies on EFS."""
+        return self._locations.get(volume)
+
+    def replace_volumes(self, volumes: Iterable[Volume]) -> None:
+        """Start anew from a full list."""
+        listed = {volume.name: volume for volume in volumes}
+        for name in self._volumes.keys() - listed.keys():
+            self.drop_volume(self._volumes[name])
+        for volume in listed.values():
+            self.put_volume(volume)
+
+    def put_volume(self, volume: Volume) -> None:
+        """Note a volume that is new or has changed."""
+        if volume.uid in self._gone:
+            return
+        self._unlink(volume.name)
+        self._volumes[volume.name] = volume
+        if volume.claim and volume.claim.uid:
+            self._by_claim[volume.claim.uid] = volume.name
+        # A root volume is above everything by nature and owns nothing.
+        location = (
+            None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets.file_system_at)
+        )
+        if location is not None:
+            self._locations[volume.name] = location
+            self.directories.add(location, volume.name)
+
+    def drop_volume(self, volume: Volume) -> None:
+        """Note that a volume is gone."""
+        self._gone.discard(volume.uid)
+        current = self._volumes.get(volume.name)
+        if current is not None and current.uid == volume.uid:
+            self._unlink(volume.name)
+
+    def removed_volume(self, volume: Volume) -> None:
+        """Note that this process has deleted the volume, though watches may show it for a moment more."""
+        self._unlink(volume.name)
+        self._gone.add(volume.uid)
+
+    def ports_in_use(self) -> dict[int, FileSystemId]:
+        """Loopback ports that volumes carry in their mount options, with their file systems."""
+        return {
+            volume.port: location.file_system_id
+            for name, location in self._locations.items()
+            if (volume := self._volumes[name]).port and volume.nfs and volume.nfs.server == LOOPBACK
+        }
+
+    def _unlink(self, name: str) -> None:
+        volume = self._volumes.pop(name, None)
+        if volume is None:
+            return
+        if volume.claim and volume.claim.uid and self._by_claim.get(volume.claim.uid) == name:
+            del self._by_claim[volume.claim.uid]
+        location = self._locations.pop(name, None)
+        if location is not None:
+            self.directories.discard(location, name)
