@@ -1,19 +1,26 @@
 """The gateway and the catalogue against moto's server, with a proxy in front that can fail calls."""
 
+import asyncio
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 
 import aiohttp
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
+from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsThrottled, AwsUnavailable
 from kube_efs.model.file_systems import LifeCycleState
-from kube_efs.model.ids import Region, SubnetId, ZoneName
+from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.telemetry.metrics import AwsMetrics
 
 REGION = Region("us-east-1")
 CREDENTIALS = AwsCredentials(access_key_id="test", secret_access_key="test")
@@ -57,20 +64,28 @@ class Proxy:
 
     def __init__(self, upstream: str) -> None:
         self.fail: Callable[[web.Request], web.Response | None] = lambda _request: None
+        self.delay_seconds = 0.0
         self.calls: list[str] = []
+        self.running = 0
+        self.most_running = 0
         self._upstream = upstream
 
     async def handle(self, request: web.Request) -> web.Response:
         self.calls.append(f"{request.method} {request.path_qs}")
-        failure = self.fail(request)
-        if failure is not None:
-            return failure
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(self.delay_seconds)
+            return self.fail(request) or await self._pass_on(request)
+        finally:
+            self.running -= 1
+
+    async def _pass_on(self, request: web.Request) -> web.Response:
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        url, body = self._upstream + request.path_qs, await request.read()
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
-            session.request(
-                request.method, self._upstream + request.path_qs, headers=headers, data=await request.read()
-            ) as answer,
+            session.request(request.method, url, headers=headers, data=body) as answer,
         ):
             kept = {
                 name: value
@@ -176,3 +191,155 @@ async def test_subnets_tell_their_zones_and_unknown_ones_are_left_out(endpoint: 
         assert zones == dict(zip(subnets, ("us-east-1a", "us-east-1b", "us-east-1c"), strict=True))
         assert await gateway.network.subnets([]) == {}
         assert await gateway.caller_account() == "123456789012"
+
+
+async def many_file_systems(gateway: AwsGateway, count: int) -> set[FileSystemId]:
+    made = [await gateway.create_file_system(f"token-{number}") for number in range(count)]
+    return {system.file_system_id for system in made}
+
+
+async def test_listings_go_through_all_pages(proxy: tuple[Proxy, str]) -> None:
+    registry = CollectorRegistry()
+    async with AwsGateway(options(proxy[1], page_size=2), AwsMetrics(registry)) as gateway:
+        made = await many_file_systems(gateway, 5)
+        first = min(made)
+        for subnet in await three_subnets(gateway):
+            await gateway.create_mount_target(first, subnet)
+
+        listed = await gateway.file_systems()
+        targets = await gateway.mount_targets(first)
+
+    assert {system.file_system_id for system in listed} == made
+    assert len({target.subnet_id for target in targets}) == 3
+    pages = {"operation": "DescribeFileSystems", "outcome": "succeeded"}
+    assert registry.get_sample_value("kube_efs_aws_calls_total", pages) == 3
+    timed = registry.get_sample_value("kube_efs_aws_call_seconds_count", {"operation": "DescribeFileSystems"})
+    assert timed == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (404, "FileSystemNotFound", AwsNotFound),
+        (403, "AccessDeniedException", AwsDenied),
+        (429, "ThrottlingException", AwsThrottled),
+        (500, "InternalServerError", AwsUnavailable),
+    ],
+)
+async def test_an_error_of_aws_is_typed_counted_and_names_call_and_file_system(
+    proxy: tuple[Proxy, str], status: int, code: str, expected: type[AwsError]
+) -> None:
+    registry = CollectorRegistry()
+    proxy[0].fail = lambda _request: aws_failure(status, code)
+    async with AwsGateway(options(proxy[1]), AwsMetrics(registry)) as gateway:
+        with pytest.raises(expected, match=code) as caught:
+            await gateway.mount_targets(FileSystemId("fs-1"))
+
+    assert type(caught.value) is expected
+    assert (caught.value.field, caught.value.value) == ("DescribeMountTargets", "fs-1")
+    assert caught.value.__cause__ is not None
+    labels = {"operation": "DescribeMountTargets", "outcome": code}
+    assert registry.get_sample_value("kube_efs_aws_calls_total", labels) == 1
+
+
+async def test_throttling_that_ends_is_not_seen(proxy: tuple[Proxy, str]) -> None:
+    throttled = iter([True, True])
+    proxy[0].fail = lambda _request: (
+        aws_failure(429, "ThrottlingException") if next(throttled, False) else None
+    )
+    async with AwsGateway(options(proxy[1], max_attempts=5)) as gateway:
+        assert await gateway.file_systems() == ()
+
+    assert len(proxy[0].calls) == 3
+
+
+async def test_nobody_at_the_endpoint_is_unavailability() -> None:
+    async with AwsGateway(options(f"http://127.0.0.1:{free_port()}")) as gateway:
+        with pytest.raises(AwsUnavailable, match="DescribeFileSystems: was not answered"):
+            await gateway.file_systems()
+
+
+async def test_an_endpoint_that_hangs_is_given_up(proxy: tuple[Proxy, str]) -> None:
+    proxy[0].delay_seconds = 5
+    impatient = replace(options(proxy[1], max_attempts=5), call_timeout_seconds=0.2)
+    async with AwsGateway(impatient) as gateway:
+        with pytest.raises(AwsUnavailable, match="was not answered in time"):
+            await gateway.file_systems()
+
+
+async def test_no_more_calls_run_at_once_than_allowed(proxy: tuple[Proxy, str]) -> None:
+    async with AwsGateway(replace(options(proxy[1]), max_concurrency=3)) as gateway:
+        made = await many_file_systems(gateway, 12)
+        proxy[0].delay_seconds = 0.02
+        proxy[0].most_running = 0
+        await asyncio.gather(*(gateway.mount_targets(file_system_id) for file_system_id in made))
+
+    assert proxy[0].most_running == 3
+
+
+async def test_the_endpoint_and_credentials_of_the_environment_are_used(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    async with AwsGateway(AwsOptions(region=REGION, max_attempts=1)) as gateway:
+        assert await gateway.file_systems() == ()
+        assert await gateway.caller_account() == "123456789012"
+
+
+async def test_no_credentials_is_a_denial_that_says_so(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    async with AwsGateway(AwsOptions(region=REGION, endpoint_url=endpoint, max_attempts=1)) as gateway:
+        with pytest.raises(AwsDenied, match="give this process valid AWS credentials"):
+            await gateway.file_systems()
+
+
+async def test_an_entry_that_makes_no_sense_does_not_hide_the_others(proxy: tuple[Proxy, str]) -> None:
+    good = {"FileSystemId": "fs-1", "LifeCycleState": "available"}
+    odd = {"FileSystemId": "fs-2", "LifeCycleState": "sublimating"}
+    proxy[0].fail = lambda _request: web.json_response({"FileSystems": [odd, good]})
+    async with AwsGateway(options(proxy[1])) as gateway:
+        with capture_logs() as logs:
+            listed = await gateway.file_systems()
+
+    assert [system.file_system_id for system in listed] == ["fs-1"]
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [
+        ("aws_entry_not_understood", "warning")
+    ]
+    assert "'sublimating' is an unknown state" in logs[0]["problem"]
+
+
+async def test_the_catalogue_lives_through_failing_calls_and_follows_changes(
+    proxy: tuple[Proxy, str],
+) -> None:
+    async with AwsGateway(options(proxy[1], page_size=2)) as gateway:
+        subnet, *_ = await three_subnets(gateway)
+        stays, fails, goes = sorted(await many_file_systems(gateway, 3))
+        for index, file_system_id in enumerate((stays, fails)):
+            await gateway.create_mount_target(file_system_id, subnet, address=f"127.64.0.{10 + index}")
+        catalogue = Catalogue(gateway, 300)
+        first = await catalogue.refresh()
+        assert set(first.usable) == {stays, fails, goes}
+
+        proxy[0].fail = lambda request: (
+            aws_failure(500, "InternalServerError") if request.query.get("FileSystemId") == fails else None
+        )
+        await gateway.delete_file_system(goes)
+        new = (await gateway.create_file_system("new", name="new")).file_system_id
+        second = await catalogue.refresh()
+
+        assert set(second.usable) == {stays, fails, new}
+        assert [t.address for t in second.file_systems[fails].mount_targets] == ["127.64.0.11"]
+        assert isinstance(catalogue.last_error, AwsUnavailable)
+
+        proxy[0].fail = lambda _request: aws_failure(403, "AccessDeniedException")
+        assert await catalogue.refresh() is second
+        assert isinstance(catalogue.last_error, AwsDenied)
+        assert "allow elasticfilesystem:DescribeFileSystems" in str(catalogue.last_error)

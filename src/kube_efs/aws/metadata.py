@@ -1,0 +1,161 @@
+"""Instance metadata, version 2 only: what an EC2 instance can ask about itself.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+
+from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsUnavailable
+from kube_efs.model.ids import Region, SubnetId, ZoneName, parse_region, parse_subnet_id, parse_zone_name
+
+DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
+IPV6_ENDPOINT: Final = "http://[fd00:ec2::254]"
+
+_TOKEN_LIFETIME_SECONDS: Final = 21600
+# Renewed a little early, so that no request leaves with a token that ends on the way.
+_TOKEN_MARGIN_SECONDS: Final = 60
+_ATTEMPTS: Final = 3
+_RETRY_DELAY_SECONDS: Final = 0.1
+_MAC_ADDRESS: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_FIELD: Final = "instance metadata"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceIdentity:
+    """Which instance this is, and where."""
+
+    region: Region
+    zone: ZoneName
+    instance_id: str
+
+
+class InstanceMetadata:
+    """The instance metadata service while its context is open.
+
+    Every method may raise AwsError (AwsNotFound when there is no such entry) and, when an answer makes no
+    sense, InvalidValue. From a pod with a network of its own the service answers only if the instance
+    allows two network hops (``HttpPutResponseHopLimit``).
+    """
+
+    def __init__(
+        self,
+        endpoint: str = DEFAULT_ENDPOINT,
+        *,
+        timeout_seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._clock = clock
+        self._token = ""
+        self._token_ends = clock()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # Never by a proxy: it would tell about the proxy's instance.
+        self._session = aiohttp.ClientSession(timeout=self._timeout, trust_env=False)
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def identity(self) -> InstanceIdentity:
+        """Region, zone and id of this instance, from its identity document."""
+        text = await self._get("dynamic/instance-identity/document")
+        try:
+            document = json.loads(text)
+            return InstanceIdentity(
+                region=parse_region(document["region"]),
+                zone=parse_zone_name(document["availabilityZone"]),
+                instance_id=str(document["instanceId"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise AwsUnavailable(
+                "is no identity document", field=_FIELD, value="instance-identity/document"
+            ) from error
+
+    async def zone_id(self) -> str:
+        """The zone's id, such as ``use1-az1``, which means the same zone in every account."""
+        return await self._get("meta-data/placement/availability-zone-id")
+
+    async def subnets(self) -> tuple[SubnetId, ...]:
+        """The subnet of every network interface, without repetition."""
+        listing = await self._get("meta-data/network/interfaces/macs/")
+        addresses = [line.rstrip("/") for line in listing.split()]
+        found = [await self._subnet_of(address) for address in addresses if _MAC_ADDRESS.fullmatch(address)]
+        return tuple(dict.fromkeys(subnet for subnet in found if subnet))
+
+    async def _subnet_of(self, mac_address: str) -> SubnetId | None:
+        try:
+            return parse_subnet_id(
+                await self._get(f"meta-data/network/interfaces/macs/{mac_address}/subnet-id")
+            )
+        except AwsNotFound:  # an interface that was detached meanwhile
+            return None
+
+    async def _get(self, path: str) -> str:
+        try:
+            return await self._get_once(path)
+        except AwsDenied:
+            # The token is not valid any more, as after the instance was stopped and started.
+            self._token = ""
+            return await self._get_once(path)
+
+    async def _get_once(self, path: str) -> str:
+        headers = {"X-aws-ec2-metadata-token": await self._valid_token()}
+        return await self._request("GET", path, headers)
+
+    async def _valid_token(self) -> str:
+        if not self._token or self._clock() >= self._token_ends:
+            asked_at = self._clock()
+            headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_LIFETIME_SECONDS)}
+            self._token = await self._request("PUT", "api/token", headers)
+            self._token_ends = asked_at + _TOKEN_LIFETIME_SECONDS - _TOKEN_MARGIN_SECONDS
+        return self._token
+
+    async def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return await self._request_once(method, path, headers)
+            except AwsUnavailable:
+                await asyncio.sleep(_RETRY_DELAY_SECONDS * attempt)
+        return await self._request_once(method, path, headers)
+
+    async def _request_once(self, method: str, path: str, headers: dict[str, str]) -> str:
+        if self._session is None:
+            raise AwsUnavailable("is not open", field=_FIELD, value=path)
+        url = f"{self._endpoint}/latest/{path}"
+        try:
+            async with self._session.request(method, url, headers=headers, allow_redirects=False) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
+            raise AwsUnavailable(
+                f"did not answer ({error or type(error).__name__})",
+                field=_FIELD,
+                value=url,
+                remedy="in a pod without host networking, let the instance answer over two network hops",
+            ) from error
+        if answer.status != 200:
+            raise _refusal(answer.status, url)
+        return text.strip()
+
+
+def _refusal(status: int, url: str) -> AwsError:
+    kinds = {401: AwsDenied, 403: AwsDenied, 404: AwsNotFound}
+    return kinds.get(status, AwsUnavailable)(f"was answered with status {status}", field=_FIELD, value=url)

@@ -1,0 +1,249 @@
+from collections.abc import Iterator
+
+import aiohttp
+import botocore.session
+import pytest
+from botocore import exceptions as boto
+
+from kube_efs.aws.errors import FOREIGN_ERRORS, error_code, translate
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsError,
+    AwsLimitReached,
+    AwsNotFound,
+    AwsThrottled,
+    AwsUnavailable,
+    InvalidSetting,
+    InvalidValue,
+    KubeEfsError,
+)
+
+# What the calls of kube-efs can raise before or instead of an answer. A new exception of botocore belongs
+# here, or below when it cannot come from EFS, EC2 or STS.
+EXPECTED: dict[type[Exception], type[KubeEfsError]] = {
+    boto.CredentialRetrievalError: AwsDenied,
+    boto.LoginError: AwsDenied,
+    boto.LoginAuthorizationCodeError: AwsDenied,
+    boto.LoginInsufficientPermissions: AwsDenied,
+    boto.LoginRefreshRequired: AwsDenied,
+    boto.LoginTokenLoadError: AwsDenied,
+    boto.MetadataRetrievalError: AwsDenied,
+    boto.NoAuthTokenError: AwsDenied,
+    boto.NoCredentialsError: AwsDenied,
+    boto.PartialCredentialsError: AwsDenied,
+    boto.RefreshWithMFAUnsupportedError: AwsDenied,
+    boto.SSOError: AwsDenied,
+    boto.SSOTokenLoadError: AwsDenied,
+    boto.TokenRetrievalError: AwsDenied,
+    boto.UnauthorizedSSOTokenError: AwsDenied,
+    boto.UnknownCredentialError: AwsDenied,
+    boto.UnknownTokenProviderError: AwsDenied,
+    boto.BaseEndpointResolverError: InvalidSetting,
+    boto.ConfigNotFound: InvalidSetting,
+    boto.ConfigParseError: InvalidSetting,
+    boto.EndpointProviderError: InvalidSetting,
+    boto.EndpointResolutionError: InvalidSetting,
+    boto.EndpointVariantError: InvalidSetting,
+    boto.InfiniteLoopConfigError: InvalidSetting,
+    boto.InvalidConfigError: InvalidSetting,
+    boto.InvalidDefaultsMode: InvalidSetting,
+    boto.InvalidEndpointConfigurationError: InvalidSetting,
+    boto.InvalidIMDSEndpointError: InvalidSetting,
+    boto.InvalidIMDSEndpointModeError: InvalidSetting,
+    boto.InvalidMaxRetryAttemptsError: InvalidSetting,
+    boto.InvalidProxiesConfigError: InvalidSetting,
+    boto.InvalidRegionError: InvalidSetting,
+    boto.InvalidRetryConfigurationError: InvalidSetting,
+    boto.InvalidRetryModeError: InvalidSetting,
+    boto.InvalidSTSRegionalEndpointsConfigError: InvalidSetting,
+    boto.NoRegionError: InvalidSetting,
+    boto.ProfileNotFound: InvalidSetting,
+    boto.ServiceNotInRegionError: InvalidSetting,
+    boto.UnknownEndpointError: InvalidSetting,
+    boto.UnknownEndpointResolutionBuiltInName: InvalidSetting,
+    boto.UnknownFIPSEndpointError: InvalidSetting,
+    boto.UnknownRegionError: InvalidSetting,
+    boto.AliasConflictParameterError: InvalidValue,
+    boto.MissingParametersError: InvalidValue,
+    boto.ParamValidationError: InvalidValue,
+    boto.RangeError: InvalidValue,
+    boto.UnknownKeyError: InvalidValue,
+    boto.UnknownParameterError: InvalidValue,
+    boto.ValidationError: InvalidValue,
+    boto.BotoCoreError: AwsUnavailable,
+    boto.CapacityNotAvailableError: AwsUnavailable,
+    boto.ChecksumError: AwsUnavailable,
+    boto.ConnectTimeoutError: AwsUnavailable,
+    boto.ConnectionClosedError: AwsUnavailable,
+    boto.ConnectionError: AwsUnavailable,
+    boto.EndpointConnectionError: AwsUnavailable,
+    boto.HTTPClientError: AwsUnavailable,
+    boto.IncompleteReadError: AwsUnavailable,
+    boto.PaginationError: AwsUnavailable,
+    boto.ProxyConnectionError: AwsUnavailable,
+    boto.ReadTimeoutError: AwsUnavailable,
+    boto.ResponseStreamingError: AwsUnavailable,
+    boto.SSLError: AwsUnavailable,
+}
+CANNOT_HAPPEN = {
+    "ApiVersionNotFoundError", "AwsChunkedWrapperError", "DataNotFoundError", "EventStreamError",
+    "FlexibleChecksumError", "InvalidChecksumConfigError", "InvalidDNSNameError",
+    "InvalidEndpointDiscoveryConfigurationError", "InvalidExpressionError", "InvalidHostLabelError",
+    "InvalidS3AddressingStyleError", "InvalidS3UsEast1RegionalEndpointConfigError", "MD5UnavailableError",
+    "MissingDependencyException", "MissingServiceIdError", "OperationNotPageableError", "StubAssertionError",
+    "StubResponseError", "UnStubbedResponseError", "UndefinedModelAttributeError", "UnknownClientMethodError",
+    "UnknownServiceError", "UnknownServiceStyle", "UnknownSignatureVersionError", "UnseekableStreamError",
+    "UnsupportedOutpostResourceError", "UnsupportedS3AccesspointConfigurationError", "UnsupportedS3ArnError",
+    "UnsupportedS3ConfigurationError", "UnsupportedS3ControlArnError",
+    "UnsupportedS3ControlConfigurationError", "UnsupportedServiceProtocolsError",
+    "UnsupportedSignatureVersionError", "WaiterConfigError", "WaiterError",
+}  # fmt: skip
+
+
+class AnyText(dict[str, str]):
+    """Fills whatever placeholders an exception's message has."""
+
+    def __missing__(self, key: str) -> str:
+        return f"some {key}"
+
+
+def made(kind: type[Exception]) -> Exception:
+    # Their constructors format a message from keyword arguments that differ from class to class.
+    error = kind.__new__(kind)
+    Exception.__init__(error, getattr(kind, "fmt", "it").format_map(AnyText()))
+    return error
+
+
+def answered(code: str, status: int = 400) -> boto.ClientError:
+    response = {
+        "Error": {"Code": code, "Message": "so it is"},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return boto.ClientError(response, "DescribeMountTargets")
+
+
+def translated(error: Exception) -> KubeEfsError:
+    return translate(
+        error,
+        operation="DescribeMountTargets",
+        iam_action="elasticfilesystem:DescribeMountTargets",
+        subject="fs-1",
+    )
+
+
+def exceptions_of_botocore() -> Iterator[type[Exception]]:
+    for candidate in vars(boto).values():
+        is_own = isinstance(candidate, type) and candidate.__module__ == boto.__name__
+        if is_own and issubclass(candidate, Exception) and not issubclass(candidate, Warning):
+            yield candidate
+
+
+def test_every_exception_of_botocore_is_placed() -> None:
+    unplaced = {
+        kind.__name__
+        for kind in exceptions_of_botocore()
+        if kind not in EXPECTED and kind.__name__ not in CANNOT_HAPPEN and kind is not boto.ClientError
+    }
+
+    assert unplaced == set()
+
+
+@pytest.mark.parametrize(("kind", "expected"), EXPECTED.items(), ids=lambda kind: kind.__name__)
+def test_a_call_without_an_answer(kind: type[Exception], expected: type[KubeEfsError]) -> None:
+    error = made(kind)
+
+    result = translated(error)
+
+    assert isinstance(error, FOREIGN_ERRORS)
+    assert type(result) is expected
+    assert (result.field, result.value) == ("DescribeMountTargets", "fs-1")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TimeoutError(), aiohttp.ClientPayloadError("cut off"), ConnectionResetError("gone")],
+)
+def test_what_slips_through_from_the_http_client_is_unavailability(error: Exception) -> None:
+    assert isinstance(error, FOREIGN_ERRORS)
+    assert type(translated(error)) is AwsUnavailable
+
+
+def test_a_time_out_says_so() -> None:
+    assert str(translated(TimeoutError())) == "DescribeMountTargets: 'fs-1' was not answered in time"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "expected"),
+    [
+        ("FileSystemNotFound", 404, AwsNotFound),
+        ("MountTargetNotFound", 404, AwsNotFound),
+        ("AccessPointNotFound", 404, AwsNotFound),
+        ("SubnetNotFound", 400, AwsNotFound),
+        ("InvalidSubnetID.NotFound", 400, AwsNotFound),
+        ("Unheard", 404, AwsNotFound),
+        ("ThrottlingException", 429, AwsThrottled),
+        ("Throttling", 400, AwsThrottled),
+        ("TooManyRequests", 429, AwsThrottled),
+        ("RequestLimitExceeded", 503, AwsThrottled),
+        ("Unheard", 429, AwsThrottled),
+        ("AccessDeniedException", 403, AwsDenied),
+        ("AccessDenied", 403, AwsDenied),
+        ("UnauthorizedOperation", 403, AwsDenied),
+        ("ExpiredTokenException", 403, AwsDenied),
+        ("ExpiredToken", 400, AwsDenied),
+        ("InvalidClientTokenId", 403, AwsDenied),
+        ("UnrecognizedClientException", 400, AwsDenied),
+        ("Unheard", 403, AwsDenied),
+        ("FileSystemLimitExceeded", 403, AwsLimitReached),
+        ("AccessPointLimitExceeded", 403, AwsLimitReached),
+        ("NetworkInterfaceLimitExceeded", 409, AwsLimitReached),
+        ("NoFreeAddressesInSubnet", 409, AwsLimitReached),
+        ("InternalServerError", 500, AwsUnavailable),
+        ("FileSystemAlreadyExists", 409, AwsUnavailable),
+        ("Unheard", 418, AwsUnavailable),
+    ],
+)  # fmt: skip
+def test_an_answer_with_an_error_code(code: str, status: int, expected: type[KubeEfsError]) -> None:
+    result = translated(answered(code, status))
+
+    assert type(result) is expected
+    assert f"was answered with {code} (so it is)" in str(result)
+
+
+def test_every_error_that_efs_documents_becomes_an_aws_error() -> None:
+    efs = botocore.session.get_session().get_service_model("efs")
+    codes = {
+        (shape.name, shape.metadata.get("error", {}).get("httpStatusCode", 400))
+        for operation in efs.operation_names
+        for shape in efs.operation_model(operation).error_shapes
+    }
+
+    results = {code: type(translated(answered(code, status))) for code, status in codes}
+
+    assert len(results) > 20
+    assert all(issubclass(kind, AwsError) for kind in results.values())
+    assert {
+        code for code, kind in results.items() if code.endswith("NotFound") and kind is not AwsNotFound
+    } == set()
+    assert {
+        code for code, kind in results.items() if "LimitExceeded" in code and kind is not AwsLimitReached
+    } == set()
+    assert AwsDenied not in results.values()
+
+
+def test_a_denial_names_the_missing_iam_action_or_the_credentials() -> None:
+    assert "allow elasticfilesystem:DescribeMountTargets to the role" in str(
+        translated(answered("AccessDenied"))
+    )
+    assert "give this process valid AWS credentials" in str(translated(answered("ExpiredToken")))
+    assert "give this process valid AWS credentials" in str(translated(boto.NoCredentialsError()))
+
+
+def test_the_code_of_an_error_is_found_before_and_after_translation() -> None:
+    foreign = answered("FileSystemAlreadyExists")
+    ours = AwsUnavailable("was answered")
+    ours.__cause__ = foreign
+
+    assert error_code(foreign) == error_code(ours) == "FileSystemAlreadyExists"
+    assert error_code(boto.NoCredentialsError()) == "NoCredentialsError"
+    assert error_code(boto.ClientError({}, "Call")) == "Unknown"

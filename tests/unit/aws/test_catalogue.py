@@ -1,0 +1,339 @@
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from kube_efs.aws.catalogue import Catalogue, DiscoveryChange, compare
+from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsThrottled, AwsUnavailable, KubeEfsError
+from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.telemetry.health import Health
+from kube_efs.telemetry.metrics import AwsMetrics
+
+FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
+
+
+def target(file_system_id: FileSystemId, address: str = "10.0.0.1") -> MountTarget:
+    return MountTarget(
+        mount_target_id=MountTargetId(f"fsmt-{file_system_id}-{address}"),
+        file_system_id=file_system_id,
+        subnet_id=SubnetId("subnet-a"),
+        zone=ZoneName("us-east-1a"),
+        address=address,
+        state=LifeCycleState.AVAILABLE,
+    )
+
+
+class FakeEfs:
+    """A source whose content and failures the test sets, and which can be made to wait."""
+
+    def __init__(self, *file_system_ids: FileSystemId) -> None:
+        self.systems = {fs: FileSystem(file_system_id=fs) for fs in file_system_ids}
+        self.targets: dict[FileSystemId, tuple[MountTarget, ...]] = {
+            fs: (target(fs),) for fs in file_system_ids
+        }
+        self.listing_error: KubeEfsError | None = None
+        self.target_errors: dict[FileSystemId, KubeEfsError] = {}
+        self.listings = 0
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def file_systems(self) -> tuple[FileSystem, ...]:
+        self.listings += 1
+        listed = tuple(self.systems.values())
+        await self.open.wait()
+        if self.listing_error:
+            raise self.listing_error
+        return listed
+
+    async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
+        if file_system_id in self.target_errors:
+            raise self.target_errors[file_system_id]
+        return self.targets[file_system_id]
+
+    def add(self, file_system_id: FileSystemId) -> None:
+        self.systems[file_system_id] = FileSystem(file_system_id=file_system_id)
+        self.targets[file_system_id] = (target(file_system_id),)
+
+
+class Clock:
+    """Time that moves only when the catalogue sleeps, and then waits for the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sleeps: asyncio.Queue[float] = asyncio.Queue()
+        self.wake = asyncio.Event()
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.put_nowait(seconds)
+        await self.wake.wait()
+        self.wake.clear()
+        self.now += seconds
+
+    async def asleep_for(self) -> float:
+        return await asyncio.wait_for(self.sleeps.get(), timeout=5)
+
+
+@asynccontextmanager
+async def running(catalogue: Catalogue) -> AsyncIterator[None]:
+    task = asyncio.create_task(catalogue.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def addresses(discovery: Discovery) -> dict[str, list[str]]:
+    return {fs: [t.address for t in system.mount_targets] for fs, system in discovery.file_systems.items()}
+
+
+async def test_a_poll_gives_file_systems_with_their_mount_targets() -> None:
+    catalogue = Catalogue(FakeEfs(FS1, FS2), 300)
+    assert catalogue.discovery == Discovery()
+    assert not catalogue.discovery.complete
+
+    discovery = await catalogue.refresh()
+
+    assert discovery is catalogue.discovery
+    assert discovery.complete
+    assert addresses(discovery) == {FS1: ["10.0.0.1"], FS2: ["10.0.0.1"]}
+    assert catalogue.last_error is None
+
+
+async def test_one_failing_mount_target_call_keeps_the_last_known_and_updates_the_others() -> None:
+    efs = FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300)
+    await catalogue.refresh()
+    efs.targets = {FS1: (target(FS1, "10.0.0.9"),), FS2: (target(FS2, "10.0.0.9"),)}
+    efs.target_errors[FS1] = AwsThrottled(
+        "was answered with ThrottlingException", field="DescribeMountTargets"
+    )
+
+    with capture_logs() as logs:
+        discovery = await catalogue.refresh()
+
+    assert addresses(discovery) == {FS1: ["10.0.0.1"], FS2: ["10.0.0.9"]}
+    assert discovery.unclear == frozenset()
+    assert catalogue.last_error is efs.target_errors[FS1]
+    (entry,) = [entry for entry in logs if entry["event"] == "mount_targets_not_listed"]
+    assert (entry["file_system"], entry["log_level"]) == (FS1, "warning")
+    assert "ThrottlingException" in entry["error"]
+
+
+async def test_a_new_file_system_whose_mount_targets_are_unknown_is_unclear_until_they_are_known() -> None:
+    efs = FakeEfs(FS1, FS2)
+    efs.target_errors[FS2] = AwsUnavailable("was not answered")
+    catalogue = Catalogue(efs, 300)
+
+    first = await catalogue.refresh()
+    efs.target_errors.clear()
+    second = await catalogue.refresh()
+
+    assert (first.usable, first.unclear, first.complete) == ((FS1,), frozenset({FS2}), True)
+    assert (second.usable, second.unclear) == ((FS1, FS2), frozenset())
+
+
+async def test_a_file_system_that_goes_between_the_two_calls_is_gone() -> None:
+    efs = FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300)
+    await catalogue.refresh()
+    efs.target_errors[FS2] = AwsNotFound("was answered with FileSystemNotFound")
+
+    discovery = await catalogue.refresh()
+
+    assert (discovery.usable, discovery.unclear) == ((FS1,), frozenset())
+    assert catalogue.last_error is None
+
+
+async def test_a_failing_listing_keeps_everything_and_its_age_grows() -> None:
+    efs, clock = FakeEfs(FS1), Clock()
+    catalogue = Catalogue(efs, 300, clock=clock)
+    assert (catalogue.age_seconds, catalogue.last_error) == (None, None)
+    before = await catalogue.refresh()
+    clock.now += 40
+    efs.listing_error = AwsDenied(
+        "was answered with AccessDenied",
+        field="DescribeFileSystems",
+        remedy="allow elasticfilesystem:DescribeFileSystems to the role of this process",
+    )
+
+    with capture_logs() as logs:
+        after = await catalogue.refresh()
+
+    assert after is before
+    failure: KubeEfsError | None = catalogue.last_error
+    assert failure is efs.listing_error
+    assert catalogue.age_seconds == 40
+    assert "allow elasticfilesystem:DescribeFileSystems" in logs[0]["error"]
+    efs.listing_error = None
+    await catalogue.refresh()
+    assert (catalogue.age_seconds, catalogue.last_error) == (0, None)
+
+
+async def test_an_error_that_is_no_failure_of_aws_is_not_hidden() -> None:
+    class Broken(FakeEfs):
+        async def file_systems(self) -> tuple[FileSystem, ...]:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await Catalogue(Broken(), 300).refresh()
+
+
+async def test_refreshes_that_come_during_a_poll_share_the_next_one() -> None:
+    efs = FakeEfs(FS1)
+    catalogue = Catalogue(efs, 300)
+    efs.open.clear()
+    early = asyncio.create_task(catalogue.refresh())
+    await asyncio.sleep(0)
+    efs.add(FS2)
+    late = [asyncio.create_task(catalogue.refresh()) for _ in range(20)]
+    await asyncio.sleep(0)
+    efs.open.set()
+
+    seen_early = await early
+    seen_late = await asyncio.gather(*late)
+
+    assert efs.listings == 2
+    assert seen_early.complete
+    assert all(discovery.usable == (FS1, FS2) for discovery in seen_late)
+
+
+async def test_a_refresh_that_is_given_up_does_not_cheat_the_others_of_their_poll() -> None:
+    efs = FakeEfs(FS1)
+    catalogue = Catalogue(efs, 300)
+    efs.open.clear()
+    first, second = (asyncio.create_task(catalogue.refresh()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    efs.open.set()
+
+    assert (await second).usable == (FS1,)
+
+
+async def test_a_reader_gets_the_newest_at_once_and_never_an_old_one() -> None:
+    efs = FakeEfs()
+    catalogue = Catalogue(efs, 300)
+    changes = catalogue.changes()
+    first = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
+    assert not first.done()
+
+    await catalogue.refresh()
+    assert (await asyncio.wait_for(first, 5)).usable == ()
+
+    for new in (FS1, FS2, FS3):
+        efs.add(new)
+        await catalogue.refresh()
+    assert (await asyncio.wait_for(anext(changes), 5)).usable == (FS1, FS2, FS3)
+    assert (await asyncio.wait_for(anext(catalogue.changes()), 5)).usable == (FS1, FS2, FS3)
+
+
+async def test_a_reader_is_not_woken_when_only_data_grew() -> None:
+    efs = FakeEfs(FS1)
+    catalogue = Catalogue(efs, 300)
+    await catalogue.refresh()
+    changes = catalogue.changes()
+    await anext(changes)
+    waiting = asyncio.ensure_future(anext(changes))
+
+    efs.systems[FS1] = replace(efs.systems[FS1], size_bytes=4096)
+    await catalogue.refresh()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert catalogue.discovery.file_systems[FS1].size_bytes == 4096
+
+    efs.systems[FS1] = replace(efs.systems[FS1], state=LifeCycleState.DELETING)
+    await catalogue.refresh()
+    assert (await asyncio.wait_for(waiting, 5)).usable == ()
+
+
+async def test_what_changed_is_logged() -> None:
+    efs = FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300)
+    await catalogue.refresh()
+    efs.add(FS3)
+    del efs.systems[FS1]
+    efs.targets[FS2] = (target(FS2, "10.0.0.7"),)
+
+    with capture_logs() as logs:
+        await catalogue.refresh()
+        await catalogue.refresh()
+
+    assert logs == [
+        {
+            "event": "file_systems_changed",
+            "log_level": "info",
+            "added": (FS3,),
+            "changed": (FS2,),
+            "removed": (FS1,),
+        }
+    ]
+
+
+async def test_the_order_in_which_aws_lists_mount_targets_is_no_change() -> None:
+    efs = FakeEfs(FS1)
+    pair = (target(FS1, "10.0.0.1"), target(FS1, "10.0.0.2"))
+    catalogue = Catalogue(efs, 300)
+    efs.targets[FS1] = pair
+    before = await catalogue.refresh()
+    efs.targets[FS1] = pair[::-1]
+
+    assert compare(before, await catalogue.refresh()) == DiscoveryChange()
+
+
+async def test_running_polls_at_every_interval_and_sooner_after_a_failure() -> None:
+    efs, clock = FakeEfs(FS1), Clock()
+    catalogue = Catalogue(efs, 300, clock=clock, sleep=clock.sleep)
+    async with running(catalogue):
+        assert await clock.asleep_for() == 300
+        efs.listing_error = AwsUnavailable("was not answered")
+        clock.wake.set()
+        assert await clock.asleep_for() == 15
+        efs.listing_error = None
+        clock.wake.set()
+        assert await clock.asleep_for() == 300
+    assert efs.listings == 3
+
+
+async def test_a_stuck_poll_shows_in_the_health_and_a_failing_one_does_not() -> None:
+    efs, clock = FakeEfs(FS1), Clock()
+    efs.listing_error = AwsUnavailable("was not answered")
+    catalogue = Catalogue(efs, 300, clock=clock, sleep=clock.sleep)
+    assert catalogue.health() == Health()
+    async with running(catalogue):
+        await clock.asleep_for()
+        assert catalogue.health() == Health()
+        clock.now += 901
+        assert catalogue.health().reasons == (
+            "discovery has not moved for 901 s (at most 900 s are expected)",
+        )
+    assert catalogue.health() == Health()
+
+
+async def test_metrics_tell_count_age_and_failures() -> None:
+    registry, clock, efs = CollectorRegistry(), Clock(), FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300, metrics=AwsMetrics(registry), clock=clock)
+    assert math.isnan(registry.get_sample_value("kube_efs_discovery_age_seconds") or 0)
+    efs.target_errors[FS2] = AwsUnavailable("was not answered")
+
+    await catalogue.refresh()
+    clock.now += 7
+    efs.listing_error = AwsUnavailable("was not answered")
+    await catalogue.refresh()
+
+    failures = "kube_efs_discovery_failures_total"
+    assert registry.get_sample_value("kube_efs_discovery_age_seconds") == 7
+    assert registry.get_sample_value("kube_efs_file_systems") == 1
+    assert registry.get_sample_value(failures, {"part": "mount_targets"}) == 1
+    assert registry.get_sample_value(failures, {"part": "file_systems"}) == 1

@@ -1,0 +1,224 @@
+"""Instance metadata and location, against a small server that speaks IMDSv2."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from kube_efs.aws.location import NodeLocation, resolve_location, resolve_region
+from kube_efs.aws.metadata import InstanceIdentity, InstanceMetadata
+from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsUnavailable, InvalidSetting, InvalidValue
+from kube_efs.model.ids import Region, SubnetId, ZoneName
+
+DOCUMENT = '{"region": "eu-west-1", "availabilityZone": "eu-west-1b", "instanceId": "i-0abc"}'
+MACS = "meta-data/network/interfaces/macs"
+
+
+class FakeImds:
+    """Answers only requests with a token that it gave out and did not take back."""
+
+    def __init__(self) -> None:
+        self.entries = {
+            "dynamic/instance-identity/document": DOCUMENT,
+            "meta-data/placement/availability-zone-id": "euw1-az2",
+            f"{MACS}/": "02:00:00:00:00:01/\n02:00:00:00:00:02/\n02:00:00:00:00:03/",
+            f"{MACS}/02:00:00:00:00:01/subnet-id": "subnet-0a",
+            f"{MACS}/02:00:00:00:00:02/subnet-id": "subnet-0b",
+            f"{MACS}/02:00:00:00:00:03/subnet-id": "subnet-0a",
+        }
+        self.tokens: list[str] = []
+        self.valid: set[str] = set()
+        self.failures_to_come = 0
+        self.requests = 0
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        if self.failures_to_come:
+            self.failures_to_come -= 1
+            return web.Response(status=503)
+        path = request.match_info["path"]
+        if request.method == "PUT" and path == "api/token":
+            assert request.headers["X-aws-ec2-metadata-token-ttl-seconds"] == "21600"
+            self.tokens.append(f"token-{len(self.tokens)}")
+            self.valid.add(self.tokens[-1])
+            return web.Response(text=self.tokens[-1])
+        if request.headers.get("X-aws-ec2-metadata-token") not in self.valid:
+            return web.Response(status=401)
+        return web.Response(text=self.entries[path]) if path in self.entries else web.Response(status=404)
+
+
+@pytest.fixture
+async def imds() -> AsyncIterator[tuple[FakeImds, str]]:
+    fake = FakeImds()
+    app = web.Application()
+    app.router.add_route("*", "/latest/{path:.*}", fake.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield fake, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+async def test_the_instance_tells_who_and_where_it_is(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    async with InstanceMetadata(f"{url}/") as metadata:
+        assert await metadata.identity() == InstanceIdentity(
+            region=Region("eu-west-1"), zone=ZoneName("eu-west-1b"), instance_id="i-0abc"
+        )
+        assert await metadata.zone_id() == "euw1-az2"
+        assert await metadata.subnets() == ("subnet-0a", "subnet-0b")
+    assert fake.tokens == ["token-0"]
+
+
+async def test_the_token_is_renewed_before_it_ends_and_when_it_was_taken_back(
+    imds: tuple[FakeImds, str],
+) -> None:
+    fake, url = imds
+    now = [0.0]
+    async with InstanceMetadata(url, clock=lambda: now[0]) as metadata:
+        await metadata.zone_id()
+        now[0] = 21530.0
+        await metadata.zone_id()
+        assert fake.tokens == ["token-0"]
+        now[0] = 21550.0
+        await metadata.zone_id()
+        assert fake.tokens == ["token-0", "token-1"]
+        fake.valid.clear()
+        assert await metadata.zone_id() == "euw1-az2"
+        assert fake.tokens == ["token-0", "token-1", "token-2"]
+
+
+async def test_a_service_that_refuses_every_token_is_a_denial(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    fake.valid = NothingIsAdded()
+    async with InstanceMetadata(url) as metadata:
+        with pytest.raises(AwsDenied, match="status 401"):
+            await metadata.zone_id()
+    assert len(fake.tokens) == 2
+
+
+class NothingIsAdded(set[str]):
+    def add(self, element: str) -> None:
+        del element
+
+
+async def test_a_short_failure_is_tried_again_and_a_long_one_is_told(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    async with InstanceMetadata(url) as metadata:
+        fake.failures_to_come = 2
+        assert await metadata.zone_id() == "euw1-az2"
+        fake.failures_to_come = 3
+        with pytest.raises(AwsUnavailable, match="status 503"):
+            await metadata.zone_id()
+        assert fake.failures_to_come == 0
+
+
+async def test_nobody_there_is_unavailability_with_the_hint_about_hops() -> None:
+    async with InstanceMetadata("http://127.0.0.1:9") as metadata:
+        with pytest.raises(AwsUnavailable, match="two network hops") as caught:
+            await metadata.identity()
+    assert caught.value.value == "http://127.0.0.1:9/latest/api/token"
+
+
+async def test_an_entry_that_is_not_there_is_not_found(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    del fake.entries["meta-data/placement/availability-zone-id"]
+    async with InstanceMetadata(url) as metadata:
+        with pytest.raises(AwsNotFound):
+            await metadata.zone_id()
+
+
+async def test_interfaces_that_are_detached_or_odd_are_left_out(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    fake.entries[f"{MACS}/"] = "../../secrets/\n02:00:00:00:00:09/\n02:00:00:00:00:02/"
+    async with InstanceMetadata(url) as metadata:
+        assert await metadata.subnets() == ("subnet-0b",)
+
+
+@pytest.mark.parametrize("document", ["<html>", "[]", '{"region": "eu-west-1"}'])
+async def test_a_document_without_sense_is_unavailability(imds: tuple[FakeImds, str], document: str) -> None:
+    fake, url = imds
+    fake.entries["dynamic/instance-identity/document"] = document
+    async with InstanceMetadata(url) as metadata:
+        with pytest.raises(AwsUnavailable, match="is no identity document"):
+            await metadata.identity()
+
+
+async def test_a_document_with_a_hostile_region_is_refused(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    fake.entries["dynamic/instance-identity/document"] = DOCUMENT.replace('eu-west-1"', 'evil/../"', 1)
+    async with InstanceMetadata(url) as metadata:
+        with pytest.raises(InvalidValue, match="evil"):
+            await metadata.identity()
+
+
+async def test_without_settings_everything_comes_from_the_instance(imds: tuple[FakeImds, str]) -> None:
+    async with InstanceMetadata(imds[1]) as metadata:
+        assert await resolve_region(metadata) == "eu-west-1"
+        assert await resolve_location(metadata) == NodeLocation(
+            region=Region("eu-west-1"),
+            zone=ZoneName("eu-west-1b"),
+            subnets=(SubnetId("subnet-0a"), SubnetId("subnet-0b")),
+            zone_id="euw1-az2",
+            instance_id="i-0abc",
+        )
+
+
+async def test_settings_win_part_by_part(imds: tuple[FakeImds, str]) -> None:
+    async with InstanceMetadata(imds[1]) as metadata:
+        location = await resolve_location(
+            metadata, zone=ZoneName("eu-west-1c"), subnets=[SubnetId("subnet-9")]
+        )
+
+    assert location == NodeLocation(
+        region=Region("eu-west-1"),
+        zone=ZoneName("eu-west-1c"),
+        subnets=(SubnetId("subnet-9"),),
+        instance_id="i-0abc",
+    )
+
+
+async def test_the_instance_is_not_asked_when_all_is_set(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    async with InstanceMetadata(url) as metadata:
+        assert await resolve_region(metadata, region=Region("us-east-1")) == "us-east-1"
+        location = await resolve_location(
+            metadata, region=Region("us-east-1"), zone=ZoneName("us-east-1a"), subnets=[SubnetId("subnet-1")]
+        )
+    assert (location.region, location.zone, location.subnets) == ("us-east-1", "us-east-1a", ("subnet-1",))
+    assert fake.requests == 0
+
+
+@pytest.mark.parametrize(
+    ("region", "zone", "variable"),
+    [
+        (None, None, "AWS_REGION"),
+        (Region("us-east-1"), None, "KUBE_EFS_ZONE"),
+        (Region("us-east-1"), ZoneName("us-east-1a"), "KUBE_EFS_SUBNETS"),
+    ],
+)
+async def test_what_is_neither_set_nor_told_names_the_variable(
+    region: Region | None, zone: ZoneName | None, variable: str
+) -> None:
+    async with InstanceMetadata("http://127.0.0.1:9") as metadata:
+        with pytest.raises(InvalidSetting, match=f"set {variable}") as caught:
+            await resolve_location(metadata, region=region, zone=zone)
+
+    assert caught.value.field == variable
+    assert isinstance(caught.value.__cause__, AwsUnavailable)
+
+
+async def test_an_instance_without_subnets_names_the_variable(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    fake.entries[f"{MACS}/"] = ""
+    async with InstanceMetadata(url) as metadata:
+        with pytest.raises(InvalidSetting, match="no network interface") as caught:
+            await resolve_location(metadata)
+    assert caught.value.field == "KUBE_EFS_SUBNETS"
+
+
+async def test_a_region_that_publishes_no_zone_id_is_fine(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    del fake.entries["meta-data/placement/availability-zone-id"]
+    async with InstanceMetadata(url) as metadata:
+        assert (await resolve_location(metadata)).zone_id is None

@@ -1,0 +1,93 @@
+from typing import Any
+
+import pytest
+
+from kube_efs.aws.responses import parse_file_system, parse_mount_target
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+
+FILE_SYSTEM = {
+    "FileSystemId": "fs-0123456789abcdef0",
+    "Name": "apps",
+    "LifeCycleState": "available",
+    "SizeInBytes": {"Value": 6144},
+}
+MOUNT_TARGET = {
+    "MountTargetId": "fsmt-0a",
+    "FileSystemId": "fs-0123456789abcdef0",
+    "SubnetId": "subnet-0b",
+    "LifeCycleState": "available",
+    "IpAddress": "10.0.1.5",
+    "AvailabilityZoneId": "use1-az1",
+    "AvailabilityZoneName": "us-east-1a",
+}
+
+
+def test_a_file_system() -> None:
+    assert parse_file_system(FILE_SYSTEM) == FileSystem(
+        file_system_id=FileSystemId("fs-0123456789abcdef0"), name="apps", size_bytes=6144
+    )
+
+
+def test_a_one_zone_file_system_without_a_name() -> None:
+    entry = {
+        "FileSystemId": "fs-1",
+        "Name": "",
+        "LifeCycleState": "creating",
+        "AvailabilityZoneName": "us-east-1b",
+    }
+
+    assert parse_file_system(entry) == FileSystem(
+        file_system_id=FileSystemId("fs-1"), state=LifeCycleState.CREATING, zone=ZoneName("us-east-1b")
+    )
+
+
+def test_a_mount_target() -> None:
+    assert parse_mount_target(MOUNT_TARGET) == MountTarget(
+        mount_target_id=MountTargetId("fsmt-0a"),
+        file_system_id=FileSystemId("fs-0123456789abcdef0"),
+        subnet_id=SubnetId("subnet-0b"),
+        zone=ZoneName("us-east-1a"),
+        address="10.0.1.5",
+        state=LifeCycleState.AVAILABLE,
+    )
+
+
+def test_a_mount_target_with_an_ipv6_address_only() -> None:
+    entry = {key: value for key, value in MOUNT_TARGET.items() if key != "IpAddress"}
+
+    assert parse_mount_target({**entry, "Ipv6Address": "2001:DB8::5"}).address == "2001:db8::5"
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ({"FileSystemId": "fs-1\nconnect = evil"}, "FileSystemId"),
+        ({"FileSystemId": None}, "FileSystemId"),
+        ({"LifeCycleState": "sublimating"}, "LifeCycleState"),
+        ({"AvailabilityZoneName": "us-east-1a; rm"}, "AvailabilityZoneName"),
+    ],
+)
+def test_a_malformed_file_system_is_refused(broken: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        parse_file_system({**FILE_SYSTEM, **broken})
+
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        ({"MountTargetId": ""}, "MountTargetId"),
+        ({"SubnetId": "../subnet"}, "SubnetId"),
+        ({"IpAddress": "evil.example.com"}, "IpAddress"),
+        ({"IpAddress": None}, "IpAddress"),
+        ({"LifeCycleState": None}, "LifeCycleState"),
+    ],
+)
+def test_a_malformed_mount_target_is_refused(broken: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        parse_mount_target({**MOUNT_TARGET, **broken})
+
+    assert caught.value.field == field
