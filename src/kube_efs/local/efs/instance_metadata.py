@@ -6,7 +6,7 @@ kube-efs reads them.
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -44,7 +44,8 @@ class Instance:
 class InstanceMetadata:
     """The metadata service on a free loopback port; assigning ``instance`` moves the machine elsewhere."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.instance = instance
         self.url = ""
         self._expiry_by_token: dict[str, float] = {}
@@ -70,14 +71,14 @@ class InstanceMetadata:
         lifetime = request.headers.get(_TTL_HEADER, "")
         if not lifetime.isdecimal() or int(lifetime) not in _TOKEN_SECONDS:
             return web.Response(status=400)
-        now = time.monotonic()
+        now = self._clock()
         self._expiry_by_token = {token: at for token, at in self._expiry_by_token.items() if at > now}
         token = secrets.token_urlsafe(32)
         self._expiry_by_token[token] = now + int(lifetime)
         return web.Response(text=token, headers={_TTL_HEADER: lifetime})
 
     async def _answer(self, request: web.Request) -> web.Response:
-        if self._expiry_by_token.get(request.headers.get(_TOKEN_HEADER, ""), 0) <= time.monotonic():
+        if self._expiry_by_token.get(request.headers.get(_TOKEN_HEADER, ""), 0) <= self._clock():
             return web.Response(status=401)
         path = request.match_info["path"]
         if path == _DOCUMENT:

@@ -33,8 +33,9 @@ class EmbeddedEfs:
     """An AWS endpoint, instance metadata, and file systems that answer at their mount targets' addresses.
 
     Serves while its context is open. File systems may also be made and removed by any AWS client; the
-    data plane follows within ``poll_seconds``. Everything it writes is below ``work_dir``, and the data
-    ends with the file systems. Opening raises PlatformError when this machine lacks something.
+    data plane follows within ``poll_seconds``. Everything it writes is below ``work_dir``; what is left
+    there after closing is of no further use, since the API forgets its file systems. Opening raises
+    PlatformError when this machine lacks something.
     """
 
     def __init__(
