@@ -82,17 +82,23 @@ def controller() -> None:
     """Turn claims into volumes (runs in a Deployment; settings come from the environment)."""
     from kube_efs.controllers.run import run_controller
     from kube_efs.settings import ControllerSettings, load
+    from kube_efs.telemetry.logging import configure
 
-    _finish(run_controller(load(ControllerSettings)))
+    settings = load(ControllerSettings)
+    configure(settings.logging_level)
+    _finish(run_controller(settings))
 
 
 @app.command()
 def tunnel() -> None:
     """Keep this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
     from kube_efs.settings import TunnelSettings, load
+    from kube_efs.telemetry.logging import configure
     from kube_efs.tunnels.agent import run_agent
 
-    _finish(run_agent(load(TunnelSettings)))
+    settings = load(TunnelSettings)
+    configure(settings.logging_level)
+    _finish(run_agent(settings))
 
 
 @app.command(
@@ -136,8 +142,8 @@ def status(
         typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Where kube-efs runs; else POD_NAMESPACE.")
-    ] = None,
+        str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="Where kube-efs runs.")
+    ] = "openshift-efs-stunnel",
 ) -> None:
     """Show a cluster's file systems, ports, volumes and tunnels."""
     from kube_efs.report.status import show_status

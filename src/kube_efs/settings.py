@@ -20,6 +20,7 @@ from kube_efs.model.errors import InvalidSetting, InvalidValue
 from kube_efs.model.ids import Region, SubnetId, ZoneName, parse_region, parse_subnet_id, parse_zone_name
 
 DEFAULT_NAMESPACE = "openshift-efs-stunnel"
+DEFAULT_PROVISIONER = "gnuthought.com/efs-stunnel"
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -227,7 +228,7 @@ class ControllerSettings(CommonSettings, AwsSettings):
     provisioner_name: Annotated[str, _matching(rf"{_DNS_NAME}(/[A-Za-z0-9._-]+)?", "is no provisioner")] = (
         _setting(
             "STORAGE_PROVISIONER_NAME",
-            "gnuthought.com/efs-stunnel",
+            DEFAULT_PROVISIONER,
             "Provisioner that StorageClasses name, also written to annotations.",
             accepts="a name such as `example.com/efs`",
         )

@@ -1,0 +1,201 @@
+"""A cluster, as its API tells it, to a report."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
+
+from kube_efs.kube.errors import translated
+from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.errors import InvalidValue, KubeNotFound
+from kube_efs.model.targets import (
+    CONFIG_MAP_KEY,
+    CONFIG_MAP_NAME,
+    ZONES_KEY,
+    TunnelTarget,
+    TunnelTargets,
+    parse_targets,
+)
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volumes import Volume, locate
+from kube_efs.report.values import (
+    ClaimReport,
+    ClusterReport,
+    FileSystemReport,
+    MountTargetReport,
+    NodeReport,
+    VolumeReport,
+)
+from kube_efs.settings import DEFAULT_PROVISIONER
+from kube_efs.tunnels.status import parse_status
+
+STATUS_LABELS: Mapping[str, str] = {"component": "efs-stunnel-status"}
+STATUS_KEY = "tunnels.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """The objects that a report is made from; ``warnings`` has the last one of each claim, by uid."""
+
+    targets: ConfigMap | None = None
+    statuses: tuple[ConfigMap, ...] = ()
+    classes: tuple[StorageClass, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    warnings: Mapping[str, str]
+
+
+async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
+    """The report; ``namespace`` is that of kube-efs. Raises KubeError."""
+    targets, statuses, classes, claims, volumes, warnings = await asyncio.gather(
+        _targets(client, namespace),
+        _statuses(client, namespace),
+        _classes(client),
+        _claims(client),
+        _volumes(client),
+        _warnings(client),
+    )
+    return describe(
+        ClusterState(
+            targets=targets,
+            statuses=statuses,
+            classes=classes,
+            claims=claims,
+            volumes=volumes,
+            warnings=warnings,
+        )
+    )
+
+
+async def _targets(client: AsyncClient, namespace: str) -> ConfigMap | None:
+    try:
+        with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
+            return await client.get(ConfigMap, CONFIG_MAP_NAME, namespace=namespace)
+    except KubeNotFound:
+        return None
+
+
+async def _statuses(client: AsyncClient, namespace: str) -> tuple[ConfigMap, ...]:
+    with translated("the nodes' ConfigMaps"):
+        found = client.list(ConfigMap, namespace=namespace, labels=dict(STATUS_LABELS))
+        return tuple([item async for item in found])
+
+
+async def _classes(client: AsyncClient) -> tuple[StorageClass, ...]:
+    with translated("storage classes"):
+        return tuple([read_storage_class(item.to_dict()) async for item in client.list(StorageClassResource)])
+
+
+async def _claims(client: AsyncClient) -> tuple[Claim, ...]:
+    with translated("claims"):
+        found = client.list(PersistentVolumeClaim, namespace="*")
+        return tuple([read_claim(item.to_dict()) async for item in found])
+
+
+async def _volumes(client: AsyncClient) -> tuple[Volume, ...]:
+    with translated("volumes"):
+        return tuple([read_volume(item.to_dict()) async for item in client.list(PersistentVolume)])
+
+
+async def _warnings(client: AsyncClient) -> Mapping[str, str]:
+    with translated("events"):
+        found = client.list(Event, namespace="*", fields={"involvedObject.kind": "PersistentVolumeClaim"})
+        events = [event async for event in found if event.type == "Warning"]
+    events.sort(key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
+    return {event.involvedObject.uid or "": event.message or "" for event in events}
+
+
+def describe(state: ClusterState) -> ClusterReport:
+    """The report on these objects."""
+    targets, problems = _read_targets(state.targets)
+    ours = tuple(volume for volume in state.volumes if _is_ours(volume, targets))
+    volumes = tuple(volume for volume in ours if volume.storage_class != ROOT_CLASS)
+    provisioners = {DEFAULT_PROVISIONER, *(volume.provisioned_by for volume in ours)}
+    classes = {one.name for one in state.classes if one.provisioner in provisioners}
+    volume_reports = tuple(_describe_volume(volume, targets) for volume in volumes)
+    counts = Counter(report.file_system_id for report in volume_reports)
+    return ClusterReport(
+        file_systems=tuple(
+            _describe_file_system(target, targets, counts[target.file_system_id])
+            for _, target in sorted(targets.targets.items())
+        ),
+        claims=tuple(
+            _describe_claim(claim, state.warnings)
+            for claim in sorted(state.claims, key=lambda one: one.key)
+            if claim.storage_class in classes
+        ),
+        volumes=tuple(sorted(volume_reports, key=lambda report: report.claim)),
+        nodes=tuple(sorted(map(_describe_node, state.statuses), key=lambda report: report.node)),
+        problems=tuple(problems),
+    )
+
+
+def _read_targets(found: ConfigMap | None) -> tuple[TunnelTargets, Iterable[str]]:
+    if found is None:
+        return TunnelTargets(), [f"there is no ConfigMap {CONFIG_MAP_NAME}; has a controller ever run here?"]
+    data = found.data or {}
+    try:
+        targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))
+    except InvalidValue as error:
+        return TunnelTargets(), [str(error)]
+    return targets, [f"{rejection.entry}: {rejection.error}" for rejection in rejections]
+
+
+def _is_ours(volume: Volume, targets: TunnelTargets) -> bool:
+    return volume.nfs is not None and locate(volume, targets.file_system_at) is not None
+
+
+def _describe_file_system(target: TunnelTarget, targets: TunnelTargets, volumes: int) -> FileSystemReport:
+    return FileSystemReport(
+        file_system_id=target.file_system_id,
+        name=target.name or "",
+        port=target.port,
+        mount_targets=tuple(
+            MountTargetReport(
+                subnet_id=subnet, zone=targets.zone_by_subnet.get(subnet) or "", address=address
+            )
+            for subnet, address in sorted(target.address_by_subnet.items())
+        ),
+        volumes=volumes,
+    )
+
+
+def _describe_claim(claim: Claim, warnings: Mapping[str, str]) -> ClaimReport:
+    reason = (claim.rejection or warnings.get(claim.uid, "")) if claim.wants_volume else ""
+    return ClaimReport(
+        namespace=claim.namespace,
+        name=claim.name,
+        phase=str(claim.phase),
+        storage_class=claim.storage_class or "",
+        volume=claim.volume_name,
+        reason=reason,
+    )
+
+
+def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
+    location = locate(volume, targets.file_system_at)
+    return VolumeReport(
+        name=volume.name,
+        phase=str(volume.phase),
+        reclaim_policy=str(volume.reclaim_policy),
+        claim=f"{volume.claim.namespace}/{volume.claim.name}" if volume.claim else "",
+        file_system_id=location.file_system_id if location else "",
+        path=str(location.directory) if location else "",
+        port=volume.port,
+    )
+
+
+def _describe_node(found: ConfigMap) -> NodeReport:
+    name = (found.metadata and found.metadata.name) or ""
+    data = found.data or {}
+    node = data.get("node") or name
+    try:
+        status, time = parse_status(data.get(STATUS_KEY, ""))
+    except InvalidValue as error:
+        return NodeReport(node=node, time="", tunnels=(), problems=(str(error),))
+    return NodeReport(node=node, time=time, tunnels=status.tunnels, problems=status.problems)

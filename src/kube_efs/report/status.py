@@ -1,0 +1,27 @@
+"""What ``kube-efs status`` does."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.report.reading import read_cluster
+from kube_efs.report.tables import render_cluster
+from kube_efs.telemetry.logging import configure
+
+
+async def show_status(kubeconfig: Path | None, namespace: str, *, as_json: bool) -> None:
+    """Write the state of a cluster's EFS storage to standard output.
+
+    Raises InvalidSetting when no cluster is configured, KubeError when it does not answer.
+    """
+    configure("WARNING")
+    async with connect(load_config(kubeconfig)) as client:
+        report = await read_cluster(client, namespace)
+    console = Console()
+    if as_json:
+        console.out(json.dumps(asdict(report), indent=2), highlight=False)
+    else:
+        console.print(render_cluster(report))

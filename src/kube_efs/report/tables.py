@@ -1,0 +1,119 @@
+"""Reports on a terminal."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport, NodeReport, VolumeReport
+from kube_efs.tunnels.status import TunnelState, TunnelStatus
+
+_COLOURS = {
+    "Bound": "green",
+    "Available": "green",
+    "Pending": "yellow",
+    "Released": "yellow",
+    "Lost": "red",
+    "Failed": "red",
+    str(TunnelState.UP): "green",
+    str(TunnelState.STARTING): "yellow",
+    str(TunnelState.DOWN): "red",
+    str(TunnelState.REJECTED): "red",
+    str(TunnelState.NO_MOUNT_TARGET): "red",
+}
+
+
+def coloured(word: str) -> Text:
+    """A phase or state in its colour: green is well, yellow may become so, red is not."""
+    return Text(word, style=_COLOURS.get(word, ""))
+
+
+def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """A table; cells are plain text or coloured words."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        # Text from a cluster must not be read as rich's markup.
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def render_cluster(report: ClusterReport) -> RenderableType:
+    """All tables of a report."""
+    parts: list[RenderableType] = [
+        _file_systems(report.file_systems),
+        claims_table(report.claims),
+        volumes_table(report.volumes),
+        tunnels_table(report.nodes),
+    ]
+    problems = [
+        *report.problems,
+        *(f"{node.node}: {text}" for node in report.nodes for text in node.problems),
+    ]
+    return Group(*parts, *(Text(f"! {problem}", style="red") for problem in problems))
+
+
+def _file_systems(found: Iterable[FileSystemReport]) -> Table:
+    rows = [
+        (
+            one.file_system_id,
+            one.name,
+            str(one.port),
+            "\n".join(
+                f"{target.address} ({target.zone or target.subnet_id})" for target in one.mount_targets
+            ),
+            str(one.volumes),
+        )
+        for one in found
+    ]
+    return table_of("File systems", ["id", "name", "port", "mount targets", "volumes"], rows)
+
+
+def claims_table(found: Iterable[ClaimReport]) -> Table:
+    """Claims, with the reason of those that have no volume."""
+    rows = [
+        (f"{one.namespace}/{one.name}", coloured(one.phase), one.storage_class, one.volume or one.reason)
+        for one in found
+    ]
+    return table_of("Claims", ["claim", "phase", "class", "volume, or why there is none"], rows)
+
+
+def volumes_table(found: Iterable[VolumeReport]) -> Table:
+    """Volumes, and where their data lies."""
+    rows = [
+        (
+            one.name,
+            coloured(one.phase),
+            one.reclaim_policy,
+            one.claim,
+            f"{one.file_system_id}:{one.path}",
+            "" if one.port is None else f"127.0.0.1:{one.port}",
+        )
+        for one in found
+    ]
+    return table_of("Volumes", ["volume", "phase", "policy", "claim", "data", "through"], rows)
+
+
+def tunnels_table(nodes: Iterable[NodeReport]) -> Table:
+    """The tunnels of every node, and why those that are not up are not."""
+    rows = [_tunnel(node, tunnel) for node in nodes for tunnel in node.tunnels]
+    columns = ["node", "file system", "port", "state", "mount target", "TLS", "connections", "reason"]
+    return table_of("Tunnels", columns, rows)
+
+
+def _tunnel(node: NodeReport, tunnel: TunnelStatus) -> tuple[str | Text, ...]:
+    place = f" ({tunnel.zone or tunnel.subnet_id})" if tunnel.zone or tunnel.subnet_id else ""
+    notes = ["failed over"] if tunnel.failed_over else []
+    notes += ["closes with its last connection"] if tunnel.leaving else []
+    return (
+        node.node,
+        tunnel.file_system_id,
+        str(tunnel.port),
+        coloured(str(tunnel.state)),
+        f"{tunnel.address}{place}" if tunnel.address else "",
+        f"{tunnel.tls_version} {tunnel.cipher}".strip(),
+        str(tunnel.connections),
+        "; ".join([*notes, *filter(None, [tunnel.reason])]),
+    )

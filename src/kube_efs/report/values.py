@@ -1,0 +1,71 @@
+"""A cluster's EFS storage at one moment."""
+
+from dataclasses import dataclass
+
+from kube_efs.tunnels.status import TunnelStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountTargetReport:
+    """An address of a file system; ``zone`` is empty when it is not known."""
+
+    subnet_id: str
+    zone: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystemReport:
+    """A file system as the nodes are told about it; ``volumes`` counts those in it, the root's left out."""
+
+    file_system_id: str
+    name: str
+    port: int
+    mount_targets: tuple[MountTargetReport, ...]
+    volumes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimReport:
+    """A claim of a class of kube-efs; ``reason`` says why it has no volume, empty when nothing is known."""
+
+    namespace: str
+    name: str
+    phase: str
+    storage_class: str
+    volume: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeReport:
+    """A volume of kube-efs; ``claim`` is ``namespace/name``, ``port`` that of its mount option."""
+
+    name: str
+    phase: str
+    reclaim_policy: str
+    claim: str
+    file_system_id: str
+    path: str
+    port: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What a node's agent last said, and when (as it wrote it)."""
+
+    node: str
+    time: str
+    tunnels: tuple[TunnelStatus, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReport:
+    """Everything; ``problems`` are those of the tunnel targets themselves."""
+
+    file_systems: tuple[FileSystemReport, ...] = ()
+    claims: tuple[ClaimReport, ...] = ()
+    volumes: tuple[VolumeReport, ...] = ()
+    nodes: tuple[NodeReport, ...] = ()
+    problems: tuple[str, ...] = ()

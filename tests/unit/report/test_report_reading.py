@@ -1,0 +1,156 @@
+"""What a report says about the objects of a cluster."""
+
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
+
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.ids import ClaimUid
+from kube_efs.model.volumes import ClaimReference, NfsSource, Volume, VolumePhase
+from kube_efs.report.reading import ClusterState, describe
+from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus, render_status
+
+_TARGETS = """
+efs_stunnel_targets:
+  fs-b:
+    stunnel_port: 20491
+    mount_target_ip_by_subnet: {subnet-2: 10.0.1.4}
+  fs-a:
+    name: shared
+    stunnel_port: 20490
+    mount_target_ip_by_subnet: {subnet-2: 10.0.1.9, subnet-1: 10.0.0.9}
+"""
+_CLASS = StorageClass(name="efs-stunnel", provisioner="gnuthought.com/efs-stunnel")
+
+
+def _config_map(name: str, **data: str) -> ConfigMap:
+    return ConfigMap(metadata=ObjectMeta(name=name), data=data)
+
+
+def _targets() -> ConfigMap:
+    return _config_map("efs-stunnel", **{"efs-stunnel.yaml": _TARGETS, "zones.yaml": "subnet-1: us-east-1a"})
+
+
+def _claim(name: str, **fields: object) -> Claim:
+    values = {
+        "namespace": "web",
+        "name": name,
+        "uid": ClaimUid(name),
+        "storage_class": "efs-stunnel",
+        **fields,
+    }
+    return Claim(**values)  # type: ignore[arg-type]  # the table's rows are right by construction
+
+
+def _volume(name: str, **fields: object) -> Volume:
+    values = {
+        "name": name,
+        "phase": VolumePhase.BOUND,
+        "reclaim_policy": ReclaimPolicy.DELETE,
+        "storage_class": "efs-stunnel",
+        "file_system_id": "fs-a",
+        "claim": ClaimReference(namespace="web", name=name),
+        "nfs": NfsSource(server="127.0.0.1", path=f"/web/{name}"),
+        "mount_options": ("port=20490",),
+        **fields,
+    }
+    return Volume(**values)  # type: ignore[arg-type]  # the table's rows are right by construction
+
+
+def test_file_systems_have_their_mount_targets_zones_and_volumes() -> None:
+    state = ClusterState(
+        targets=_targets(),
+        volumes=(_volume("one"), _volume("two"), _volume("root", storage_class="efs-stunnel-system")),
+        warnings={},
+    )
+    shared, other = describe(state).file_systems
+    assert (shared.file_system_id, shared.name, shared.port, shared.volumes) == ("fs-a", "shared", 20490, 2)
+    assert [(target.zone, target.address) for target in shared.mount_targets] == [
+        ("us-east-1a", "10.0.0.9"),
+        ("", "10.0.1.9"),
+    ]
+    assert (other.file_system_id, other.volumes) == ("fs-b", 0)
+
+
+def test_volumes_tell_where_their_data_lies_and_roots_are_left_out() -> None:
+    volumes = (
+        _volume("ours"),
+        _volume("root", storage_class="efs-stunnel-system"),
+        _volume("foreign", file_system_id=None, nfs=NfsSource(server="nas.example.com", path="/x")),
+        _volume("disk", file_system_id=None, nfs=None),
+    )
+    (report,) = describe(ClusterState(targets=_targets(), volumes=volumes, warnings={})).volumes
+    assert (report.name, report.claim, report.file_system_id, report.path, report.port) == (
+        "ours",
+        "web/ours",
+        "fs-a",
+        "/web/ours",
+        20490,
+    )
+
+
+def test_a_pending_claim_has_its_refusal_or_its_last_warning_as_reason() -> None:
+    claims = (
+        _claim("refused", rejection="volume_name is missing"),
+        _claim("waiting"),
+        _claim("new"),
+        _claim("served", phase=ClaimPhase.BOUND, volume_name="pv", rejection="once refused"),
+        _claim("other", storage_class="gp3"),
+    )
+    state = ClusterState(
+        targets=_targets(),
+        classes=(_CLASS, StorageClass(name="gp3", provisioner="ebs.csi.aws.com")),
+        claims=claims,
+        warnings={"waiting": "fs-z is not known (yet)", "served": "an old one"},
+    )
+    assert [
+        (report.name, report.phase, report.volume, report.reason) for report in describe(state).claims
+    ] == [
+        ("new", "Pending", "", ""),
+        ("refused", "Pending", "", "volume_name is missing"),
+        ("served", "Bound", "pv", ""),
+        ("waiting", "Pending", "", "fs-z is not known (yet)"),
+    ]
+
+
+def test_claims_of_a_renamed_provisioner_are_found_by_its_volumes() -> None:
+    state = ClusterState(
+        targets=_targets(),
+        classes=(StorageClass(name="fast", provisioner="example.com/efs"),),
+        claims=(_claim("one", storage_class="fast"),),
+        volumes=(_volume("root", storage_class="efs-stunnel-system", provisioned_by="example.com/efs"),),
+        warnings={},
+    )
+    assert [report.name for report in describe(state).claims] == ["one"]
+
+
+def test_each_node_tells_its_tunnels_and_a_bad_document_is_only_a_problem_of_its_node() -> None:
+    tunnel = TunnelStatus(file_system_id="fs-a", port=20490, state=TunnelState.UP, address="10.0.0.9")
+    status = render_status(TunnelsStatus(tunnels=(tunnel,), problems=("fs-x: no port",)), time="12:00")
+    statuses = (
+        _config_map("status-b", **{"node": "node-b", "tunnels.json": "{"}),
+        _config_map("status-a", **{"node": "node-a", "tunnels.json": status}),
+    )
+    good, bad = describe(ClusterState(targets=_targets(), statuses=statuses, warnings={})).nodes
+    assert (good.node, good.time, good.tunnels, good.problems) == (
+        "node-a",
+        "12:00",
+        (tunnel,),
+        ("fs-x: no port",),
+    )
+    assert bad.node == "node-b"
+    assert "tunnels.json" in bad.problems[0]
+
+
+def test_a_cluster_without_kube_efs_says_so() -> None:
+    report = describe(ClusterState(warnings={}))
+    assert report.file_systems == ()
+    assert "there is no ConfigMap efs-stunnel" in report.problems[0]
+
+
+def test_bad_entries_are_problems_and_the_others_are_shown() -> None:
+    text = "efs_stunnel_targets: {fs-a: {stunnel_port: 20490}, '../x': {stunnel_port: 1}}"
+    report = describe(
+        ClusterState(targets=_config_map("efs-stunnel", **{"efs-stunnel.yaml": text}), warnings={})
+    )
+    assert [one.file_system_id for one in report.file_systems] == ["fs-a"]
+    assert report.problems[0].startswith("../x: ")

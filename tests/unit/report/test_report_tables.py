@@ -1,0 +1,61 @@
+"""Reports as a person sees them."""
+
+from rich.console import Console
+
+from kube_efs.report.tables import render_cluster
+from kube_efs.report.values import ClaimReport, ClusterReport, NodeReport
+from kube_efs.tunnels.status import TunnelState, TunnelStatus
+
+
+def _shown(report: ClusterReport) -> str:
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(render_cluster(report))
+    return captured.get()
+
+
+def test_a_pending_claim_shows_its_reason_in_place_of_a_volume() -> None:
+    claim = ClaimReport(
+        namespace="web",
+        name="data",
+        phase="Pending",
+        storage_class="efs",
+        volume="",
+        reason="volume_name: is missing",
+    )
+    shown = _shown(ClusterReport(claims=(claim,)))
+    row = next(line for line in shown.splitlines() if "web/data" in line)
+    assert "volume_name: is missing" in row
+
+
+def test_a_tunnel_that_failed_over_says_so_and_where_to() -> None:
+    tunnel = TunnelStatus(
+        file_system_id="fs-a",
+        port=20490,
+        state=TunnelState.UP,
+        address="10.0.1.9",
+        zone="us-east-1b",
+        failed_over=True,
+        tls_version="TLSv1.3",
+        cipher="TLS_AES_256_GCM_SHA384",
+    )
+    node = NodeReport(node="node-a", time="", tunnels=(tunnel,), problems=("fs-x: no port",))
+    shown = _shown(ClusterReport(nodes=(node,)))
+    row = next(line for line in shown.splitlines() if "20490" in line)
+    for part in ("node-a", "up", "10.0.1.9 (us-east-1b)", "TLSv1.3 TLS_AES_256_GCM_SHA384", "failed over"):
+        assert part in row
+    assert "! node-a: fs-x: no port" in shown
+
+
+def test_text_from_the_cluster_is_not_markup() -> None:
+    claim = ClaimReport(
+        namespace="web",
+        name="data",
+        phase="Pending",
+        storage_class="[red]efs[/]",
+        volume="",
+        reason="[/nonsense]",
+    )
+    shown = _shown(ClusterReport(claims=(claim,)))
+    assert "[red]efs[/]" in shown
+    assert "[/nonsense]" in shown
