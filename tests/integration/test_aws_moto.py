@@ -311,7 +311,7 @@ async def test_an_entry_that_makes_no_sense_does_not_hide_the_others(proxy: tupl
 
     assert [system.file_system_id for system in listed] == ["fs-1"]
     assert [(entry["event"], entry["log_level"]) for entry in logs] == [
-        ("aws_entry_not_understood", "warning")
+        ("aws-entry-not-understood", "warning")
     ]
     assert "'sublimating' is an unknown state" in logs[0]["problem"]
 

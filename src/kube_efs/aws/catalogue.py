@@ -130,7 +130,7 @@ class Catalogue:
 
     @property
     def last_error(self) -> KubeEfsError | None:
-        """What went wrong in the last poll, its last error; None when nothing did."""
+        """An error of the last poll; None when every call of it succeeded."""
         return self._last_error
 
     def health(self) -> Health:
@@ -183,7 +183,7 @@ class Catalogue:
             listed = await self._source.file_systems()
         except KubeEfsError as error:
             self._metrics.discovery_failures.labels("file_systems").inc()
-            log.warning("file_systems_not_listed", error=str(error))
+            log.warning("file-systems-not-listed", error=str(error))
             self._last_error = error
             return
         self._listed_at = self._clock()
@@ -200,7 +200,7 @@ class Catalogue:
             return None
         except KubeEfsError as error:
             self._metrics.discovery_failures.labels("mount_targets").inc()
-            log.warning("mount_targets_not_listed", file_system=system.file_system_id, error=str(error))
+            log.warning("mount-targets-not-listed", file_system=system.file_system_id, error=str(error))
             return error
 
     def _publish(self, discovery: Discovery) -> None:
@@ -209,7 +209,7 @@ class Catalogue:
         change = compare(before, discovery)
         if change:
             log.info(
-                "file_systems_changed", added=change.added, changed=change.changed, removed=change.removed
+                "file-systems-changed", added=change.added, changed=change.changed, removed=change.removed
             )
         if change or (before.complete, before.unclear) != (discovery.complete, discovery.unclear):
             self._version += 1

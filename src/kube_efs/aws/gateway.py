@@ -147,5 +147,5 @@ def _understood(
         try:
             values.append(parse(entry))
         except InvalidValue as error:
-            log.warning("aws_entry_not_understood", entry=dict(entry), problem=str(error))
+            log.warning("aws-entry-not-understood", entry=dict(entry), problem=str(error))
     return tuple(values)

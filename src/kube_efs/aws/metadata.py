@@ -18,7 +18,6 @@ from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsUnavailab
 from kube_efs.model.ids import Region, SubnetId, ZoneName, parse_region, parse_subnet_id, parse_zone_name
 
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
-IPV6_ENDPOINT: Final = "http://[fd00:ec2::254]"
 
 _TOKEN_LIFETIME_SECONDS: Final = 21600
 # Renewed a little early, so that no request leaves with a token that ends on the way.
@@ -39,7 +38,7 @@ class InstanceIdentity:
 
 
 class InstanceMetadata:
-    """The instance metadata service while its context is open.
+    """The instance metadata service while its context is open; over IPv6 it is at ``http://[fd00:ec2::254]``.
 
     Every method may raise AwsError (AwsNotFound when there is no such entry) and, when an answer makes no
     sense, InvalidValue. From a pod with a network of its own the service answers only if the instance

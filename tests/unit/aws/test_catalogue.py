@@ -125,7 +125,7 @@ async def test_one_failing_mount_target_call_keeps_the_last_known_and_updates_th
     assert addresses(discovery) == {FS1: ["10.0.0.1"], FS2: ["10.0.0.9"]}
     assert discovery.unclear == frozenset()
     assert catalogue.last_error is efs.target_errors[FS1]
-    (entry,) = [entry for entry in logs if entry["event"] == "mount_targets_not_listed"]
+    (entry,) = [entry for entry in logs if entry["event"] == "mount-targets-not-listed"]
     assert (entry["file_system"], entry["log_level"]) == (FS1, "warning")
     assert "ThrottlingException" in entry["error"]
 
@@ -272,7 +272,7 @@ async def test_what_changed_is_logged() -> None:
 
     assert logs == [
         {
-            "event": "file_systems_changed",
+            "event": "file-systems-changed",
             "log_level": "info",
             "added": (FS3,),
             "changed": (FS2,),

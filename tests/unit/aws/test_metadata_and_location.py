@@ -130,7 +130,8 @@ async def test_an_entry_that_is_not_there_is_not_found(imds: tuple[FakeImds, str
 
 async def test_interfaces_that_are_detached_or_odd_are_left_out(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
-    fake.entries[f"{MACS}/"] = "../../secrets/\n02:00:00:00:00:09/\n02:00:00:00:00:02/"
+    fake.entries["meta-data/network/elsewhere/subnet-id"] = "subnet-0c"
+    fake.entries[f"{MACS}/"] = "../../elsewhere/\n02:00:00:00:00:09/\n02:00:00:00:00:02/"
     async with InstanceMetadata(url) as metadata:
         assert await metadata.subnets() == ("subnet-0b",)
 

@@ -34,7 +34,7 @@ def test_a_line_is_one_json_object_with_time_level_logger_event_and_fields() -> 
     stream = io.StringIO()
     configure("INFO", stream=stream)
 
-    structlog.get_logger().info("volume_created", claim="default/example", file_systems=("fs-1", "fs-2"))
+    structlog.get_logger().info("volume-created", claim="default/example", file_systems=("fs-1", "fs-2"))
 
     (line,) = lines_of(stream)
     assert list(line)[:4] == ["timestamp", "level", "logger", "event"]
@@ -42,7 +42,7 @@ def test_a_line_is_one_json_object_with_time_level_logger_event_and_fields() -> 
     assert line == {
         "level": "info",
         "logger": __name__,
-        "event": "volume_created",
+        "event": "volume-created",
         "claim": "default/example",
         "file_systems": ["fs-1", "fs-2"],
     }
