@@ -18,9 +18,9 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config import check_service, render_configuration
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.loading import Judge, Loaded, Outcome, Unbindable, Unloadable
-from kube_efs.tunnels.log import ConnectionLog, LogFollower, LogLine
+from kube_efs.tunnels.log import ConnectionLog, LogFollower
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.ports import find_taken, listening_ports
+from kube_efs.tunnels.ports import find_taken, listening_ports, port_taken
 from kube_efs.tunnels.services import TunnelService
 from kube_efs.tunnels.stunnel import StunnelProcess, find_stunnel
 
@@ -86,6 +86,7 @@ class StunnelKeeper:
         self._connections = connections
         self._on_change = on_change
         self._log = LogFollower(options.log_path, size_bytes=options.log_size_bytes)
+        self._judge: Judge | None = None
         self._process: StunnelProcess | None = None
         self._wanted: Mapping[str, TunnelService] | None = None
         self._written = ""
@@ -102,11 +103,14 @@ class StunnelKeeper:
             self._wanted = wanted
             self._wake.set()
 
-    def read_log(self) -> tuple[LogLine, ...]:
-        """Take in what stunnel has logged, and give it."""
+    def read_log(self) -> None:
+        """Take in what stunnel has logged since the last time."""
         lines = self._log.read()
         self._connections.feed(lines)
-        return lines
+        if self._judge:
+            self._judge.read(lines)
+        else:  # cutting may lose a line, which must not be the one a judge waits for
+            self._log.cut()
 
     async def run(self) -> None:
         """Take over a stunnel that is there and keep it as wanted; leaves it running when cancelled."""
@@ -192,7 +196,9 @@ class StunnelKeeper:
             process = self._reload_or_start()
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
-        outcome = await self._await_outcome(process, Judge(text, names))
+        self._judge = Judge(text, names)
+        outcome = await self._await_outcome(process, self._judge)
+        self._judge = None
         if isinstance(outcome, Loaded):
             self._loaded = _Configuration(text, names)
         elif isinstance(outcome, Unbindable):
@@ -214,10 +220,9 @@ class StunnelKeeper:
             async with asyncio.timeout(_LOAD_SECONDS):
                 while True:
                     ended = process.ended.is_set()
-                    if outcome := judge.read(self.read_log()):
-                        return outcome
-                    if ended:
-                        return judge.ended()
+                    self.read_log()
+                    if judge.outcome or ended:
+                        return judge.outcome or judge.ended()
                     await asyncio.sleep(_LOG_POLL_SECONDS)
         return Unloadable(reason=f"stunnel did not confirm it within {_LOAD_SECONDS:g} s")
 
@@ -226,8 +231,7 @@ class StunnelKeeper:
         by_name = {service.name: service for service in services}
         if isinstance(outcome, Unbindable) and outcome.culprit in by_name:
             port = by_name[outcome.culprit].port
-            taken = await asyncio.to_thread(find_taken, (port,))
-            return {outcome.culprit: taken.get(port) or PortTaken("could not be had", value=port)}
+            return {outcome.culprit: await asyncio.to_thread(port_taken, port)}
         reason = outcome.reason if isinstance(outcome, Unloadable) else str(outcome)
         culprit = outcome.culprit if isinstance(outcome, Unloadable) else None
         error = ConfigurationRejected(f"stunnel does not accept its configuration ({reason})")

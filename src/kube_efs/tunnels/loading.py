@@ -41,31 +41,36 @@ Outcome = Loaded | Unloadable | Unbindable
 
 @dataclass(slots=True)
 class Judge:
-    """Reads the log of one start or reload until the outcome is clear.
+    """Reads the log of one start or reload; ``outcome`` is None until it is clear.
 
     ``configuration`` is the text that was written, ``sections`` the services in it.
     """
 
     configuration: str
     sections: Collection[str]
+    outcome: Outcome | None = None
     _bound: set[str] = field(default_factory=set)
     _errors: list[str] = field(default_factory=list)
 
-    def read(self, lines: Iterable[LogLine]) -> Outcome | None:
-        """The outcome as soon as the lines so far show it, else None."""
+    def read(self, lines: Iterable[LogLine]) -> None:
+        """Take in further lines; what comes after the outcome is of no interest."""
         for line in lines:
-            if line.text.startswith(_READING):
-                self._bound.clear()
-                self._errors.clear()
-            elif found := _BOUND.match(line.text):
-                self._bound.add(found["service"])
-            elif found := _NOT_BOUND.match(line.text):
-                return Unbindable(culprit=found["service"])
-            elif line.text == _FAILED:
-                return self._unloadable()
-            elif line.level <= _ERROR and line.thread == "ui":
-                self._errors.append(line.text)
-        return Loaded() if self._bound >= set(self.sections) else None
+            if self.outcome is None:
+                self._read(line)
+
+    def _read(self, line: LogLine) -> None:
+        if line.text.startswith(_READING):
+            self._bound.clear()
+            self._errors.clear()
+        elif found := _BOUND.match(line.text):
+            self._bound.add(found["service"])
+            self.outcome = Loaded() if self._bound >= set(self.sections) else None
+        elif found := _NOT_BOUND.match(line.text):
+            self.outcome = Unbindable(culprit=found["service"])
+        elif line.text == _FAILED:
+            self.outcome = self._unloadable()
+        elif line.level <= _ERROR and line.thread == "ui":
+            self._errors.append(line.text)
 
     def ended(self) -> Unloadable:
         """The outcome when stunnel has ended without one."""

@@ -46,7 +46,7 @@ class LogFollower:
     """Reads what is new in a log that is appended to, and cuts it when it has grown.
 
     stunnel holds the file open as its standard error and cannot be told to open another one. So the
-    file is copied and emptied; a line that is written between the two is lost.
+    file is copied and emptied; a line that is written meanwhile is lost.
     """
 
     def __init__(self, path: Path, *, size_bytes: int) -> None:
@@ -67,8 +67,6 @@ class LogFollower:
             found = file.read()
         self._offset += len(found)
         *lines, self._rest = (self._rest + found).split(b"\n")
-        if self._offset > self._size_bytes:
-            self._rotate()
         parsed = (parse_line(line.decode("utf-8", "replace")) for line in lines)
         return tuple(line for line in parsed if line is not None)
 
@@ -78,7 +76,10 @@ class LogFollower:
         except FileNotFoundError:
             return 0
 
-    def _rotate(self) -> None:
+    def cut(self) -> None:
+        """Move what has been read aside when there is much of it."""
+        if self._offset <= self._size_bytes:
+            return
         shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
         os.truncate(self._path, 0)
         self._offset, self._rest = 0, b""

@@ -62,7 +62,7 @@ def listening_ports(pid: int) -> frozenset[int]:
 
 def find_taken(ports: Collection[int]) -> Mapping[int, PortTaken]:
     """Those of the ports that cannot be listened on at 127.0.0.1, each with who has it."""
-    return {port: _taken(port) for port in ports if not _can_listen(port)}
+    return {port: port_taken(port) for port in ports if not _can_listen(port)}
 
 
 def _can_listen(port: int) -> bool:
@@ -76,7 +76,8 @@ def _can_listen(port: int) -> bool:
         return True
 
 
-def _taken(port: int) -> PortTaken:
+def port_taken(port: int) -> PortTaken:
+    """The error for a port that another program has; it names that program if the kernel shows it to us."""
     holder = _holder(port)
     return PortTaken(
         f"is taken by {holder}" if holder else "is taken by another program",

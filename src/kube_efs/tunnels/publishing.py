@@ -1,0 +1,82 @@
+"""The state of a node's tunnels in the Kubernetes API, for ``kube-efs status``: a ConfigMap a node."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import ConfigMap
+
+from kube_efs.kube.building import build_config_map
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import KubeError
+from kube_efs.tunnels.status import TunnelsStatus, render_status
+
+log = structlog.get_logger()
+
+STATUS_LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-stunnel-status"})
+STATUS_KEY = "tunnels.json"
+NODE_KEY = "node"
+
+# A node that has said nothing for longer than this is down, or cut off from the API server.
+_REFRESH_SECONDS = 60.0
+_REMOVE_SECONDS = 1.0
+
+
+async def publish_status(
+    client: AsyncClient,
+    look: Callable[[], TunnelsStatus],
+    *,
+    namespace: str,
+    node: str,
+    interval_seconds: float,
+) -> None:
+    """Write the status whenever it has changed, and now and then, until cancelled; then remove it."""
+    name = f"efs-stunnel-status-{node}"
+    written: TunnelsStatus | None = None
+    next_refresh = 0.0
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            status = look()
+            if _lasting(status) != written or loop.time() >= next_refresh:
+                if await _write(client, namespace, name, node, status):
+                    written, next_refresh = _lasting(status), loop.time() + _REFRESH_SECONDS
+            await asyncio.sleep(interval_seconds)
+    finally:
+        await _remove(client, namespace, name)
+
+
+def _lasting(status: TunnelsStatus) -> TunnelsStatus:
+    """The status without what differs at every look."""
+    return replace(status, tunnels=tuple(replace(tunnel, probe_seconds=None) for tunnel in status.tunnels))
+
+
+async def _write(client: AsyncClient, namespace: str, name: str, node: str, status: TunnelsStatus) -> bool:
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    body = build_config_map(
+        namespace=namespace,
+        name=name,
+        labels=STATUS_LABELS,
+        data={NODE_KEY: node, STATUS_KEY: render_status(status, time=time)},
+    )
+    try:
+        with translated(f"ConfigMap {name}"):
+            await client.apply(body, force=True)
+    except KubeError as error:
+        log.warning("status-not-published", node=node, reason=str(error))
+        return False
+    return True
+
+
+async def _remove(client: AsyncClient, namespace: str, name: str) -> None:
+    """Nobody is to take an agent that has ended for one that is well."""
+    try:
+        async with asyncio.timeout(_REMOVE_SECONDS):
+            with translated(f"ConfigMap {name}"):
+                await client.delete(ConfigMap, name, namespace=namespace)
+    except (KubeError, TimeoutError) as error:
+        log.info("status-not-removed", config_map=name, reason=str(error))

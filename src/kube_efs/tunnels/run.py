@@ -1,0 +1,109 @@
+"""The process ``kube-efs tunnel``: the agent, fed from the Kubernetes API and watched over HTTP."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import ConfigMap
+
+from kube_efs.aws.location import resolve_location
+from kube_efs.aws.metadata import InstanceMetadata
+from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
+from kube_efs.settings import TunnelSettings
+from kube_efs.telemetry.health import HealthServer
+from kube_efs.telemetry.metrics import TunnelMetrics, new_registry
+from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.publishing import publish_status
+from kube_efs.tunnels.services import NodeLocation
+
+log = structlog.get_logger()
+
+
+async def run_tunnel(settings: TunnelSettings) -> None:
+    """Run until SIGTERM or SIGINT; raises InvalidSetting and StunnelMissing at the start."""
+    config = load_config(settings.kubeconfig)
+    registry = new_registry()
+    agent = TunnelAgent(await _options(settings), TunnelMetrics(registry))
+    health = HealthServer(
+        settings.health_host,
+        settings.health_port,
+        registry,
+        liveness=agent.liveness,
+        readiness=agent.readiness,
+        pages={"/tunnels": lambda: asdict(agent.status())},
+    )
+    async with connect(config) as client, health:
+        log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
+        publishing = publish_status(
+            client,
+            agent.status,
+            namespace=settings.namespace,
+            node=settings.node_name,
+            interval_seconds=min(1.0, settings.probe_interval_seconds),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            work = [
+                tasks.create_task(agent.run(_documents(client, settings.namespace))),
+                tasks.create_task(publishing),
+            ]
+            await _told_to_stop()
+            for task in work:
+                task.cancel()
+    log.info("tunnel-agent-stopped", node=settings.node_name)
+
+
+async def _told_to_stop() -> None:
+    """Return at the first signal that ends a process."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    try:
+        await told.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _options(settings: TunnelSettings) -> TunnelOptions:
+    async with InstanceMetadata(settings.metadata_endpoint) as metadata:
+        place = await resolve_location(
+            metadata, region=settings.region, zone=settings.zone, subnets=settings.subnets
+        )
+    return TunnelOptions(
+        region=place.region,
+        dns_suffix=settings.dns_suffix,
+        location=NodeLocation(subnets=frozenset(place.subnets), zone=place.zone),
+        stunnel_path=settings.stunnel_path,
+        conf_path=settings.stunnel_conf_path,
+        ca_file=settings.ca_file,
+        probe_interval_seconds=settings.probe_interval_seconds,
+        connect_timeout_seconds=settings.connect_timeout_seconds,
+    )
+
+
+async def _documents(client: AsyncClient, namespace: str) -> AsyncGenerator[TargetDocuments, None]:
+    """The ConfigMap's documents as they come; a ConfigMap that is gone changes nothing on the nodes."""
+    fields = {"metadata.name": CONFIG_MAP_NAME}
+    async for change in follow(client, ConfigMap, namespace=namespace, fields=fields):
+        found = _latest(change)
+        if found is None:
+            log.warning("targets-missing", config_map=CONFIG_MAP_NAME, namespace=namespace)
+            continue
+        data = found.data or {}
+        yield TargetDocuments(targets=data.get(CONFIG_MAP_KEY, ""), zones=data.get(ZONES_KEY, ""))
+
+
+def _latest(change: Change[ConfigMap]) -> ConfigMap | None:
+    match change:
+        case Listed(objects):
+            return objects[0] if objects else None
+        case Applied(found):
+            return found
+        case Deleted():
+            return None

@@ -1,0 +1,133 @@
+"""A stand-in for an EFS mount target: TLS with a certificate of our own, and NFS's NULL call behind it."""
+
+import asyncio
+import datetime
+import itertools
+import os
+import ssl
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_hosts = itertools.count(1)
+
+
+def free_address() -> str:
+    """A loopback address that no other test of this run uses."""
+    number = next(_hosts)
+    return f"127.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250 + 1}.{number}"
+
+
+class Authority:
+    """A certificate authority that lives for one test."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.file = folder / f"{name}.pem"
+        certificate = self._sign(self._subject, self._key.public_key(), authority=True)
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def server_context(self, host: str) -> ssl.SSLContext:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+        certificate = self._sign(subject, key.public_key(), host=host)
+        pem = self._folder / f"{self.file.stem}-{host}.pem"
+        pem.write_bytes(
+            certificate.public_bytes(serialization.Encoding.PEM)
+            + key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        return context
+
+    def _sign(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        authority: bool = False,
+        host: str | None = None,
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        )
+        if host:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+@dataclass(slots=True)
+class Backend:
+    """One mount target, at an address of its own on port 2049."""
+
+    authority: Authority
+    host: str
+    address: str = field(default_factory=free_address)
+    bytes_received: int = 0
+    connections: int = 0
+    _server: asyncio.Server | None = None
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    async def __aenter__(self) -> Self:
+        context = self.authority.server_context(self.host)
+        self._server = await asyncio.start_server(
+            self._serve, self.address, 2049, ssl=context, reuse_address=True
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Accept nothing more and drop every connection."""
+        if self._server is not None:
+            self._server.close()
+            for writer in tuple(self._writers):
+                writer.transport.abort()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        self.connections += 1
+        try:
+            while True:
+                call = await read_record(reader)
+                self.bytes_received += len(call)
+                writer.write(null_reply(call[:4]))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+
+async def read_record(reader: asyncio.StreamReader) -> bytes:
+    (mark,) = struct.unpack(">I", await reader.readexactly(4))
+    return await reader.readexactly(mark & 0x7FFF_FFFF)
+
+
+def null_reply(xid: bytes) -> bytes:
+    reply = xid + struct.pack(">5I", 1, 0, 0, 0, 0)
+    return struct.pack(">I", 0x8000_0000 | len(reply)) + reply

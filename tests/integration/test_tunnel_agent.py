@@ -1,0 +1,613 @@
+"""The tunnel agent with a real stunnel, real TLS, and mount targets on loopback addresses."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.integration.nfs_backend import Authority, Backend, free_address, read_record
+
+from kube_efs.model.errors import InvalidSetting, StunnelMissing
+from kube_efs.model.ids import Region, SubnetId
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.probe import null_call
+from kube_efs.tunnels.services import NodeLocation
+from kube_efs.tunnels.status import TunnelState, TunnelStatus
+
+pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
+
+NEAR, FAR = "subnet-a", "subnet-b"
+DEADLINE_SECONDS = 15.0
+
+
+def host_of(file_system: str) -> str:
+    return f"{file_system}.efs.us-east-1.amazonaws.com"
+
+
+def free_port() -> int:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return int(chosen.getsockname()[1])
+
+
+def target(file_system: str, port: int, **address_by_subnet: str) -> dict[str, object]:
+    subnets = {f"subnet-{name}": address for name, address in address_by_subnet.items()}
+    return {file_system: {"stunnel_port": port, "mount_target_ip_by_subnet": subnets}}
+
+
+def document(*targets: dict[str, object]) -> TargetDocuments:
+    entries = {key: entry for one in targets for key, entry in one.items()}
+    return TargetDocuments(targets=json.dumps({"efs_stunnel_targets": entries}))
+
+
+async def eventually(condition: Callable[[], object], what: str) -> None:
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not condition():  # noqa: ASYNC110 - other processes tell no event
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.fail(f"not within {DEADLINE_SECONDS:g} s: {what}")
+
+
+@dataclass(slots=True)
+class Node:
+    """An agent that runs in this process, and what a test does with it."""
+
+    agent: TunnelAgent
+    options: TunnelOptions
+    registry: CollectorRegistry
+    queue: asyncio.Queue[TargetDocuments] = field(default_factory=asyncio.Queue)
+
+    async def documents(self) -> AsyncIterator[TargetDocuments]:
+        while True:
+            yield await self.queue.get()
+
+    def push(self, *targets: dict[str, object]) -> None:
+        self.queue.put_nowait(document(*targets))
+
+    def tunnel(self, file_system: str) -> TunnelStatus:
+        return next(one for one in self.agent.status().tunnels if one.file_system_id == file_system)
+
+    def has(self, file_system: str, state: TunnelState, **expected: object) -> bool:
+        found = [one for one in self.agent.status().tunnels if one.file_system_id == file_system]
+        return any(
+            one.state == state and all(getattr(one, name) == value for name, value in expected.items())
+            for one in found
+        )
+
+    async def until(self, file_system: str, state: TunnelState, **expected: object) -> None:
+        await eventually(
+            lambda: self.has(file_system, state, **expected), f"{file_system} {state} {expected}"
+        )
+
+    @property
+    def pid(self) -> int:
+        pid = self.agent.status().stunnel_pid
+        assert pid is not None
+        return pid
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "ca")
+
+
+@pytest.fixture
+def options(tmp_path: Path, authority: Authority) -> TunnelOptions:
+    return TunnelOptions(
+        region=Region("us-east-1"),
+        location=NodeLocation(subnets=frozenset({SubnetId(NEAR)})),
+        conf_path=tmp_path / "stunnel.conf",
+        ca_file=authority.file,
+        probe_interval_seconds=0.1,
+        retry_seconds=0.1,
+        connect_timeout_seconds=1,
+    )
+
+
+@asynccontextmanager
+async def running(options: TunnelOptions) -> AsyncIterator[Node]:
+    registry = CollectorRegistry()
+    node = Node(agent=TunnelAgent(options, TunnelMetrics(registry)), options=options, registry=registry)
+    task = asyncio.create_task(node.agent.run(node.documents()))
+    try:
+        yield node
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert stunnels_of(options.conf_path) == []
+
+
+def stunnels_of(conf: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdigit() and (process / "cmdline").read_bytes().endswith(f"\0{conf}\0".encode()):
+                found.append(int(process.name))
+    return found
+
+
+@dataclass(slots=True)
+class Client:
+    """An NFS client that keeps one connection open and makes NULL calls on it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    calls: int = 0
+
+    async def call(self) -> None:
+        self.calls += 1
+        self.writer.write(null_call(self.calls))
+        async with asyncio.timeout(5):
+            reply = await read_record(self.reader)
+        assert struct.unpack(">I", reply[:4]) == (self.calls,)
+
+    async def call_until(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self.call()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        client = Client(reader, writer)
+        await client.call()
+        yield client
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def test_tunnels_come_up_and_tell_how_they_are(options: TunnelOptions, authority: Authority) -> None:
+    ports = free_port(), free_port()
+    async with (
+        Backend(authority, host_of("fs-1")) as one,
+        Backend(authority, host_of("fs-2")) as two,
+        running(options) as node,
+    ):
+        assert not node.agent.readiness().ok
+        node.push(target("fs-1", ports[0], a=one.address), target("fs-2", ports[1], b=two.address))
+        await node.until("fs-1", TunnelState.UP)
+        await node.until("fs-2", TunnelState.UP, address=two.address)
+        found = node.tunnel("fs-1")
+        assert (found.address, found.subnet_id, found.port) == (one.address, NEAR, ports[0])
+        assert (found.tls_version, found.peer) == ("TLSv1.3", f"CN={host_of('fs-1')}")
+        assert found.cipher.startswith("TLS_")
+        assert found.probe_seconds is not None
+        assert found.probe_seconds < 5
+        assert node.agent.readiness().ok
+        assert node.agent.liveness().ok
+        assert options.conf_path.stat().st_mode & 0o777 == 0o600
+        labels = {"file_system": "fs-1"}
+        await eventually(
+            lambda: node.registry.get_sample_value("kube_efs_tunnel_up", labels) == 1, "the metric"
+        )
+        assert node.registry.get_sample_value("kube_efs_tunnel_in_own_zone", labels) == 1
+        assert node.registry.get_sample_value("kube_efs_tunnels_configured") == 2
+
+
+async def test_open_connections_are_counted_without_the_probes(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", port, a=backend.address))
+        await node.until("fs-1", TunnelState.UP, connections=0)
+        async with connected(port), connected(port):
+            await node.until("fs-1", TunnelState.UP, connections=2)
+        await node.until("fs-1", TunnelState.UP, connections=0)
+
+
+async def test_stunnel_that_is_killed_comes_back_with_its_ports(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", port, a=backend.address))
+        await node.until("fs-1", TunnelState.UP)
+        killed = node.pid
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: node.agent.status().stunnel_pid not in {None, killed}, "another stunnel")
+        await node.until("fs-1", TunnelState.UP, port=port)
+        async with connected(port) as client:
+            await client.call()
+        assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 1
+
+
+async def test_a_change_elsewhere_does_not_cut_a_running_transfer(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    ports = free_port(), free_port()
+    async with (
+        Backend(authority, host_of("fs-1")) as one,
+        Backend(authority, host_of("fs-2")) as two,
+        Backend(authority, host_of("fs-2")) as moved,
+        running(options) as node,
+    ):
+        first = target("fs-1", ports[0], a=one.address)
+        node.push(first)
+        await node.until("fs-1", TunnelState.UP)
+        stop = asyncio.Event()
+        async with connected(ports[0]) as client:
+            transfer = asyncio.create_task(client.call_until(stop))
+            node.push(first, target("fs-2", ports[1], a=two.address))
+            await node.until("fs-2", TunnelState.UP, address=two.address)
+            node.push(first, target("fs-2", ports[1], a=moved.address))
+            await node.until("fs-2", TunnelState.UP, address=moved.address)
+            node.push(first)
+            await eventually(lambda: len(node.agent.status().tunnels) == 1, "fs-2 gone")
+            done = client.calls
+            await eventually(lambda: client.calls > done, "the transfer going on")
+            stop.set()
+            await transfer
+        assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 0
+        assert node.tunnel("fs-1").port == ports[0]
+
+
+async def test_a_removed_tunnel_stays_while_it_is_used_and_its_port_is_not_given_away(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with (
+        Backend(authority, host_of("fs-1")) as one,
+        Backend(authority, host_of("fs-2")) as two,
+        running(options) as node,
+    ):
+        node.push(target("fs-1", port, a=one.address))
+        await node.until("fs-1", TunnelState.UP)
+        async with connected(port) as client:
+            await node.until("fs-1", TunnelState.UP, connections=1)
+            node.push(target("fs-2", port, a=two.address))
+            await node.until("fs-1", TunnelState.UP, leaving=True, connections=1)
+            assert node.tunnel("fs-2").state == TunnelState.REJECTED
+            assert node.tunnel("fs-2").reason == f"port {port} is still that of fs-1"
+            await client.call()
+            async with connected(port):  # the kernel's client, connecting again
+                assert two.connections == 0
+        await node.until("fs-2", TunnelState.UP, address=two.address)
+        assert [one.file_system_id for one in node.agent.status().tunnels] == ["fs-2"]
+
+
+async def test_new_connections_move_to_another_zone_and_back(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    near = Backend(authority, host_of("fs-1"))
+    async with near, Backend(authority, host_of("fs-1")) as far, running(options) as node:
+        node.push(target("fs-1", port, a=near.address, b=far.address))
+        await node.until("fs-1", TunnelState.UP, address=near.address, failed_over=False)
+        await near.stop()
+        await node.until("fs-1", TunnelState.UP, address=far.address, failed_over=True)
+        conf = options.conf_path
+        await eventually(
+            lambda: conf.read_text().index(far.address) < conf.read_text().index(near.address), "the order"
+        )
+        async with connected(port) as client:
+            await near.__aenter__()
+            await node.until("fs-1", TunnelState.UP, address=near.address, failed_over=False)
+            await client.call()  # open connections stay where they are
+        labels = {"file_system": "fs-1"}
+        assert node.registry.get_sample_value("kube_efs_tunnel_fail_overs_total", labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("certificate_host", "stranger", "reason"),
+    [
+        pytest.param("fs-2", False, "the server's certificate is for another name", id="another name"),
+        pytest.param("fs-1", True, "the server's certificate is not trusted", id="another authority"),
+    ],
+)
+async def test_no_byte_passes_to_a_server_with_the_wrong_certificate(
+    *,
+    certificate_host: str,
+    stranger: bool,
+    reason: str,
+    options: TunnelOptions,
+    authority: Authority,
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    signer = Authority(tmp_path, "stranger") if stranger else authority
+    async with Backend(signer, host_of(certificate_host)) as backend, running(options) as node:
+        node.push(target("fs-1", port, a=backend.address))
+        await eventually(
+            lambda: node.has("fs-1", TunnelState.DOWN) and node.tunnel("fs-1").reason.startswith(reason),
+            reason,
+        )
+        assert f"CN={host_of(certificate_host)}" in node.tunnel("fs-1").reason
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            async with connected(port):
+                pass
+        assert backend.bytes_received == 0
+
+
+async def test_a_mount_target_that_refuses_is_named(options: TunnelOptions) -> None:
+    address = free_address()
+    async with running(options) as node:
+        node.push(target("fs-1", free_port(), a=address))
+        await node.until("fs-1", TunnelState.DOWN, reason=f"{address}: connection refused")
+
+
+async def test_a_taken_port_leaves_out_one_tunnel_until_it_is_free(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    with socket.socket() as taker:
+        taker.bind(("127.0.0.1", 0))
+        taker.listen()
+        taken = taker.getsockname()[1]
+        async with (
+            Backend(authority, host_of("fs-1")) as one,
+            Backend(authority, host_of("fs-2")) as two,
+            running(options) as node,
+        ):
+            node.push(target("fs-1", port, a=one.address), target("fs-2", taken, a=two.address))
+            await node.until("fs-1", TunnelState.UP)
+            rejected = node.tunnel("fs-2")
+            assert rejected.state == TunnelState.REJECTED
+            assert f"stunnel_port: {taken} is taken by" in rejected.reason
+            assert f"(pid {os.getpid()})" in rejected.reason
+            taker.close()
+            await node.until("fs-2", TunnelState.UP)
+
+
+async def test_hostile_entries_are_refused_and_nothing_else_is_affected(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    good, known, other = free_port(), free_port(), free_port()
+    async with (
+        Backend(authority, host_of("fs-1")) as backend,
+        Backend(authority, host_of("fs-2")) as second,
+        running(options) as node,
+    ):
+        node.push(target("fs-1", good, a=backend.address), target("fs-2", known, a=second.address))
+        await node.until("fs-2", TunnelState.UP)
+        before = options.conf_path.read_text()
+        node.push(
+            target("fs-1", good, a=backend.address),
+            target("fs-2", 22, a=second.address),
+            target("fs-evil]\n[x", other, a=backend.address),
+            target("fs-3", other, a="10.0.0.1\nconnect = 6.6.6.6"),
+            target("fs-4", 65536, a=backend.address),
+            target("fs-5", other, a="attacker.example.com"),
+            target("../../etc/passwd", other, a=backend.address),
+            target("fs-6", good, a=backend.address),
+            target("fs-7", known, a=backend.address),
+            {"fs-8": "; rm -rf /"},
+        )
+        await eventually(lambda: len(node.agent.status().problems) == 9, "nine problems")
+        assert options.conf_path.read_text() == before
+        assert {one.file_system_id for one in node.agent.status().tunnels} == {"fs-1", "fs-2"}
+        # A known file system keeps what was good, so its mounted volumes go on.
+        assert node.tunnel("fs-2").port == known
+        assert node.has("fs-2", TunnelState.UP)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("{", id="not YAML"),
+        pytest.param("- a\n- b", id="a list"),
+        pytest.param("[" * 5000, id="deeply nested"),
+        pytest.param("efs_stunnel_targets: 7", id="targets that are a number"),
+    ],
+)
+async def test_a_document_that_is_garbage_keeps_the_last_good_one(
+    text: str, options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", port, a=backend.address))
+        await node.until("fs-1", TunnelState.UP)
+        node.queue.put_nowait(TargetDocuments(targets=text))
+        await eventually(lambda: node.agent.status().problems, "a problem")
+        assert node.has("fs-1", TunnelState.UP)
+        node.push(target("fs-1", port, a=backend.address))
+        await eventually(lambda: not node.agent.status().problems, "no problem any more")
+
+
+async def test_no_targets_at_all_end_stunnel_and_are_no_failure(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", free_port(), a=backend.address))
+        await node.until("fs-1", TunnelState.UP)
+        node.push()
+        await eventually(lambda: node.agent.status().stunnel_pid is None, "stunnel gone")
+        assert node.agent.readiness().ok
+        assert node.agent.status().tunnels == ()
+
+
+async def test_a_file_system_without_mount_targets_is_told_and_others_go_on(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", free_port(), a=backend.address), target("fs-2", free_port()))
+        await node.until("fs-1", TunnelState.UP)
+        assert node.tunnel("fs-2").state == TunnelState.NO_MOUNT_TARGET
+        assert node.tunnel("fs-2").reason == "the file system has no usable mount target"
+
+
+async def test_authorities_that_become_unreadable_do_not_close_the_tunnels(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    good = authority.file.read_bytes()
+    ports = free_port(), free_port()
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        first = target("fs-1", ports[0], a=backend.address)
+        node.push(first)
+        await node.until("fs-1", TunnelState.UP)
+        loaded = options.conf_path.read_text()
+        authority.file.write_text("no certificate\n")
+        node.push(first, target("fs-2", ports[1], a=backend.address))
+        await node.until("fs-2", TunnelState.REJECTED)
+        assert "No trusted certificates found" in node.tunnel("fs-2").reason
+        async with connected(ports[0]) as client:
+            await client.call()
+        await eventually(lambda: options.conf_path.read_text() == loaded, "the good configuration put back")
+        authority.file.write_bytes(good)
+        await node.until("fs-1", TunnelState.UP)
+        await node.until("fs-2", TunnelState.DOWN)  # the backend is that of fs-1
+
+
+async def test_remembered_targets_are_served_without_any_document(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend:
+        async with running(options) as node:
+            node.push(target("fs-1", port, a=backend.address))
+            await node.until("fs-1", TunnelState.UP)
+            await eventually(options.state_path.exists, "the remembered targets")
+        async with running(options) as node:
+            await node.until("fs-1", TunnelState.UP, port=port)
+            assert node.agent.readiness().ok
+
+
+async def test_a_log_that_has_grown_is_cut(options: TunnelOptions, authority: Authority) -> None:
+    options = replace(options, log_size_bytes=20_000)
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", free_port(), a=backend.address))
+        old = options.log_path.with_name(f"{options.log_path.name}.1")
+        await eventually(old.exists, "a rotation")
+        await node.until("fs-1", TunnelState.UP)
+        assert options.log_path.stat().st_size < old.stat().st_size
+        assert b"\0" not in options.log_path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        pytest.param(
+            {"stunnel_path": Path("/nowhere/stunnel")},
+            StunnelMissing,
+            "STUNNEL_PATH: '/nowhere/stunnel' is no program that can be run; install stunnel",
+            id="no stunnel",
+        ),
+        pytest.param(
+            {"ca_file": Path("/nowhere/ca.pem")},
+            InvalidSetting,
+            "KUBE_EFS_CA_FILE: '/nowhere/ca.pem' is no file",
+            id="no authorities",
+        ),
+        pytest.param(
+            {"ca_file": Path("/tmp/ca.pem\nverifyChain = no")},
+            InvalidSetting,
+            "KUBE_EFS_CA_FILE: '/tmp/ca.pem\\nverifyChain = no' must not enter stunnel.conf",
+            id="a path with a line break",
+        ),
+        pytest.param(
+            {"conf_path": Path("/nowhere/stunnel.conf")},
+            InvalidSetting,
+            "STUNNEL_CONF_PATH: '/nowhere/stunnel.conf' is in a folder that cannot be written",
+            id="no folder for the configuration",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_the_start(
+    change: dict[str, Path], error: type[Exception], text: str, options: TunnelOptions
+) -> None:
+    with pytest.raises(error) as refused:
+        TunnelAgent(replace(options, **change), TunnelMetrics(CollectorRegistry()))  # type: ignore[arg-type]
+    assert text in str(refused.value)
+
+
+@asynccontextmanager
+async def agent_process(
+    options: TunnelOptions, *documents: TargetDocuments
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    runner = Path(__file__).with_name("tunnel_runner.py")
+    texts = [one.targets for one in documents]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, runner, options.conf_path, options.ca_file, *texts, stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        # Only a test that failed has any left.
+        for pid in stunnels_of(options.conf_path):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def end(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
+    process.send_signal(number)
+    async with asyncio.timeout(5):
+        return await process.wait()
+
+
+async def listening(port: int) -> None:
+    def accepts() -> bool:
+        with socket.socket() as trial:
+            return trial.connect_ex(("127.0.0.1", port)) == 0
+
+    await eventually(accepts, f"a listener on {port}")
+
+
+async def test_a_killed_agent_is_followed_by_one_that_takes_over(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend:
+        targets = document(target("fs-1", port, a=backend.address))
+        async with agent_process(options, targets) as first:
+            await listening(port)
+            async with connected(port) as client:
+                [pid] = stunnels_of(options.conf_path)
+                await end(first, signal.SIGKILL)
+                assert stunnels_of(options.conf_path) == [pid]
+                await client.call()
+                async with agent_process(options) as second:
+                    reading = "Reading configuration from file"
+                    await eventually(
+                        lambda: options.log_path.read_text().count(reading) == 2,
+                        "the configuration read again",
+                    )
+                    assert stunnels_of(options.conf_path) == [pid]
+                    await client.call()
+                    async with connected(port) as another:
+                        await another.call()
+                    assert await end(second, signal.SIGTERM) == 0
+                    assert stunnels_of(options.conf_path) == []
+
+
+MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
+    "at its start": lambda _options: True,
+    "targets remembered": lambda options: options.state_path.exists(),
+    "configuration written": lambda options: options.conf_path.exists(),
+    "log opened": lambda options: options.log_path.exists(),
+    "stunnel started": lambda options: stunnels_of(options.conf_path),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_killed_at_any_moment_the_next_agent_converges(
+    moment: str, options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend:
+        targets = document(target("fs-1", port, a=backend.address))
+        async with agent_process(options, targets) as first:
+            await eventually(lambda: MOMENTS[moment](options), moment)
+            await end(first, signal.SIGKILL)
+            async with running(options) as node:
+                node.queue.put_nowait(targets)
+                await node.until("fs-1", TunnelState.UP, port=port)
+                assert stunnels_of(options.conf_path) == [node.pid]
