@@ -94,11 +94,11 @@ def tunnel() -> None:
     """Keep this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
     from kube_efs.settings import TunnelSettings, load
     from kube_efs.telemetry.logging import configure
-    from kube_efs.tunnels.agent import run_agent
+    from kube_efs.tunnels.run import run_tunnel
 
     settings = load(TunnelSettings)
     configure(settings.logging_level)
-    _finish(run_agent(settings))
+    _finish(run_tunnel(settings))
 
 
 @app.command(

@@ -32,10 +32,8 @@ from kube_efs.report.values import (
     VolumeReport,
 )
 from kube_efs.settings import DEFAULT_PROVISIONER
+from kube_efs.tunnels.publishing import NODE_KEY, STATUS_KEY, STATUS_LABELS
 from kube_efs.tunnels.status import parse_status
-
-STATUS_LABELS: Mapping[str, str] = {"component": "efs-stunnel-status"}
-STATUS_KEY = "tunnels.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +191,7 @@ def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
 def _describe_node(found: ConfigMap) -> NodeReport:
     name = (found.metadata and found.metadata.name) or ""
     data = found.data or {}
-    node = data.get("node") or name
+    node = data.get(NODE_KEY) or name
     try:
         status, time = parse_status(data.get(STATUS_KEY, ""))
     except InvalidValue as error:

@@ -42,9 +42,9 @@ async def publish_status(
     try:
         while True:
             status = look()
-            if _lasting(status) != written or loop.time() >= next_refresh:
-                if await _write(client, namespace, name, node, status):
-                    written, next_refresh = _lasting(status), loop.time() + _REFRESH_SECONDS
+            due = _lasting(status) != written or loop.time() >= next_refresh
+            if due and await _write(client, namespace, name, node, status):
+                written, next_refresh = _lasting(status), loop.time() + _REFRESH_SECONDS
             await asyncio.sleep(interval_seconds)
     finally:
         await _remove(client, namespace, name)
