@@ -268,7 +268,7 @@ async def test_a_dead_nfs_server_is_started_again(
     served = efs.data_plane.served(file_system)
     before = served.nfs
     assert before is not None
-    before.process.kill()
+    await before.process.kill()
     await until(lambda: served.nfs is not before, "another server")
     async with tunnel(efs, target, tmp_path) as through:
         assert await through.nfs("nfs-cat", through.url("/file")) == (0, b"still here")

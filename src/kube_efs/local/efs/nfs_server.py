@@ -1,10 +1,8 @@
 """One file system's NFS server: an NFS-Ganesha process that exports a folder, for NFSv4 over loopback."""
 
 import asyncio
-import contextlib
 import os
 import shutil
-import struct
 import time
 from pathlib import Path
 from typing import Self
@@ -12,7 +10,8 @@ from typing import Self
 import structlog
 
 from kube_efs.local.efs.process import ChildProcess
-from kube_efs.model.errors import InvalidSetting, NotYet, PlatformError
+from kube_efs.model.errors import InvalidSetting, PlatformError
+from kube_efs.tunnels.probe import probe
 
 _PROGRAM = "ganesha.nfsd"
 _RUNTIME_FOLDER = Path("/var/run/ganesha")  # compiled into Ganesha
@@ -77,7 +76,8 @@ class NfsServer:
         for needed in (folder, recovery, _RUNTIME_FOLDER):
             needed.mkdir(parents=True, exist_ok=True)
         log_file = work_dir / "ganesha.log"
-        log_file.unlink(missing_ok=True)
+        if log_file.exists():  # the reason of an earlier end may be in it
+            log_file.replace(work_dir / "ganesha.previous.log")
         configuration = work_dir / "ganesha.conf"
         configuration.write_text(render_configuration(folder, recovery))
         options = ("-F", "-f", str(configuration), "-L", str(log_file), "-p", str(work_dir / "ganesha.pid"))
@@ -87,8 +87,7 @@ class NfsServer:
             await _until_answered(process, port)
             _check_export(folder, log_file)
         except BaseException:
-            process.kill()
-            await process.stop()
+            await process.kill()
             raise
         log.debug("nfs_server_ready", folder=str(folder), port=port, pid=process.pid)
         return cls(process, port)
@@ -126,28 +125,7 @@ def _check_export(folder: Path, log_file: Path) -> None:
 async def _until_answered(process: ChildProcess, port: int) -> None:
     deadline = time.monotonic() + _READY_SECONDS
     while process.running and time.monotonic() < deadline:
-        with contextlib.suppress(NotYet):
-            await call_null(port)
+        if (await probe(port, timeout_seconds=_PROBE_SECONDS, xid=process.pid)).ok:
             return
         await asyncio.sleep(_PROBE_PAUSE_SECONDS)
     raise process.failure("does not answer")
-
-
-async def call_null(port: int) -> None:
-    """Make the NULL call of NFSv4 (RFC 7530, 15.1) on a loopback port; raises NotYet without an answer."""
-    xid, program, version, procedure = int.from_bytes(os.urandom(4)), 100003, 4, 0
-    no_credentials = (0, 0, 0, 0)
-    call = struct.pack(">10I", xid, 0, 2, program, version, procedure, *no_credentials)
-    try:
-        async with asyncio.timeout(_PROBE_SECONDS):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                writer.write(struct.pack(">I", 0x80000000 | len(call)) + call)  # one, last fragment
-                answer = await reader.readexactly(28)
-            finally:
-                writer.close()
-    except (OSError, EOFError, TimeoutError) as error:
-        raise NotYet("does not answer", field="NFS server", value=port) from error
-    # Fragment, xid, reply, accepted, an empty verifier (two words), success.
-    if struct.unpack(">7I", answer)[1:] != (xid, 1, 0, 0, 0, 0):
-        raise NotYet("refuses the NULL call", field="NFS server", value=port)

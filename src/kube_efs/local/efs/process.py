@@ -86,24 +86,22 @@ class ChildProcess:
 
     async def stop(self) -> None:
         """End it: SIGTERM, and SIGKILL after a second. Ending what has ended does nothing."""
-        if not self.running:
-            return
         try:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            async with asyncio.timeout(_TERMINATION_SECONDS):
-                await self._process.wait()
-        except TimeoutError:
-            self.kill()
-            await self._process.wait()
-        except asyncio.CancelledError:
-            self.kill()
-            raise
+            if self.running:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TERMINATION_SECONDS):
+                        await self._process.wait()
+        finally:
+            await self.kill()
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """End it at once, as a crash would."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
 
 
 def _listening_port(pid: int) -> int | None:

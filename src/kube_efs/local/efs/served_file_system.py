@@ -51,6 +51,8 @@ class ServedFileSystem:
         An NFS server that has died is started again. Raises PlatformError when that is impossible.
         """
         if self.nfs is None or not self.nfs.process.running:
+            if self.nfs is not None:
+                log.warning("nfs_server_died", file_system=self.file_system_id, pid=self.nfs.process.pid)
             self.nfs = await NfsServer.start(self.folder, self._work_dir)
         wanted = {target.mount_target_id: target for target in mount_targets}
         for mount_target_id in self.fronts.keys() - wanted.keys():

@@ -20,11 +20,12 @@ from kube_efs.local.efs.instance_metadata import Instance, InstanceMetadata, Net
 from kube_efs.local.efs.loopback import LoopbackRange
 from kube_efs.local.efs.nfs_server import check_platform
 from kube_efs.local.efs.tls_front import Condition, Traffic
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.errors import AwsNotFound, InvalidValue
 from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region, ZoneName
 
 DEFAULT_REGION = Region("us-east-1")
+_LOOPBACK = "127.0.0.1,localhost"
 
 log = structlog.get_logger()
 
@@ -43,8 +44,8 @@ class EmbeddedEfs:
     ) -> None:
         self.region = region
         self.authority = Authority.create()
-        self.ca_file = work_dir / "ca.pem"
-        self._work_dir = work_dir
+        self._work_dir = work_dir.absolute()
+        self.ca_file = self._work_dir / "ca.pem"
         self._poll_seconds = poll_seconds
         self._exit_stack = AsyncExitStack()
 
@@ -102,7 +103,8 @@ class EmbeddedEfs:
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata_url,
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "NO_PROXY": "127.0.0.1,localhost",
+            "NO_PROXY": _LOOPBACK,
+            "no_proxy": _LOOPBACK,
         }
 
     async def create_file_system(
@@ -169,10 +171,16 @@ class EmbeddedEfs:
 
     async def _discover(self) -> tuple[FileSystem, ...]:
         systems = await self._gateway.file_systems()
-        targets = await asyncio.gather(*(self._gateway.mount_targets(s.file_system_id) for s in systems))
+        targets = await asyncio.gather(*(self._mount_targets_if_any(s.file_system_id) for s in systems))
         return tuple(
             replace(system, mount_targets=found) for system, found in zip(systems, targets, strict=True)
         )
+
+    async def _mount_targets_if_any(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
+        try:
+            return await self._gateway.mount_targets(file_system_id)
+        except AwsNotFound:  # removed since the file systems were listed
+            return ()
 
     def _subnet_in(self, zone: ZoneName) -> Subnet:
         for subnet in self.subnets:

@@ -1,15 +1,13 @@
-"""The NFS server's configuration, its preconditions, and the NULL call that finds out whether it answers."""
+"""The NFS server's configuration, and what it needs of the machine."""
 
 import asyncio
-import struct
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from kube_efs.local.efs.nfs_server import call_null, check_platform, render_configuration
-from kube_efs.model.errors import InvalidSetting, NotYet, PlatformError
+from kube_efs.local.efs.nfs_server import check_platform, render_configuration
+from kube_efs.model.errors import InvalidSetting, PlatformError
 
 EXPECTED = """\
 NFS_CORE_PARAM {
@@ -76,45 +74,3 @@ async def test_a_disk_that_cannot_be_exported_is_told(tmp_path: Path) -> None:
     last_line = errors.decode().splitlines()[-1]
     assert "PlatformError: work directory: " in last_line
     assert "is on a file system that NFS cannot export; use a folder on ext4" in last_line
-
-
-Answer = Callable[[bytes], bytes]
-
-
-async def answering(answer: Answer, use: Callable[[int], Awaitable[None]]) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(await reader.readexactly(44)))
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        await use(server.sockets[0].getsockname()[1])
-
-
-def accepted(call: bytes, status: int = 0) -> bytes:
-    return struct.pack(">I", 0x80000018) + call[4:8] + struct.pack(">5I", 1, 0, 0, 0, status)
-
-
-async def test_an_accepted_null_call_is_an_answer() -> None:
-    await answering(accepted, call_null)
-
-
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        pytest.param(
-            lambda call: accepted(call, status=1), "refuses the NULL call", id="program unavailable"
-        ),
-        pytest.param(
-            lambda call: accepted(b"0000" + call[::-1]), "refuses the NULL call", id="answer to another call"
-        ),
-        pytest.param(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n\r\n", "refuses the NULL call", id="HTTP"),
-        pytest.param(lambda _: b"short", "does not answer", id="cut off"),
-        pytest.param(lambda _: b"", "does not answer", id="closed"),
-    ],
-)
-async def test_other_answers_are_none(answer: Answer, problem: str) -> None:
-    async def call(port: int) -> None:
-        with pytest.raises(NotYet, match=problem):
-            await call_null(port)
-
-    await answering(answer, call)
