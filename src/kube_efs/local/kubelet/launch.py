@@ -1,0 +1,67 @@
+"""How one container is to be started, as it is handed to the launcher.
+
+The launcher is a small program of its own, started for every container: this module and those that it
+imports use nothing but the standard library, so that it is there within milliseconds.
+"""
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+# To the launcher: end all processes of the container at once. SIGTERM asks its main process to end.
+KILL_SIGNAL = signal.SIGUSR1
+START_FAILED_CODE = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A file or directory of the machine, or ``sub_path`` of it, and where the container sees it.
+
+    ``sub_path`` never leads out of ``source``, not by links either; what is missing of it is made.
+    """
+
+    source: str
+    target: str
+    read_only: bool = False
+    sub_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A container's main process and its surroundings.
+
+    ``scratch`` is an existing directory of the machine over which the container's private memory file
+    system is mounted, which takes everything it writes outside its binds. ``hidden`` are directories
+    whose mounts the container does not see. Binds are made in their order.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    scratch: str
+    working_dir: str = "/"
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+    read_only_root: bool = False
+    binds: tuple[Bind, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+def render_launch(launch: Launch) -> bytes:
+    """The launch as the launcher reads it from its standard input."""
+    return json.dumps({**asdict(launch), "env": dict(launch.env)}).encode()
+
+
+def parse_launch(text: bytes) -> Launch:
+    """The launch that was rendered."""
+    fields = json.loads(text)
+    return Launch(
+        **{
+            **fields,
+            "argv": tuple(fields["argv"]),
+            "groups": tuple(fields["groups"]),
+            "hidden": tuple(fields["hidden"]),
+            "binds": tuple(Bind(**bind) for bind in fields["binds"]),
+        }
+    )

@@ -1,0 +1,139 @@
+"""NFS volumes: mounted by the kernel where it can, else the exported folder of this very machine."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from kube_efs.local.kubelet.pods import Nfs
+from kube_efs.model.errors import NotYet
+
+_MOUNT_SECONDS = 110.0
+_UNMOUNT_SECONDS = 20.0
+
+
+class NfsFolders(Protocol):
+    """Knows the folders of this machine that NFS servers export."""
+
+    async def folder(self, server: str, port: int | None, path: str) -> Path | None:
+        """Where an export's path lies on this machine, with no link in it; it need not exist.
+
+        None when there is no such server.
+        """
+
+
+class NfsMounter(Protocol):
+    """Makes the data of an NFS volume available under some path of this machine."""
+
+    by_kernel: bool
+
+    async def mount(self, volume: Nfs, target: Path) -> Path:
+        """The path to bind into containers: ``target``, an existing directory, or another.
+
+        Raises NotYet in the words of mount.nfs(8).
+        """
+
+    async def unmount(self, target: Path) -> None:
+        """Undo it; does nothing where nothing is mounted."""
+
+
+class KernelNfs:
+    """Mounts with the kernel's NFS client, through mount(8)."""
+
+    by_kernel = True
+
+    async def mount(self, volume: Nfs, target: Path) -> Path:
+        """Mount the volume on the target."""
+        if not target.is_mount():
+            arguments = mount_arguments(volume, target)
+            code, output = await _run("mount", arguments, _MOUNT_SECONDS)
+            if code:
+                raise NotYet(_failure(arguments, code, output))
+        return target
+
+    async def unmount(self, target: Path) -> None:
+        """Unmount, lazily when somebody still holds on to it or the server is gone."""
+        if str(target) in mount_points():
+            code, _ = await _run("umount", (str(target),), _UNMOUNT_SECONDS)
+            if code:
+                await _run("umount", ("-l", "-f", str(target)), _UNMOUNT_SECONDS)
+
+
+class FolderNfs:
+    """Where the kernel has no NFS client: the folder that the server would serve."""
+
+    by_kernel = False
+
+    def __init__(self, folders: NfsFolders) -> None:
+        self._folders = folders
+
+    async def mount(self, volume: Nfs, target: Path) -> Path:
+        """The exported folder; failures are those that a real mount would have."""
+        what = f"{volume.server}:{volume.path}"
+        folder = await self._folders.folder(volume.server, port_of(volume.options), volume.path)
+        if folder is None:
+            problem = f"mount.nfs: Connection refused for {what} on {target}"
+        elif not folder.exists():
+            problem = f"mount.nfs: mounting {what} failed, reason given by server: No such file or directory"
+        elif not folder.is_dir() or folder.resolve() != folder:
+            # A link would lead out of the export, which a server does not let happen.
+            problem = f"mount.nfs: mounting {what} failed, reason given by server: Not a directory"
+        else:
+            return folder
+        raise NotYet(_failure(mount_arguments(volume, target), 32, problem))
+
+    async def unmount(self, target: Path) -> None:
+        """Nothing is mounted outside the containers."""
+
+
+def kernel_has_nfs() -> bool:
+    """Whether this kernel can mount NFS version 4."""
+    return "nfs4" in Path("/proc/filesystems").read_text(encoding="ascii").split()
+
+
+def mount_points() -> frozenset[str]:
+    """Where something is mounted on this machine; names with blanks and the like are left escaped."""
+    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    return frozenset(line.split(" ")[4] for line in table.splitlines())
+
+
+def port_of(options: Iterable[str]) -> int | None:
+    """The port among mount options, which may come several in one text."""
+    for option in ",".join(options).split(","):
+        name, _, value = option.partition("=")
+        if name.strip() == "port" and value.isdigit():
+            return int(value)
+    return None
+
+
+def mount_arguments(volume: Nfs, target: Path) -> tuple[str, ...]:
+    """What mount(8) is called with; an IPv6 address is put in brackets."""
+    server = f"[{volume.server}]" if ":" in volume.server else volume.server
+    options = [*volume.options, *(["ro"] if volume.read_only else [])]
+    chosen = ("-o", ",".join(options)) if options else ()
+    return ("-t", "nfs", *chosen, f"{server}:{volume.path}", str(target))
+
+
+def _failure(arguments: tuple[str, ...], code: int, output: str) -> str:
+    return (
+        f"mount failed: exit status {code}\nMounting command: mount\n"
+        f"Mounting arguments: {' '.join(arguments)}\nOutput: {output}"
+    )
+
+
+async def _run(program: str, arguments: Iterable[str], seconds: float) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return 32, f"{program}: timed out after {seconds:.0f} seconds"
+    return process.returncode or 0, output.decode(errors="replace").strip()
