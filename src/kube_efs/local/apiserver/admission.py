@@ -1,0 +1,79 @@
+"""Admission: what else must hold, or is added, before an object is created or deleted.
+
+These are the admission plugins of kube-apiserver that users of storage notice: NamespaceLifecycle,
+DefaultStorageClass and StorageObjectInUseProtection.
+"""
+
+from kube_efs.local.apiserver.json_types import Json, lookup
+from kube_efs.local.apiserver.metadata import with_metadata
+from kube_efs.local.apiserver.resources import GroupKind, GroupResource, ResourceType
+from kube_efs.local.apiserver.statuses import Cause, CauseReason, Subject, forbidden, not_found
+from kube_efs.local.apiserver.storage import ObjectKey, Store
+
+NAMESPACES = GroupResource("", "namespaces")
+_STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
+_IMMORTAL_NAMESPACES = frozenset({"default", "kube-system", "kube-public"})
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_DEFAULT_CLASS_BETA = "storageclass.beta.kubernetes.io/is-default-class"
+_CLASS_BETA = "volume.beta.kubernetes.io/storage-class"
+_CLAIM = GroupKind("", "PersistentVolumeClaim")
+_PROTECTION = {
+    _CLAIM: "kubernetes.io/pvc-protection",
+    GroupKind("", "PersistentVolume"): "kubernetes.io/pv-protection",
+}
+
+
+class Admission:
+    """The plugins; they read other objects from the store and write nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def admit_creation(self, resource: ResourceType, namespace: str, new: Json) -> Json:
+        """The object to create, completed; raises 403 or 404."""
+        if resource.namespaced:
+            self._check_namespace(resource, namespace, new["metadata"].get("name", ""))
+        if resource.group_kind == _CLAIM:
+            new = self._with_default_class(new)
+        if protection := _PROTECTION.get(resource.group_kind):
+            finalizers = new["metadata"].get("finalizers") or []
+            if protection not in finalizers:
+                new = with_metadata(new, finalizers=[*finalizers, protection])
+        return new
+
+    def check_deletion(self, resource: ResourceType, key: ObjectKey) -> None:
+        """Raises 403 for the namespaces that every cluster has."""
+        if resource.group_resource == NAMESPACES and key.name in _IMMORTAL_NAMESPACES:
+            raise forbidden(resource.subject(key.name), "this namespace may not be deleted")
+
+    def _check_namespace(self, resource: ResourceType, namespace: str, name: str) -> None:
+        found = self._store.get(NAMESPACES, ObjectKey("", namespace))
+        if found is None:
+            raise not_found(Subject(group="", resource="namespaces", kind="Namespace", name=namespace))
+        if "deletionTimestamp" in found.json["metadata"]:
+            problem = f"unable to create new content in namespace {namespace} because it is being terminated"
+            cause = Cause(
+                reason=CauseReason.NAMESPACE_TERMINATING,
+                field="metadata.namespace",
+                message=f"namespace {namespace} is being terminated",
+            )
+            raise forbidden(resource.subject(name), problem, [cause])
+
+    def _with_default_class(self, claim: Json) -> Json:
+        """The claim with the default class, if it names none and is not annotated the old way."""
+        named = lookup(claim, "spec", "storageClassName") is not None
+        if named or lookup(claim, "metadata", "annotations", _CLASS_BETA) is not None:
+            return claim
+        classes = [stored.json for stored in self._store.snapshot(_STORAGE_CLASSES)]
+        defaults = [one["metadata"] for one in classes if _is_default(one)]
+        if not defaults:
+            return claim
+        # The newest, and of equally new ones the first by name (volume/util, GetDefaultClass).
+        newest = max(metadata["creationTimestamp"] for metadata in defaults)
+        name = min(metadata["name"] for metadata in defaults if metadata["creationTimestamp"] == newest)
+        return {**claim, "spec": {**claim.get("spec", {}), "storageClassName": name}}
+
+
+def _is_default(storage_class: Json) -> bool:
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return "true" in (annotations.get(_DEFAULT_CLASS), annotations.get(_DEFAULT_CLASS_BETA))

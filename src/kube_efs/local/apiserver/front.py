@@ -1,0 +1,68 @@
+"""The outermost layer of HTTP: who may ask, what is asked, and refusals as ``Status`` objects."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+
+import structlog
+from aiohttp import web
+
+from kube_efs.local.apiserver.discovery import Discovery
+from kube_efs.local.apiserver.handlers import ResourceHandlers
+from kube_efs.local.apiserver.negotiation import JSON
+from kube_efs.local.apiserver.paths import parse_resource_path
+from kube_efs.local.apiserver.statuses import ApiError, internal_error, unauthorized
+from kube_efs.local.apiserver.storage import encode
+
+log = structlog.get_logger()
+
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+_BODY_LIMIT_BYTES = 3 * 1024 * 1024  # as kube-apiserver's
+
+
+def make_application(token: str, discovery: Discovery, resources: ResourceHandlers) -> web.Application:
+    """The web application; everything but health and version wants the token."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path in _HEALTH:
+            return web.Response(text="ok")
+        if request.path != "/version":
+            _authenticate(request, token)
+        path = parse_resource_path(request.rel_url.raw_path)
+        if path is not None:
+            return await resources.handle(request, path)
+        return discovery.answer(request)
+
+    application = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[_refusals])
+    application.router.add_route("*", "/{path:.*}", answer)
+    return application
+
+
+def _authenticate(request: web.Request, token: str) -> None:
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        raise unauthorized()
+
+
+@web.middleware
+async def _refusals(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn refusals into their Status; a fault of this server is logged and answered with 500."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _refusal(error)
+    except web.HTTPException:
+        raise
+    except ConnectionError:
+        # The client went away in the middle of its answer; nobody is left to tell.
+        raise
+    except Exception as error:
+        log.exception("api_request_failed", method=request.method, path=request.path)
+        return _refusal(internal_error(f"{type(error).__name__}: {error}"))
+
+
+def _refusal(error: ApiError) -> web.Response:
+    return web.Response(
+        status=error.code, body=encode(error.status) + b"\n", headers={"Content-Type": JSON, **error.headers}
+    )

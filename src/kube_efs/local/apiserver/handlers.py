@@ -1,0 +1,241 @@
+"""Requests about resources: from an HTTP request to the service and back."""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from aiohttp import web
+
+from kube_efs.local.apiserver.deletion import DeleteOptions
+from kube_efs.local.apiserver.lists import list_page
+from kube_efs.local.apiserver.negotiation import JSON, representation
+from kube_efs.local.apiserver.parameters import Parameters
+from kube_efs.local.apiserver.patching import patch_object
+from kube_efs.local.apiserver.paths import ResourcePath
+from kube_efs.local.apiserver.pod_logs import PodLogs, stream_log
+from kube_efs.local.apiserver.queries import Selection, parse_list_query, parse_selection, parse_watch_query
+from kube_efs.local.apiserver.rendering import Renderer, event_line
+from kube_efs.local.apiserver.request_bodies import (
+    parse_delete_options,
+    parse_dry_run,
+    parse_object,
+    parse_patch,
+)
+from kube_efs.local.apiserver.resources import Registry, ResourceType
+from kube_efs.local.apiserver.reviews import answer_review
+from kube_efs.local.apiserver.service import Deleted, ObjectService, WriteOptions
+from kube_efs.local.apiserver.statuses import (
+    ApiError,
+    bad_request,
+    method_not_allowed,
+    success,
+    unknown_resource,
+)
+from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored, encode
+from kube_efs.local.apiserver.tables import IncludeObject
+from kube_efs.local.apiserver.watches import EventType, watch_events
+
+_WATCH_SECONDS = (1800, 3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What the handlers work on."""
+
+    store: Store
+    registry: Registry
+    service: ObjectService
+    clock: Callable[[], datetime]
+    pod_logs: PodLogs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request about a resource whose path has been understood."""
+
+    request: web.Request
+    path: ResourcePath
+    resource: ResourceType
+    parameters: Parameters
+
+    @property
+    def key(self) -> ObjectKey:
+        """The object that the path names."""
+        return ObjectKey(self.path.namespace, self.path.name)
+
+    @property
+    def verb(self) -> str:
+        """The verb of Kubernetes' authorization that the request amounts to."""
+        method, name = self.request.method, self.path.name
+        if method in {"GET", "HEAD"}:
+            if self.parameters.flag("watch"):
+                return "watch"
+            return "get" if name else "list"
+        verbs = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+        return verbs.get(method) or ("delete" if name else "deletecollection")
+
+    def write_options(self) -> WriteOptions:
+        """How to write; the manager's name is that of the client program unless given."""
+        agent = self.request.headers.get("User-Agent", "").partition("/")[0]
+        return WriteOptions(
+            manager=self.parameters.text("fieldManager") or agent or "unknown",
+            subresource=self.path.subresource,
+            dry_run=parse_dry_run(self.parameters),
+        )
+
+
+class ResourceHandlers:
+    """Answers requests about resources."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._answers: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    async def handle(self, request: web.Request, path: ResourcePath) -> web.StreamResponse:
+        """The answer to a request; raises ApiError."""
+        resource = self._backend.registry.get(path.group, path.version, path.resource)
+        if path.subresource and path.subresource not in resource.subresources:
+            raise unknown_resource()
+        if path.namespace and not resource.namespaced:
+            raise unknown_resource()
+        call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
+        _check_verb(call)
+        return await self._answers[call.verb](call)
+
+    async def _get(self, call: Call) -> web.StreamResponse:
+        found = self._backend.service.get(call.resource, call.key)
+        if call.path.subresource == "log":
+            return await stream_log(call.request, found, self._backend.pod_logs)
+        return self._one(call, found)
+
+    async def _create(self, call: Call) -> web.Response:
+        body = parse_object(await call.request.read(), call.request.headers.get("Content-Type", ""))
+        if "list" not in call.resource.verbs:
+            return _json(201, encode(answer_review(call.resource, body)))
+        created = self._backend.service.create(call.resource, call.path.namespace, body, call.write_options())
+        return self._one(call, created, code=201)
+
+    async def _update(self, call: Call) -> web.Response:
+        body = parse_object(await call.request.read(), call.request.headers.get("Content-Type", ""))
+        written = self._backend.service.update(call.resource, call.key, body, call.write_options())
+        return self._one(call, written.stored, code=201 if written.created else 200)
+
+    async def _patch(self, call: Call) -> web.Response:
+        content_type = call.request.headers.get("Content-Type", "")
+        patch = parse_patch(await call.request.read(), content_type, custom=call.resource.custom)
+        written = patch_object(
+            self._backend.service,
+            call.resource,
+            call.key,
+            patch,
+            call.write_options(),
+            force=call.parameters.flag("force"),
+        )
+        return self._one(call, written.stored, code=201 if written.created else 200)
+
+    async def _delete(self, call: Call) -> web.Response:
+        options = await _delete_options(call)
+        deleted = self._backend.service.delete(call.resource, call.key, options)
+        # 202 tells a client that asked for the old cascading deletion that it goes on.
+        code = (
+            202 if not deleted.gone and options.propagation == "Foreground" and _asked_old_way(call) else 200
+        )
+        return self._deleted(call, deleted, code)
+
+    def _deleted(self, call: Call, deleted: Deleted, code: int) -> web.Response:
+        if call.resource.returns_deleted or not deleted.gone:
+            return self._one(call, deleted.stored, code=code)
+        details = {
+            **call.resource.subject(call.path.name).details(),
+            "uid": deleted.stored.json["metadata"]["uid"],
+        }
+        return _json(code, encode(success(details)))
+
+    async def _delete_collection(self, call: Call) -> web.Response:
+        options = await _delete_options(call)
+        page = list_page(self._backend.store, parse_list_query(self._selection(call), call.parameters))
+        for stored in page.items:
+            try:
+                self._backend.service.delete(call.resource, stored.key, options)
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+        return _json(200, self._renderer(call, listing=True).page(page))
+
+    async def _list(self, call: Call) -> web.Response:
+        renderer = self._renderer(call, listing=True)
+        query = parse_list_query(self._selection(call), call.parameters)
+        return _json(200, renderer.page(list_page(self._backend.store, query)))
+
+    async def _watch(self, call: Call) -> web.StreamResponse:
+        renderer = self._renderer(call, listing=False)
+        query = parse_watch_query(self._selection(call), call.parameters)
+        seconds = query.timeout_seconds or random.uniform(*_WATCH_SECONDS)  # noqa: S311 - spreads re-watches
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
+        await response.prepare(call.request)
+        first = True
+        try:
+            async for events in watch_events(self._backend.store, query, seconds):
+                lines = []
+                for event in events:
+                    lines.append(renderer.event(event, first=first))
+                    first = False
+                await response.write(b"".join(lines))
+                renderer = replace(renderer, now=self._backend.clock())
+        except ApiError as error:
+            await response.write(event_line(EventType.ERROR, encode(error.status)))
+        await response.write_eof()
+        return response
+
+    def _selection(self, call: Call) -> Selection:
+        return parse_selection(call.resource, call.path.namespace, call.path.name, call.parameters)
+
+    def _one(self, call: Call, stored: Stored, *, code: int = 200) -> web.Response:
+        return _json(code, self._renderer(call, listing=False).one(stored) + b"\n")
+
+    def _renderer(self, call: Call, *, listing: bool) -> Renderer:
+        accept = call.request.headers.get("Accept", "")
+        text = call.parameters.text("includeObject")
+        if text not in {"", *IncludeObject}:
+            raise bad_request(f'unrecognized includeObject value: "{text}"')
+        return Renderer(
+            resource=call.resource,
+            representation=representation(accept, listing=listing),
+            include_object=IncludeObject(text) if text else IncludeObject.METADATA,
+            now=self._backend.clock(),
+        )
+
+
+def _check_verb(call: Call) -> None:
+    """Raises 405 for what the resource cannot do, and for methods that do not fit the path."""
+    named, verb = bool(call.path.name), call.verb
+    wants_name = {"get", "update", "patch", "delete"}
+    if verb not in call.resource.verbs or ((verb in wants_name) != named and verb != "watch"):
+        raise method_not_allowed()
+    if call.resource.namespaced and not call.path.namespace and verb not in {"list", "watch"}:
+        raise method_not_allowed()
+    if call.path.subresource and verb not in {"get", "update", "patch"}:
+        raise method_not_allowed()
+
+
+async def _delete_options(call: Call) -> DeleteOptions:
+    content = await call.request.read()
+    return parse_delete_options(content, call.request.headers.get("Content-Type", ""), call.parameters)
+
+
+def _asked_old_way(call: Call) -> bool:
+    return "orphanDependents" in call.parameters
+
+
+def _json(code: int, content: bytes) -> web.Response:
+    return web.Response(status=code, body=content, headers={"Content-Type": JSON})

@@ -1,0 +1,40 @@
+"""The four kinds of patches, applied through the service."""
+
+from collections.abc import Callable
+
+from kube_efs.local.apiserver.json_types import Json
+from kube_efs.local.apiserver.merge_rules import rules_for
+from kube_efs.local.apiserver.patches import PatchInvalid, json_patch, merge_patch
+from kube_efs.local.apiserver.request_bodies import Patch, PatchType
+from kube_efs.local.apiserver.resources import ResourceType
+from kube_efs.local.apiserver.service import ObjectService, WriteOptions, Written
+from kube_efs.local.apiserver.statuses import bad_request
+from kube_efs.local.apiserver.storage import ObjectKey
+from kube_efs.local.apiserver.strategic_patch import strategic_merge_patch
+
+
+def patch_object(
+    service: ObjectService,
+    resource: ResourceType,
+    key: ObjectKey,
+    patch: Patch,
+    options: WriteOptions,
+    *,
+    force: bool = False,
+) -> Written:
+    """The object after a patch; server-side apply may create it. Raises ApiError."""
+    try:
+        return Written(service.change(resource, key, _change(resource, patch), options), created=False)
+    except PatchInvalid as error:
+        raise bad_request(error.problem) from error
+
+
+def _change(resource: ResourceType, patch: Patch) -> Callable[[Json], Json]:
+    match patch.type:
+        case PatchType.JSON:
+            return lambda current: json_patch(current, patch.content)
+        case PatchType.MERGE:
+            return lambda current: merge_patch(current, patch.content)
+        case _:
+            rules = rules_for(resource.group, resource.kind)
+            return lambda current: strategic_merge_patch(current, patch.content, rules)

@@ -1,0 +1,63 @@
+"""The ``log`` subresource of pods, whose text comes from whoever runs the pods."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from aiohttp import web
+
+from kube_efs.local.apiserver.json_types import lookup
+from kube_efs.local.apiserver.parameters import Parameters
+from kube_efs.local.apiserver.statuses import bad_request
+from kube_efs.local.apiserver.storage import Stored
+
+
+class PodLogs(Protocol):
+    """The source of container logs."""
+
+    def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        """What the container wrote so far, and with ``follow`` what it writes until it ends."""
+
+
+class NoPodLogs:
+    """The source where nobody runs pods: every log is empty."""
+
+    async def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        """One empty chunk."""
+        yield b""
+
+
+async def stream_log(request: web.Request, pod: Stored, logs: PodLogs) -> web.StreamResponse:
+    """The answer to a request for a container's log; raises 400 when the container is not clear."""
+    parameters = Parameters(request.query)
+    chunks = logs.read(
+        pod.key.namespace,
+        pod.key.name,
+        _container(pod, parameters.text("container")),
+        follow=parameters.flag("follow"),
+        tail_lines=parameters.number("tailLines"),
+    )
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    async for chunk in chunks:
+        await response.write(chunk)
+    await response.write_eof()
+    return response
+
+
+def _container(pod: Stored, wanted: str) -> str:
+    names = [one.get("name", "") for one in lookup(pod.json, "spec", "containers") or []]
+    init_names = [one.get("name", "") for one in lookup(pod.json, "spec", "initContainers") or []]
+    if wanted in {*names, *init_names}:
+        return wanted
+    if wanted:
+        raise bad_request(f"container {wanted} is not valid for pod {pod.key.name}")
+    if len(names) != 1:
+        choices = " ".join(names)
+        raise bad_request(
+            f"a container name must be specified for pod {pod.key.name}, choose one of: [{choices}]"
+        )
+    return str(names[0])

@@ -1,0 +1,125 @@
+"""The bodies of requests: objects, patches and options of deletion."""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+import yaml
+
+from kube_efs.local.apiserver.deletion import DeleteOptions
+from kube_efs.local.apiserver.json_types import Json, JsonValue, lookup
+from kube_efs.local.apiserver.negotiation import JSON, YAML
+from kube_efs.local.apiserver.parameters import Parameters
+from kube_efs.local.apiserver.statuses import (
+    Subject,
+    bad_request,
+    invalid_object,
+    not_supported,
+    unsupported_media_type,
+)
+
+_PROPAGATION = ("Orphan", "Background", "Foreground")
+
+
+class PatchType(StrEnum):
+    """The ways to patch, by their media types."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """A patch as the client sent it."""
+
+    type: PatchType
+    content: JsonValue
+
+
+def parse_object(content: bytes, content_type: str) -> Json:
+    """The object in a body, JSON or YAML; raises 400 or 415."""
+    media_type = _media_type(content_type)
+    if media_type not in {"", JSON, YAML}:
+        raise unsupported_media_type([JSON, YAML])
+    value = _yaml(content) if media_type == YAML else _json(content)
+    if not isinstance(value, dict):
+        raise bad_request("the object provided is unrecognized (must be of type Object)")
+    return value
+
+
+def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
+    """The patch in a body; raises 400 or 415. Custom resources take no strategic merge patches."""
+    accepted = [kind for kind in PatchType if not (custom and kind is PatchType.STRATEGIC)]
+    media_type = _media_type(content_type)
+    if media_type not in accepted:
+        raise unsupported_media_type(accepted)
+    patch_type = PatchType(media_type)
+    value = _yaml(content) if patch_type is PatchType.APPLY else _json(content)
+    return Patch(type=patch_type, content=value)
+
+
+def parse_delete_options(content: bytes, content_type: str, parameters: Parameters) -> DeleteOptions:
+    """The options of a delete request, from its body or else its query; raises 400 or 422."""
+    options = parse_object(content, content_type) if content.strip() else _options_in_query(parameters)
+    propagation = options.get("propagationPolicy")
+    if propagation is None and options.get("orphanDependents") is not None:
+        propagation = "Orphan" if options["orphanDependents"] else "Background"
+    if propagation is not None and propagation not in _PROPAGATION:
+        cause = not_supported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan", "nil"])
+        subject = Subject(group="meta.k8s.io", resource="deleteoptions", kind="DeleteOptions")
+        raise invalid_object(subject, [cause])
+    return DeleteOptions(
+        grace_period_seconds=options.get("gracePeriodSeconds"),
+        propagation=propagation,
+        uid=lookup(options, "preconditions", "uid"),
+        resource_version=lookup(options, "preconditions", "resourceVersion"),
+        dry_run=bool(options.get("dryRun")) or parse_dry_run(parameters),
+    )
+
+
+def _options_in_query(parameters: Parameters) -> Json:
+    orphan = parameters.flag("orphanDependents") if "orphanDependents" in parameters else None
+    return {
+        "gracePeriodSeconds": parameters.number("gracePeriodSeconds"),
+        "propagationPolicy": parameters.text("propagationPolicy") or None,
+        "orphanDependents": orphan,
+    }
+
+
+def parse_dry_run(parameters: Parameters) -> bool:
+    """Whether nothing is to be stored; raises 422 for anything but ``All``."""
+    text = parameters.text("dryRun")
+    if text not in {"", "All"}:
+        subject = Subject(group="meta.k8s.io", resource="options", kind="PatchOptions")
+        raise invalid_object(subject, [not_supported("dryRun", [text], ["All"])])
+    return text == "All"
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _json(content: bytes) -> JsonValue:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise bad_request(f"error decoding the body: {error}") from error
+
+
+def _yaml(content: bytes) -> JsonValue:
+    try:
+        return yaml.load(content, Loader=_JsonLoader)  # noqa: S506 - a safe loader without dates
+    except (yaml.YAMLError, ValueError) as error:
+        raise bad_request(f"error decoding YAML: {error}") from error
+
+
+class _JsonLoader(yaml.SafeLoader):
+    """YAML's values that JSON has too: a time stamp stays the text it is."""
+
+
+_JsonLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

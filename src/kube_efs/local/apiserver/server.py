@@ -1,0 +1,114 @@
+"""The embedded API server as a thing that is started and stopped."""
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from kube_efs.local.apiserver.admission import Admission
+from kube_efs.local.apiserver.bootstrap import create_initial_objects
+from kube_efs.local.apiserver.builtin_types import builtin_types
+from kube_efs.local.apiserver.certificates import make_identity
+from kube_efs.local.apiserver.discovery import Discovery
+from kube_efs.local.apiserver.front import make_application
+from kube_efs.local.apiserver.handlers import Backend, ResourceHandlers
+from kube_efs.local.apiserver.kubeconfig import render_kubeconfig, write_kubeconfig
+from kube_efs.local.apiserver.pod_logs import NoPodLogs, PodLogs
+from kube_efs.local.apiserver.resources import Registry
+from kube_efs.local.apiserver.service import ObjectService
+from kube_efs.local.apiserver.storage import Store
+
+_SHUTDOWN_SECONDS = 1.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ApiServer:
+    """A Kubernetes API server on a loopback address, with its own authority and one token.
+
+    ``port`` 0 takes a free one. ``pod_logs`` answers ``kubectl logs``; it can be set until the first request.
+    Use it as an asynchronous context manager, or call ``start`` and ``stop``.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        pod_logs: PodLogs | None = None,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.token = token or secrets.token_urlsafe(32)
+        self._identity = make_identity(host)
+        self._store = Store()
+        registry = Registry(builtin_types())
+        self.backend = Backend(
+            store=self._store,
+            registry=registry,
+            service=ObjectService(self._store, Admission(self._store), clock),
+            clock=clock,
+            pod_logs=pod_logs or NoPodLogs(),
+        )
+        self._application = make_application(self.token, Discovery(registry), ResourceHandlers(self.backend))
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        return f"https://{self.host}:{self.port}"
+
+    @property
+    def ca_pem(self) -> bytes:
+        """The certificate that clients check the server by."""
+        return self._identity.ca_pem
+
+    def kubeconfig(self) -> str:
+        """The text of a kubeconfig for this server."""
+        return render_kubeconfig(url=self.url, ca_pem=self.ca_pem, token=self.token)
+
+    def write_kubeconfig(self, path: Path) -> None:
+        """Write that kubeconfig, readable by its owner only."""
+        write_kubeconfig(path, self.kubeconfig())
+
+    def compact(self) -> None:
+        """Forget all history, so that watches and lists from earlier versions are answered with 410."""
+        self._store.compact()
+
+    async def start(self) -> None:
+        """Begin to serve; ``url`` is final afterwards. Raises OSError when the port is taken."""
+        create_initial_objects(self.backend)
+        self._runner = web.AppRunner(
+            self._application,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.host, self.port, ssl_context=self._identity.ssl_context())
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """End all watches and stop serving; takes about a second at most."""
+        self._store.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

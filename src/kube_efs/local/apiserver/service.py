@@ -1,0 +1,233 @@
+"""The rules between HTTP and the store: create, update, patch and delete as kube-apiserver does them.
+
+All methods are synchronous, so that each runs as one transaction on the event loop.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from typing import NamedTuple
+
+from kube_efs.local.apiserver.admission import Admission
+from kube_efs.local.apiserver.bodies import in_stored_form, in_wire_form
+from kube_efs.local.apiserver.deletion import DeleteOptions, begin_deletion, removed_by_update
+from kube_efs.local.apiserver.json_types import Json, json_equal, without
+from kube_efs.local.apiserver.metadata import (
+    for_creation,
+    for_update,
+    metadata_problems,
+    metadata_update_problems,
+    with_metadata,
+)
+from kube_efs.local.apiserver.resources import ResourceType
+from kube_efs.local.apiserver.statuses import (
+    Cause,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_object,
+    not_found,
+)
+from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How to write: on whose behalf, to which subresource (if any), and whether to store anything."""
+
+    manager: str = "unknown"
+    subresource: str = ""
+    dry_run: bool = False
+
+
+class Written(NamedTuple):
+    """The object as it is now, and whether it is new."""
+
+    stored: Stored
+    created: bool
+
+
+class Deleted(NamedTuple):
+    """The object's last state, and whether it is gone."""
+
+    stored: Stored
+    gone: bool
+
+
+class ObjectService:
+    """Reads and writes of single objects."""
+
+    def __init__(self, store: Store, admission: Admission, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._admission = admission
+        self._clock = clock
+
+    def get(self, resource: ResourceType, key: ObjectKey) -> Stored:
+        """The object; raises 404."""
+        found = self._store.get(resource.storage, key)
+        if found is None:
+            raise not_found(resource.subject(key.name))
+        return found
+
+    def create(self, resource: ResourceType, namespace: str, body: Json, options: WriteOptions) -> Stored:
+        """A new object from what the client sent."""
+        if body.get("metadata", {}).get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        new = in_stored_form(resource, body)
+        _check_namespace(resource, namespace, new)
+        return self._create(resource, namespace, new, options)
+
+    def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
+        """The object replaced by what the client sent, or made anew where its kind allows that."""
+        new = in_stored_form(resource, body)
+        _check_name(key.name, new)
+        _check_namespace(resource, key.namespace, new)
+        old = self._store.get(resource.storage, key)
+        if old is None:
+            if not resource.creates_on_update or options.subresource:
+                raise not_found(resource.subject(key.name))
+            _check_precondition(resource, key.name, new, {})
+            return Written(self._create(resource, key.namespace, new, options), created=True)
+        _check_precondition(resource, key.name, new, old.json)
+        return Written(self._replace(resource, old, new, options), created=False)
+
+    def change(
+        self, resource: ResourceType, key: ObjectKey, changed: Callable[[Json], Json], options: WriteOptions
+    ) -> Stored:
+        """The object after a function, such as a patch, on its form in the request's version."""
+        old = self.get(resource, key)
+        new = in_stored_form(resource, changed(in_wire_form(resource, old.json)))
+        _check_name(key.name, new)
+        _check_namespace(resource, key.namespace, new)
+        _check_precondition(resource, key.name, new, old.json)
+        return self._replace(resource, old, new, options)
+
+    def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
+        """The object removed, or marked as being deleted while something holds it."""
+        old = self.get(resource, key)
+        _check_delete_preconditions(resource, old, options)
+        self._admission.check_deletion(resource, key)
+        deletion = begin_deletion(old.json, options, resource.strategy.deletion, self._clock())
+        last = old
+        if deletion.marked is not None:
+            last = self._put(resource, deletion.marked, old, dry_run=options.dry_run)
+        if deletion.remove and not options.dry_run:
+            last = self._store.remove(resource.storage, key)
+        return Deleted(last, gone=deletion.remove)
+
+    def _create(self, resource: ResourceType, namespace: str, new: Json, options: WriteOptions) -> Stored:
+        strategy = resource.strategy
+        new = strategy.default(new)
+        new = for_creation(new, namespace, self._clock(), generation=resource.counts_generations)
+        new = strategy.prepare_create(without(new, "status") if resource.has_status else new)
+        new = self._admission.admit_creation(resource, namespace, new)
+        name = new["metadata"].get("name", "")
+        _refuse(resource, name, strategy.problems(new, None), metadata_problems(new, strategy.name_rule))
+        if self._store.get(resource.storage, ObjectKey(namespace, name)):
+            raise already_exists(resource.subject(name))
+        return self._put(resource, new, None, dry_run=options.dry_run)
+
+    def _replace(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
+        strategy = resource.strategy
+        new = for_update(strategy.default(new), old.json)
+        new = self._with_only_what_may_change(resource, new, old.json, options.subresource)
+        new = _with_generation(resource, new, old.json)
+        _refuse(
+            resource,
+            old.key.name,
+            metadata_update_problems(new, old.json),
+            strategy.problems(new, old.json),
+        )
+        if removed_by_update(new, old.json, strategy.deletion) and not options.dry_run:
+            return Stored(self._store.remove(resource.storage, old.key).revision, new)
+        return self._put(resource, new, old, dry_run=options.dry_run)
+
+    def _with_only_what_may_change(
+        self, resource: ResourceType, new: Json, old: Json, subresource: str
+    ) -> Json:
+        """The object with everything that this (sub)resource does not write as it was."""
+        if subresource == "status":
+            kept = {"metadata": old["metadata"]} if resource.custom else {"metadata": new["metadata"]}
+            status = {"status": new["status"]} if "status" in new else {}
+            return {**without(old, "status"), **kept, **status}
+        if resource.has_status:
+            new = {**without(new, "status"), **({"status": old["status"]} if "status" in old else {})}
+        return new if subresource else resource.strategy.prepare_update(new, old)
+
+    def _put(self, resource: ResourceType, new: Json, old: Stored | None, *, dry_run: bool) -> Stored:
+        """Store the object, unless nothing has changed: then neither does its version, as in Kubernetes."""
+        if old is not None and json_equal(new, old.json):
+            return old
+        if dry_run:
+            return Stored(old.revision if old else 0, new)
+        return self._store.put(resource.storage, new)
+
+
+def _with_generation(resource: ResourceType, new: Json, old: Json) -> Json:
+    """The object with its generation counted up if more than metadata and status differ."""
+    generation = old["metadata"].get("generation")
+    if not resource.counts_generations or generation is None:
+        return new
+    ignored = ("metadata", "status") if resource.has_status else ("metadata",)
+    if json_equal(without(new, *ignored), without(old, *ignored)):
+        return new
+    return with_metadata(new, generation=generation + 1)
+
+
+def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> None:
+    causes = list(chain(*problems))
+    if causes:
+        raise invalid_object(resource.subject(name), causes)
+
+
+def _check_name(name: str, new: Json) -> None:
+    given = new["metadata"].get("name", "")
+    if given != name:
+        raise bad_request(
+            f"the name of the object ({given}) does not match the name on the URL ({name})"
+            if given
+            else "the name of the object must be provided"
+        )
+
+
+def _check_namespace(resource: ResourceType, namespace: str, new: Json) -> None:
+    given = new["metadata"].get("namespace", "")
+    if resource.namespaced and given not in {"", namespace}:
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
+def _check_precondition(resource: ResourceType, name: str, new: Json, old: Json) -> None:
+    """Optimistic concurrency: the uid and the resource version, where given, must be the current ones."""
+    metadata, current = new["metadata"], old.get("metadata", {})
+    uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+    if uid and uid != current.get("uid"):
+        found = current.get("uid", "")
+        raise conflict(
+            resource.subject(name),
+            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}",
+        )
+    if not version and old and not resource.unconditional_update:
+        cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
+        raise invalid_object(resource.subject(name), [cause])
+    if version and version != current.get("resourceVersion"):
+        raise conflict(resource.subject(name))
+
+
+def _check_delete_preconditions(resource: ResourceType, old: Stored, options: DeleteOptions) -> None:
+    """A deletion may name the uid and the version that it is meant for."""
+    metadata = old.json["metadata"]
+    pairs = (
+        ("UID", options.uid, metadata["uid"], "deleted and then recreated"),
+        ("ResourceVersion", options.resource_version, metadata["resourceVersion"], "modified"),
+    )
+    for label, wanted, found, reason in pairs:
+        if wanted is not None and wanted != found:
+            raise conflict(
+                resource.subject(old.key.name),
+                f"the {label} in the precondition ({wanted}) does not match the {label} in record ({found}). "
+                f"The object might have been {reason}",
+            )

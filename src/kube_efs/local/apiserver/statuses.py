@@ -1,0 +1,255 @@
+"""Refusals, and the ``Status`` objects they are answered with.
+
+Reasons, codes and sentences are those of k8s.io/apimachinery (packages ``api/errors`` and
+``util/validation/field``), since kubectl, lightkube and kopf decide by them.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kube_efs.local.apiserver.json_types import Json, JsonValue
+
+
+class CauseReason(StrEnum):
+    """Why one field of an object is refused."""
+
+    REQUIRED = "FieldValueRequired"
+    INVALID = "FieldValueInvalid"
+    TYPE_INVALID = "FieldValueTypeInvalid"
+    NOT_SUPPORTED = "FieldValueNotSupported"
+    DUPLICATE = "FieldValueDuplicate"
+    FORBIDDEN = "FieldValueForbidden"
+    TOO_LONG = "FieldValueTooLong"
+    MANAGER_CONFLICT = "FieldManagerConflict"
+    VERSION_TOO_LARGE = "ResourceVersionTooLarge"
+    NAMESPACE_TERMINATING = "NamespaceTerminating"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One reason for a refusal; ``field`` is a path such as ``spec.resources.requests[storage]``."""
+
+    reason: CauseReason
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def required(field: str, detail: str = "") -> Cause:
+    """A field that must be given is not."""
+    return Cause(reason=CauseReason.REQUIRED, field=field, message=_sentence("Required value", detail))
+
+
+def invalid(field: str, value: JsonValue, detail: str) -> Cause:
+    """A field's value is not acceptable."""
+    message = _sentence(f"Invalid value: {shown(value)}", detail)
+    return Cause(reason=CauseReason.INVALID, field=field, message=message)
+
+
+def not_supported(field: str, value: JsonValue, supported: Iterable[str]) -> Cause:
+    """A field's value is not one of a closed set."""
+    choices = ", ".join(json.dumps(choice) for choice in sorted(supported))
+    message = f"Unsupported value: {shown(value)}: supported values: {choices}"
+    return Cause(reason=CauseReason.NOT_SUPPORTED, field=field, message=message)
+
+
+def duplicate(field: str, value: JsonValue) -> Cause:
+    """A value that may occur once occurs again."""
+    return Cause(reason=CauseReason.DUPLICATE, field=field, message=f"Duplicate value: {shown(value)}")
+
+
+def forbidden_field(field: str, detail: str) -> Cause:
+    """A field may not be set, or not be changed, here."""
+    return Cause(reason=CauseReason.FORBIDDEN, field=field, message=f"Forbidden: {detail}")
+
+
+def shown(value: JsonValue) -> str:
+    """A value as Kubernetes' messages quote it."""
+    return "null" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _sentence(problem: str, detail: str) -> str:
+    return f"{problem}: {detail}" if detail else problem
+
+
+class ApiError(Exception):
+    """A request that is answered with a ``Status`` of failure; ``status`` is that object."""
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Json | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.headers = headers or {}
+        self.status: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            **({} if details is None else {"details": details}),
+            "code": code,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a refusal is about: the group, and its resource or (for invalid objects) its kind."""
+
+    group: str
+    resource: str
+    kind: str
+    name: str = ""
+
+    @property
+    def qualified_resource(self) -> str:
+        """Such as ``storageclasses.storage.k8s.io``."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+    @property
+    def qualified_kind(self) -> str:
+        """Such as ``StorageClass.storage.k8s.io``."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    def details(self, **more: JsonValue) -> Json:
+        """The ``details`` of a Status about this resource; ``kind`` is the resource there."""
+        return _present(name=self.name, group=self.group, kind=self.resource, **more)
+
+
+def _present(**fields: JsonValue) -> Json:
+    return {name: value for name, value in fields.items() if value}
+
+
+def not_found(subject: Subject) -> ApiError:
+    """404: the object does not exist."""
+    message = f'{subject.qualified_resource} "{subject.name}" not found'
+    return ApiError(404, "NotFound", message, details=subject.details())
+
+
+def already_exists(subject: Subject) -> ApiError:
+    """409 on create: the name is taken."""
+    message = f'{subject.qualified_resource} "{subject.name}" already exists'
+    return ApiError(409, "AlreadyExists", message, details=subject.details())
+
+
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def conflict(subject: Subject, problem: str = MODIFIED) -> ApiError:
+    """409 on a write: a precondition does not hold, above all the resource version."""
+    message = f'Operation cannot be fulfilled on {subject.qualified_resource} "{subject.name}": {problem}'
+    return ApiError(409, "Conflict", message, details=subject.details())
+
+
+def manager_conflict(causes: Iterable[Cause], message: str) -> ApiError:
+    """409 on server-side apply: other managers own fields with other values."""
+    details = {"causes": [_cause_json(cause) for cause in causes]}
+    return ApiError(409, "Conflict", message, details=details)
+
+
+def invalid_object(subject: Subject, causes: Iterable[Cause]) -> ApiError:
+    """422: the object breaks the rules of its kind."""
+    listed = list(causes)
+    texts = list(dict.fromkeys(str(cause) for cause in listed))
+    summary = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    details = _present(
+        name=subject.name,
+        group=subject.group,
+        kind=subject.kind,
+        causes=[_cause_json(cause) for cause in listed],
+    )
+    message = f'{subject.qualified_kind} "{subject.name}" is invalid: {summary}'
+    return ApiError(422, "Invalid", message, details=details)
+
+
+def _cause_json(cause: Cause) -> Json:
+    return {"reason": cause.reason.value, "message": cause.message, "field": cause.field}
+
+
+def forbidden(subject: Subject, problem: str, causes: Iterable[Cause] = ()) -> ApiError:
+    """403: a rule of admission says no."""
+    quoted = f' "{subject.name}"' if subject.name else ""
+    message = f"{subject.qualified_resource}{quoted} is forbidden: {problem}"
+    details = subject.details(causes=[_cause_json(cause) for cause in causes])
+    return ApiError(403, "Forbidden", message, details=details)
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request cannot be understood."""
+    return ApiError(400, "BadRequest", message)
+
+
+def unauthorized() -> ApiError:
+    """401: no token, or another one."""
+    return ApiError(401, "Unauthorized", "Unauthorized")
+
+
+def unknown_resource() -> ApiError:
+    """404 for a resource, subresource or version that is not served."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
+
+
+def method_not_allowed() -> ApiError:
+    """405: the resource has no such verb."""
+    message = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", message, details={})
+
+
+def not_acceptable(media_types: Iterable[str]) -> ApiError:
+    """406: no answer in any of the formats that were asked for."""
+    message = f"only the following media types are accepted: {', '.join(media_types)}"
+    return ApiError(406, "NotAcceptable", message)
+
+
+def unsupported_media_type(media_types: Iterable[str]) -> ApiError:
+    """415: the body has a format that this resource does not take."""
+    accepted = ", ".join(media_types)
+    message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
+    return ApiError(415, "UnsupportedMediaType", message)
+
+
+def expired(message: str, details: Json | None = None) -> ApiError:
+    """410: the changes since that resource version are no longer known; list again."""
+    return ApiError(410, "Expired", message, details=details)
+
+
+def version_too_large(asked: int, current: int) -> ApiError:
+    """504: the resource version lies in the future."""
+    cause = {"reason": CauseReason.VERSION_TOO_LARGE.value, "message": "Too large resource version"}
+    return ApiError(
+        504,
+        "Timeout",
+        f"Timeout: Too large resource version: {asked}, current: {current}",
+        details={"causes": [cause], "retryAfterSeconds": 1},
+        headers={"Retry-After": "1"},
+    )
+
+
+def internal_error(problem: str) -> ApiError:
+    """500: a fault of this server."""
+    details = {"causes": [{"message": problem}]}
+    return ApiError(500, "InternalError", f"Internal error occurred: {problem}", details=details)
+
+
+def success(details: Json) -> Json:
+    """The Status of a deletion that is done."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    }
