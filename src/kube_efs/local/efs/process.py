@@ -27,18 +27,23 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, program: str, *arguments: str, log_file: Path, environment: Mapping[str, str] | None = None
+        cls,
+        program: str,
+        *arguments: str,
+        log_file: Path,
+        environment: Mapping[str, str] | None = None,
+        death_signal: str = "KILL",
     ) -> Self:
         """Run a program with its output appended to ``log_file``; raises PlatformError if it is missing.
 
-        The kernel kills it when this process dies, however that happens; Ctrl-C in a terminal does not
-        reach it, so that it is ended in order.
+        The kernel sends it ``death_signal`` when this process dies, however that happens; Ctrl-C in a
+        terminal does not reach it, so that it is ended in order.
         """
         found = shutil.which(program)
         if found is None:
             raise PlatformError("is not installed", field="program", value=program)
         setpriv = shutil.which("setpriv")
-        wrapper = (setpriv, "--pdeathsig", "KILL") if setpriv else ()
+        wrapper = (setpriv, "--pdeathsig", death_signal) if setpriv else ()
         with log_file.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *wrapper,
@@ -84,14 +89,14 @@ class ChildProcess:
             problem, field="program", value=self._name, remedy=f"see {self._log_file}, which ends: {tail}"
         )
 
-    async def stop(self) -> None:
-        """End it: SIGTERM, and SIGKILL after a second. Ending what has ended does nothing."""
+    async def stop(self, *, timeout_seconds: float = _TERMINATION_SECONDS) -> None:
+        """End it: SIGTERM, and SIGKILL after the time-out. Ending what has ended does nothing."""
         try:
             if self.running:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.terminate()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TERMINATION_SECONDS):
+                    async with asyncio.timeout(timeout_seconds):
                         await self._process.wait()
         finally:
             await self.kill()
