@@ -1,0 +1,142 @@
+"""The embedded cluster as one thing: an API server, its controllers, a node, an EFS, and kube-efs on them.
+
+kube-efs runs as the two processes that it is in a real cluster. They are told where everything is by their
+ordinary settings, and cannot tell the difference.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.errors import translated
+from kube_efs.local.apiserver.server import ApiServer
+from kube_efs.local.controllers.running import run_controllers
+from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.ports import reserved_base_port
+from kube_efs.local.program import Program
+from kube_efs.model.ids import FileSystemId
+from kube_efs.settings import DEFAULT_NAMESPACE
+
+NODE = "embedded"
+NAMESPACE = DEFAULT_NAMESPACE
+# What people would wait for is made faster than it is at AWS's prices and scale.
+_SETTINGS = {
+    "LOGGING_LEVEL": "INFO",
+    "EFS_POLLING_INTERVAL": "1",
+    "PROVISION_BACKOFF_INTERVAL": "2",
+    "KUBE_EFS_PROBE_INTERVAL_SECONDS": "1",
+    "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
+    "KUBE_EFS_HEALTH_PORT": "0",
+    "POD_NAMESPACE": NAMESPACE,
+    "NODE_NAME": NODE,
+}
+
+
+class EmbeddedCluster:
+    """A cluster on loopback while its context is open; everything it writes is below ``folder``.
+
+    ``file_systems`` are the names of those that are there at the start, ``file_system_ids`` their ids in
+    this order. ``settings`` override those of kube-efs's processes. Opening raises PlatformError when
+    this machine lacks something.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        file_systems: Sequence[str] = ("first", "second"),
+        settings: Mapping[str, str] | None = None,
+        kubeconfig: Path | None = None,
+    ) -> None:
+        self.folder = folder
+        self.kubeconfig = kubeconfig or folder / "kubeconfig"
+        self.file_system_ids: tuple[FileSystemId, ...] = ()
+        self._names = file_systems
+        self._settings = dict(settings or {})
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        base_port = self._stack.enter_context(reserved_base_port())
+        self.efs = EmbeddedEfs(self.folder / "efs")
+        self.api = ApiServer()
+        await asyncio.gather(
+            self._stack.enter_async_context(self.efs), self._stack.enter_async_context(self.api)
+        )
+        self.api.write_kubeconfig(self.kubeconfig)
+        self._stack.callback(self.kubeconfig.unlink, missing_ok=True)
+        self.client = await self._stack.enter_async_context(self.connect())
+        await self._run_in_background()
+        with translated(f"namespace {NAMESPACE}"):
+            await self.client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
+        self.controller, self.tunnel = self._programs(base_port)
+        self._stack.push_async_callback(self._stop_programs)
+        creating = asyncio.gather(*(self.efs.create_file_system(name) for name in self._names))
+        await asyncio.gather(self.controller.start(), self.tunnel.start(), creating)
+        self.file_system_ids = tuple(creating.result())
+        await asyncio.gather(self.controller.ready(), self.tunnel.ready())
+
+    async def _run_in_background(self) -> None:
+        """What a control plane and a node's kubelet do."""
+        task = asyncio.create_task(run_controllers(self.client, node=NODE))
+        self._stack.push_async_callback(_end, task)
+
+    def connect(self) -> AsyncClient:
+        """A further client of the cluster; close it with ``async with``."""
+        return connect(load_config(self.kubeconfig))
+
+    def _programs(self, base_port: int) -> tuple[Program, Program]:
+        work = self.folder / "tunnel"
+        work.mkdir(exist_ok=True)
+        common = {
+            # Nothing of the person's own AWS account or cluster may reach these processes.
+            **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "KUBE"))},
+            **self.efs.environment(),
+            **_SETTINGS,
+            "KUBECONFIG": str(self.kubeconfig),
+        }
+        controller = {**common, "POD_NAME": "efs-manager-0", "BASE_STUNNEL_PORT": str(base_port)}
+        tunnel = {
+            **common,
+            "POD_NAME": "efs-stunnel-0",
+            "STUNNEL_CONF_PATH": str(work / "stunnel.conf"),
+            "KUBE_EFS_CA_FILE": str(self.efs.ca_file),
+        }
+        return (
+            Program("controller", {**controller, **self._settings}, self.folder / "controller.log"),
+            Program("tunnel", {**tunnel, **self._settings}, self.folder / "tunnel.log"),
+        )
+
+    async def _stop_programs(self) -> None:
+        await asyncio.gather(self.controller.stop(), self.tunnel.stop())
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,87 @@
+"""A process of kube-efs beside this one, as it would run in a pod: started, ended, killed, started again."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+
+from kube_efs.local.efs.process import ChildProcess
+from kube_efs.model.errors import PlatformError
+
+_START_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+# kube-efs promises to need less than this after SIGTERM.
+_STOP_SECONDS = 5.0
+
+
+class Program:
+    """``kube-efs COMMAND`` with an environment of its own, logging to a file.
+
+    ``health_url`` is where it has served /healthz, /readyz and /metrics since its last start.
+    """
+
+    def __init__(self, command: str, environment: Mapping[str, str], log_file: Path) -> None:
+        self.log_file = log_file
+        self.health_url = ""
+        self._command = command
+        self._environment = environment
+        self._process: ChildProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._process is not None and self._process.running
+
+    @property
+    def pid(self) -> int:
+        """Its process id; raises PlatformError when it was never started."""
+        return self._started().pid
+
+    async def start(self) -> None:
+        """Start it and wait until it serves its health; raises PlatformError with the end of its log."""
+        self._process = await ChildProcess.start(
+            sys.executable,
+            "-m",
+            "kube_efs",
+            self._command,
+            log_file=self.log_file,
+            environment=self._environment,
+            # It has children of its own to end.
+            death_signal="TERM",
+        )
+        port = await self._process.listening_port(timeout_seconds=_START_SECONDS)
+        self.health_url = f"http://127.0.0.1:{port}"
+
+    async def ready(self, *, timeout_seconds: float = _START_SECONDS) -> None:
+        """Wait until it says that it is ready; raises PlatformError when it does not."""
+        try:
+            async with asyncio.timeout(timeout_seconds), aiohttp.ClientSession() as session:
+                while self.running and not await self._says_ready(session):  # noqa: ASYNC110 - asked from outside
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise self._started().failure("did not become ready") from None
+        if not self.running:
+            raise self._started().failure("has ended")
+
+    async def _says_ready(self, session: aiohttp.ClientSession) -> bool:
+        try:
+            async with session.get(f"{self.health_url}/readyz") as answer:
+                return answer.ok
+        except aiohttp.ClientError:
+            return False
+
+    async def stop(self) -> None:
+        """End it in order; ending what has ended does nothing."""
+        if self._process is not None:
+            await self._process.stop(timeout_seconds=_STOP_SECONDS)
+
+    async def kill(self) -> None:
+        """End it as a crash would."""
+        await self._started().kill()
+
+    def _started(self) -> ChildProcess:
+        if self._process is None:
+            raise PlatformError("was not started", field="program", value=f"kube-efs {self._command}")
+        return self._process
