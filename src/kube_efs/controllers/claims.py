@@ -1,6 +1,7 @@
 """Pending claims: each is planned, served, and told about; looked at again when anything it needs changes."""
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,14 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._queue.__aexit__(kind, error, trace)
+
+    def listed(self, claims: Sequence[Claim]) -> None:
+        """These are all the claims there are."""
+        listed = {claim.uid for claim in claims}
+        for claim in [one for uid, one in self._pending.items() if uid not in listed]:
+            self.gone(claim)
+        for claim in claims:
+            self.seen(claim)
 
     def seen(self, claim: Claim) -> None:
         """A claim is new or has changed."""

@@ -13,9 +13,6 @@ from typing import Any
 
 import structlog
 from lightkube import AsyncClient
-from lightkube.config.kubeconfig import SingleConfig
-from lightkube.resources.core_v1 import PersistentVolume
-from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
@@ -28,23 +25,19 @@ from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController
-from kube_efs.controllers.watches import watch
+from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
 from kube_efs.kube.client import connect, load_config
-from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.leases import Leadership, LeaseTerms
-from kube_efs.kube.reading import read_storage_class, read_volume
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.errors import KubeError, KubeUnavailable
 from kube_efs.model.ids import Region
-from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.provisioning.workers import WorkerOptions, WorkerPool
 from kube_efs.settings import ControllerSettings
+from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, new_registry
 
@@ -68,47 +61,18 @@ class _State:
         return Health.failing("the cluster's state has not been read yet")
 
 
-@dataclass(frozen=True, slots=True)
-class _Router:
-    """Takes what the watches see to whom it concerns."""
-
-    claims: ClaimController
-    volumes: VolumeController
-    targets: TunnelTargetsController
-    inventory: Inventory
-
-    def claim_seen(self, claim: Claim) -> None:
-        self.claims.seen(claim)
-
-    def claim_gone(self, claim: Claim) -> None:
-        self.claims.gone(claim)
-        if claim.storage_class == ROOT_CLASS:
-            self.targets.poke()
-
-    def volume_seen(self, volume: Volume) -> None:
-        self.volumes.seen(volume)
-
-    def volume_gone(self, volume: Volume) -> None:
-        self.volumes.gone(volume)
-        if volume.storage_class == ROOT_CLASS:
-            self.targets.poke()
-
-    def class_seen(self, storage_class: StorageClass) -> None:
-        self.inventory.classes[storage_class.name] = storage_class
-        self.claims.class_changed(storage_class.name)
-
-    def class_gone(self, storage_class: StorageClass) -> None:
-        self.inventory.classes.pop(storage_class.name, None)
-
-
 async def run_controller(settings: ControllerSettings) -> None:
-    """Run until told to stop; raises InvalidSetting, and KubeUnavailable when the lead is lost."""
+    """Run until SIGTERM or SIGINT; raises InvalidSetting, and KubeUnavailable when the lead is lost."""
+    await run_until_told_to_stop(_run(settings))
+    log.info("controller-stopped")
+
+
+async def _run(settings: ControllerSettings) -> None:
     registry, state = new_registry(), _State()
     metrics = ControllerMetrics(registry)
-    config = load_config(settings.kubeconfig)
     async with AsyncExitStack() as stack:
         region = await _region(settings)
-        client = await stack.enter_async_context(connect(config))
+        client = await stack.enter_async_context(connect(load_config(settings.kubeconfig)))
         aws_metrics = AwsMetrics(registry)
         gateway = await stack.enter_async_context(AwsGateway(_aws_options(settings, region), aws_metrics))
         catalogue = Catalogue(gateway, settings.polling_interval_seconds, metrics=aws_metrics)
@@ -127,34 +91,28 @@ async def run_controller(settings: ControllerSettings) -> None:
             await leadership.acquire()
             stack.push_async_callback(leadership.release)
         metrics.leader.set(1)
-        work = _work(settings, config, client, catalogue, metrics, state)
+        work = _work(settings, client, catalogue, metrics, state)
         await (_while_leading(leadership, work) if settings.leader_election else work)
 
 
 async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until it ends; raises KubeUnavailable as soon as the lead is lost."""
-    working, leading = asyncio.create_task(work), asyncio.create_task(leadership.keep())
-    try:
-        await asyncio.wait([working, leading], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            remedy = "the pod restarts and waits to lead again"
-            raise KubeUnavailable("was lost", field="leadership", value=LEASE_NAME, remedy=remedy)
-        working.result()
-    finally:
-        for task in (working, leading):
-            task.cancel()
-        await asyncio.gather(working, leading, return_exceptions=True)
+    """Do the work until cancelled; raises KubeUnavailable as soon as the lead is lost."""
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(work)
+        await leadership.keep()
+        working.cancel()
+    remedy = "the pod restarts and waits to lead again"
+    raise KubeUnavailable("was lost", field="leadership", value=LEASE_NAME, remedy=remedy)
 
 
 async def _work(
     settings: ControllerSettings,
-    config: SingleConfig,
     client: AsyncClient,
     catalogue: Catalogue,
     metrics: ControllerMetrics,
     state: _State,
 ) -> None:
-    """Everything that only the leader does; returns when the process is told to stop."""
+    """Everything that only the leader does, until cancelled."""
     inventory = Inventory()
     async with AsyncExitStack() as stack:
         recorder = EventRecorder(client, component=_COMPONENT, host=settings.identity)
@@ -182,53 +140,35 @@ async def _work(
             base_port=settings.base_stunnel_port,
             changed=claims.world_changed,
         )
-        await _load(client, inventory, targets)
-        volumes.start()
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        await _load_targets(targets)
+        volumes_listed, classes_listed = asyncio.Event(), asyncio.Event()
+        tasks.create_task(watch_volumes(client, volumes, targets, volumes_listed))
+        tasks.create_task(watch_classes(client, inventory, claims, classes_listed))
+        # No claim is looked at before all volumes are known, or one could get a second volume.
+        await volumes_listed.wait()
+        await classes_listed.wait()
         state.loaded = True
-        router = _Router(claims=claims, volumes=volumes, targets=targets, inventory=inventory)
-        await _until_first_ends(
-            watch(router, config), targets.run(), catalogue.run(), _follow(catalogue, targets)
-        )
+        log.info("cluster-read", volumes=len(inventory.volumes), classes=len(inventory.classes))
+        tasks.create_task(watch_claims(client, claims, targets))
+        tasks.create_task(targets.run())
+        tasks.create_task(catalogue.run())
+        tasks.create_task(_follow(catalogue, targets))
 
 
-async def _load(client: AsyncClient, inventory: Inventory, targets: TunnelTargetsController) -> None:
-    """Read everything that decisions depend on before the first one is made."""
+async def _load_targets(targets: TunnelTargetsController) -> None:
+    """Read the ports of now; without them, volumes would be taken for those of other file systems."""
     while True:
         try:
-            await targets.load()
-            with translated("storage classes"):
-                found = [item async for item in client.list(StorageClassResource)]
-            inventory.classes = {
-                one.name: one for one in (read_storage_class(item.to_dict()) for item in found)
-            }
-            with translated("volumes"):
-                inventory.replace_volumes(
-                    [read_volume(item.to_dict()) async for item in client.list(PersistentVolume)]
-                )
+            return await targets.load()
         except KubeError as error:
-            log.warning("cluster-not-read", reason=str(error), retry_seconds=_RETRY_SECONDS)
+            log.warning("targets-not-read", reason=str(error), retry_seconds=_RETRY_SECONDS)
             await asyncio.sleep(_RETRY_SECONDS)
-        else:
-            log.info("cluster-read", volumes=len(inventory.volumes), classes=len(inventory.classes))
-            return
 
 
 async def _follow(catalogue: Catalogue, targets: TunnelTargetsController) -> None:
     async for discovery in catalogue.changes():
         targets.discovered(discovery)
-
-
-async def _until_first_ends(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run the parts together; when one ends, by itself or by an error, all end."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _region(settings: ControllerSettings) -> Region:

@@ -1,5 +1,6 @@
 """Released volumes: each is removed with its data when its policy and every guard say so."""
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,13 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
     ) -> None:
         await self._queue.__aexit__(kind, error, trace)
 
+    def listed(self, volumes: Sequence[Volume]) -> None:
+        """These are all the volumes there are."""
+        self._inventory.replace_volumes(volumes)
+        for volume in volumes:
+            if volume.phase is VolumePhase.RELEASED:
+                self._queue.add(volume.name)
+
     def seen(self, volume: Volume) -> None:
         """A volume is new or has changed."""
         before = self._inventory.volumes.get(volume.name)
@@ -48,12 +56,6 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._refused.discard(volume.name)
         for name in self._refused:
             self._queue.add(name)
-
-    def start(self) -> None:
-        """Take up what was released while nobody was watching."""
-        for volume in self._inventory.volumes.values():
-            if volume.phase is VolumePhase.RELEASED:
-                self._queue.add(volume.name)
 
     async def _handle(self, name: str) -> float | None:
         volume = self._inventory.volumes.get(name)
