@@ -91,22 +91,24 @@ class TunnelRecorder:
             self._set(file_system, plan, status)
 
     def _set(self, file_system: str, plan: PlannedTunnel, status: TunnelStatus) -> None:
+        nearness = {candidate.address: candidate.nearness for candidate in plan.candidates}
         before = self._recorded.get(file_system)
-        addresses = {candidate.address: candidate.nearness for candidate in plan.candidates}
-        if before and before.address and (before.address, before.zone) != (status.address, status.zone):
-            self._metrics.mount_target.remove(file_system, before.address, before.zone)
-            if before.address in addresses and status.failed_over:
+        if before and (before.address, before.zone) != (status.address, status.zone):
+            self._remove_place(before)
+            if status.failed_over and before.address in nearness:
                 self._metrics.fail_overs.labels(file_system).inc()
         self._metrics.up.labels(file_system).set(status.state == TunnelState.UP)
         if status.address:
-            near = addresses[status.address] <= Nearness.OWN_ZONE
             self._metrics.mount_target.labels(file_system, status.address, status.zone).set(1)
+            near = nearness[status.address] <= Nearness.OWN_ZONE
             self._metrics.in_own_zone.labels(file_system).set(near)
         self._recorded[file_system] = status
 
     def _remove(self, file_system: str) -> None:
-        gone = self._recorded.pop(file_system)
         self._metrics.up.remove(file_system)
-        if gone.address:
-            self._metrics.mount_target.remove(file_system, gone.address, gone.zone)
-            self._metrics.in_own_zone.remove(file_system)
+        self._remove_place(self._recorded.pop(file_system))
+
+    def _remove_place(self, status: TunnelStatus) -> None:
+        if status.address:
+            self._metrics.mount_target.remove(status.file_system_id, status.address, status.zone)
+            self._metrics.in_own_zone.remove(status.file_system_id)

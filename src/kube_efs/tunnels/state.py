@@ -43,13 +43,19 @@ def _parse(text: str) -> Served:
     state = json.loads(text)
     if state["version"] != _VERSION:
         raise InvalidValue("is written by another version", field="version", value=state["version"])
-    document, rejections = parse_targets(state["targets"], state["zones"])
-    lingering = [parse_targets(one)[0] for one in state["lingering"]]
+    document, rejections = parse_targets(_text(state["targets"]), _text(state["zones"]))
+    lingering = [parse_targets(_text(one))[0] for one in state["lingering"]]
     return Served(
         document=document,
         rejections=rejections,
         lingering=tuple(Lingering(target=target) for one in lingering for target in one.targets.values()),
     )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue("is no text", value=value)
+    return value
 
 
 def _render(targets: TunnelTargets) -> str:

@@ -1,10 +1,10 @@
 """The state of a node's tunnels, as a value and as the JSON that nodes publish."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from kube_efs.model.errors import InvalidValue
 
@@ -54,6 +54,14 @@ class TunnelsStatus:
     stunnel_pid: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document(TunnelsStatus):
+    time: str
+
+
+_DOCUMENT = TypeAdapter(_Document)
+
+
 def render_status(status: TunnelsStatus, *, time: str = "") -> str:
     """The JSON document; ``time`` says when it was true."""
     return json.dumps({"time": time, **asdict(status)}, sort_keys=True)
@@ -65,20 +73,8 @@ def parse_status(text: str) -> tuple[TunnelsStatus, str]:
     Fields that this version does not know are left out, so that nodes may be newer than their reader.
     """
     try:
-        document = json.loads(text)
-        status = TunnelsStatus(
-            tunnels=tuple(_tunnel(entry) for entry in document["tunnels"]),
-            problems=tuple(map(str, document["problems"])),
-            stunnel_pid=document["stunnel_pid"],
-        )
-        return status, str(document["time"])
-    except (ValueError, KeyError, TypeError) as error:
+        found = _DOCUMENT.validate_json(text)
+    except ValidationError as error:
         raise InvalidValue("is no status of tunnels", field="tunnels.json", value=text[:80]) from error
-
-
-def _tunnel(entry: Mapping[str, Any]) -> TunnelStatus:
-    known = {one.name for one in fields(TunnelStatus)}
-    return TunnelStatus(
-        **{key: value for key, value in entry.items() if key in known}
-        | {"state": TunnelState(entry["state"])}
-    )
+    status = TunnelsStatus(tunnels=found.tunnels, problems=found.problems, stunnel_pid=found.stunnel_pid)
+    return status, found.time

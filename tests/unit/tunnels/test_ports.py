@@ -1,0 +1,112 @@
+"""The kernel's table of sockets, and ports that are taken."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.tunnels.ports import (
+    TcpSocket,
+    TcpState,
+    find_taken,
+    listening_ports,
+    open_connections,
+    parse_tcp_table,
+)
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:500A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15505 1 0 100 0
+   1: 0100007F:500A 0100007F:C350 01 00000000:00000000 02:000A0000 00000000     0        0 15600 2 0 20 4
+"""
+TABLE_6 = f"""\
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr
+   0: {"0" * 32}:0016 {"0" * 32}:0000 0A 00000000:00000000 00:00000000 00000000     0        0 9999 1 0 100
+"""
+
+
+@pytest.fixture
+def listener() -> socket.socket:
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as stunnel's
+    found.bind(("127.0.0.1", 0))
+    found.listen()
+    return found
+
+
+def port_of(found: socket.socket) -> int:
+    return int(found.getsockname()[1])
+
+
+def test_the_table_is_read_without_its_heading() -> None:
+    assert parse_tcp_table(TABLE) == (
+        TcpSocket(local_port=20490, state=TcpState.LISTEN, inode=15505),
+        TcpSocket(local_port=20490, state=TcpState.ESTABLISHED, inode=15600),
+    )
+
+
+def test_the_table_of_ipv6_is_read_too() -> None:
+    assert parse_tcp_table(TABLE_6) == (TcpSocket(local_port=22, state=TcpState.LISTEN, inode=9999),)
+
+
+@given(st.text())
+def test_no_text_makes_it_raise(text: str) -> None:
+    assert isinstance(parse_tcp_table(text), tuple)
+
+
+def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener, socket.socket() as first, socket.socket() as second:
+        assert open_connections()[port] == 0
+        first.connect(("127.0.0.1", port))
+        second.connect(("127.0.0.1", port))
+        assert open_connections()[port] == 2
+        second.close()
+        assert open_connections()[port] == 1
+
+
+def test_the_ports_of_a_process_are_found(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener:
+        assert port in listening_ports(os.getpid())
+    assert port not in listening_ports(os.getpid())
+
+
+def test_a_process_that_is_gone_listens_nowhere() -> None:
+    assert listening_ports(2**22 + 1) == frozenset()
+
+
+def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
+    with listener, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        free = port_of(other)
+        other.close()
+        taken = find_taken([port_of(listener), free])
+        assert set(taken) == {port_of(listener)}
+        name = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+        assert str(taken[port_of(listener)]) == (
+            f"stunnel_port: {port_of(listener)} is taken by {name} (pid {os.getpid()});"
+            " stop that program or let it use another port; it is tried again"
+        )
+        assert taken[port_of(listener)].retryable
+
+
+def test_a_listener_on_all_addresses_takes_the_port_too() -> None:
+    with socket.socket() as everywhere:
+        everywhere.bind(("0.0.0.0", 0))
+        everywhere.listen()
+        assert set(find_taken([port_of(everywhere)])) == {port_of(everywhere)}
+
+
+def test_connections_of_the_past_take_no_port(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with socket.socket() as client:
+        client.connect(("127.0.0.1", port))
+        accepted, _ = listener.accept()
+        accepted.close()  # this side waits in TIME_WAIT
+        listener.close()
+        assert client.recv(1) == b""
+    assert find_taken([port]) == {}

@@ -1,0 +1,131 @@
+"""The NFS NULL call: what is sent, and which answers count."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.tunnels.probe import ProbeResult, null_call, probe
+
+XID = 7
+ACCEPTED = struct.pack(">6I", XID, 1, 0, 0, 0, 0)
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def record(body: bytes, *, last: bool = True) -> bytes:
+    return struct.pack(">I", (0x8000_0000 if last else 0) | len(body)) + body
+
+
+@asynccontextmanager
+async def server(handler: Handler) -> AsyncIterator[int]:
+    listener = await asyncio.start_server(handler, "127.0.0.1", 0)
+    try:
+        yield int(listener.sockets[0].getsockname()[1])
+    finally:
+        listener.close()
+        await listener.wait_closed()
+
+
+def answering(answer: bytes) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(44)
+        writer.write(answer)
+        writer.close()
+
+    return handle
+
+
+async def probe_against(handler: Handler, *, timeout_seconds: float = 5) -> ProbeResult:
+    async with server(handler) as port:
+        return await probe(port, timeout_seconds=timeout_seconds, xid=XID)
+
+
+def test_the_call_is_that_of_the_rfc() -> None:
+    assert null_call(7).hex(" ", 4) == (
+        "80000028 00000007 00000000 00000002 000186a3 00000004 00000000 00000000 00000000 00000000 00000000"
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(record(ACCEPTED), id="in one record"),
+        pytest.param(record(ACCEPTED[:10], last=False) + record(ACCEPTED[10:]), id="in two fragments"),
+        pytest.param(
+            record(struct.pack(">5I8sI", XID, 1, 0, 1, 6, b"verifier", 0)), id="with a padded verifier"
+        ),
+    ],
+)
+async def test_an_accepted_call_is_good(answer: bytes) -> None:
+    result = await probe_against(answering(answer))
+    assert (result.ok, result.reason) == (True, "")
+    assert 0 < result.seconds < 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        pytest.param(b"", "the tunnel closed the connection", id="nothing"),
+        pytest.param(record(ACCEPTED)[:9], "the tunnel closed the connection", id="half a record"),
+        pytest.param(
+            record(struct.pack(">6I", 8, 1, 0, 0, 0, 0)),
+            "the answer belongs to another call",
+            id="another xid",
+        ),
+        pytest.param(
+            record(struct.pack(">6I", XID, 0, 0, 0, 0, 0)), "the answer belongs to another call", id="a call"
+        ),
+        pytest.param(record(struct.pack(">5I", XID, 1, 1, 0, 2)), "the server denied the call", id="denied"),
+        pytest.param(
+            record(struct.pack(">8I", XID, 1, 0, 0, 0, 2, 2, 3)),
+            "the server does not serve NFS 4 (no such version)",
+            id="NFS 3 only",
+        ),
+        pytest.param(
+            record(struct.pack(">6I", XID, 1, 0, 0, 0, 9)),
+            "the server does not serve NFS 4 (accept state 9)",
+            id="a state nobody knows",
+        ),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is no RPC answer", id="a web server"),
+        pytest.param(record(b"\0\0\0\7"), "the answer is no RPC answer", id="a record that is too short"),
+        pytest.param(
+            record(struct.pack(">5I", XID, 1, 0, 0, 2**32 - 1)),
+            "the answer is no RPC answer",
+            id="a lying length",
+        ),
+    ],
+)
+async def test_any_other_answer_is_told(answer: bytes, reason: str) -> None:
+    result = await probe_against(answering(answer))
+    assert (result.ok, result.reason) == (False, reason)
+
+
+async def test_silence_ends_with_the_time() -> None:
+    done = asyncio.Event()
+
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    async with server(silent) as port:
+        result = await probe(port, timeout_seconds=0.05, xid=XID)
+        done.set()
+    assert (result.ok, result.reason) == (False, "no answer within 0.05 s")
+
+
+async def test_no_listener_is_told() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        result = await probe(unused.getsockname()[1], timeout_seconds=5, xid=XID)
+    assert (result.ok, result.reason) == (False, "nothing listens on the tunnel's port")
+
+
+@given(answer=st.binary(max_size=200))
+def test_no_bytes_make_it_raise(answer: bytes) -> None:
+    result = asyncio.run(probe_against(answering(answer), timeout_seconds=1))
+    assert result.ok == (result.reason == "")

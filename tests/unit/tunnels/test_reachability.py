@@ -1,0 +1,76 @@
+"""Verdicts on mount targets: neither nervous nor late."""
+
+import asyncio
+import socket
+
+import pytest
+
+from kube_efs.tunnels.reachability import Reachability, try_addresses
+
+
+def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
+    """One letter a round: ``+`` accepted, ``-`` not; gives ``U`` or ``D`` for each."""
+    reachability, verdicts = Reachability(), ""
+    for sign in rounds:
+        reachability = reachability.after({"a": sign == "+"}, rounds_until_down=down, rounds_until_up=up)
+        verdicts += "D" if "a" in reachability.down else "U"
+    return verdicts
+
+
+@pytest.mark.parametrize(
+    ("rounds", "verdicts"),
+    [
+        pytest.param("++++", "UUUU", id="always there"),
+        pytest.param("+-+-+-", "UUUUUU", id="single failures do not count"),
+        pytest.param("+--", "UUD", id="two in a row do"),
+        pytest.param("--+-+", "UDDDD", id="single successes do not count either"),
+        pytest.param("--+++", "UDDDU", id="three in a row bring it back"),
+        pytest.param("--+++--", "UDDDUUD", id="the count starts anew after each verdict"),
+        pytest.param("--++-+++", "UDDDDDDU", id="a failure between starts the count anew"),
+    ],
+)
+def test_verdicts_turn_after_some_rounds(rounds: str, verdicts: str) -> None:
+    assert after_rounds(rounds) == verdicts
+
+
+def test_one_round_is_enough_where_one_is_asked_for() -> None:
+    assert after_rounds("-+-", down=1, up=1) == "DUD"
+
+
+def test_addresses_are_judged_apart_and_forgotten_when_gone() -> None:
+    reachability = Reachability()
+    for _ in range(2):
+        reachability = reachability.after(
+            {"a": False, "b": True, "c": False}, rounds_until_down=2, rounds_until_up=3
+        )
+    assert reachability.down == {"a", "c"}
+    reachability = reachability.after({"b": True, "c": False}, rounds_until_down=2, rounds_until_up=3)
+    assert reachability.down == {"c"}
+    assert dict(reachability.doubts) == {}
+
+
+async def test_listeners_accept_and_others_do_not() -> None:
+    async def drop(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    listener = await asyncio.start_server(drop, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    found = await try_addresses({"127.0.0.1", "127.0.0.2"}, timeout_seconds=5, port=port)
+    listener.close()
+    await listener.wait_closed()
+    assert dict(found) == {"127.0.0.1": True, "127.0.0.2": False}
+
+
+async def test_a_listener_that_does_not_answer_is_unreachable() -> None:
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for filler in (first, second):  # a full queue drops further calls, as a lost host does
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        found = await try_addresses({"127.0.0.1"}, timeout_seconds=0.05, port=full.getsockname()[1])
+    assert dict(found) == {"127.0.0.1": False}
+
+
+async def test_no_addresses_need_no_round() -> None:
+    assert dict(await try_addresses((), timeout_seconds=1)) == {}

@@ -1,0 +1,109 @@
+"""What a node serves as documents come and go."""
+
+import pytest
+
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import Rejection, TunnelTarget, TunnelTargets
+from kube_efs.tunnels.served import Served, follow, release
+
+FS_1, FS_2, FS_3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
+
+
+def document(**ports: int) -> TunnelTargets:
+    """``fs_1=20490`` for each file system."""
+    ids = {FileSystemId(name.replace("_", "-")): port for name, port in ports.items()}
+    return TunnelTargets(targets={fs: TunnelTarget(file_system_id=fs, port=port) for fs, port in ids.items()})
+
+
+def ports(targets: tuple[TunnelTarget, ...]) -> dict[str, int]:
+    return {target.file_system_id: target.port for target in targets}
+
+
+def lingering(served: Served) -> dict[str, int]:
+    return ports(tuple(one.target for one in served.lingering))
+
+
+def after(*documents: TunnelTargets) -> Served:
+    served = Served()
+    for one in documents:
+        served = follow(served, one, ())
+    return served
+
+
+def rejected(fs: FileSystemId) -> Rejection:
+    return Rejection(entry=fs, error=InvalidValue("is no port", field=f"{fs}.stunnel_port", value="x"))
+
+
+def test_a_document_is_served_as_it_is() -> None:
+    served = after(document(fs_1=20490, fs_2=20491))
+    assert ports(served.current) == {"fs-1": 20490, "fs-2": 20491}
+    assert (served.lingering, served.waiting, served.rejections) == ((), (), ())
+
+
+def test_what_leaves_the_document_lingers() -> None:
+    served = after(document(fs_1=20490, fs_2=20491), document(fs_2=20491))
+    assert ports(served.current) == {"fs-2": 20491}
+    assert lingering(served) == {"fs-1": 20490}
+
+
+def test_what_comes_back_lingers_no_more() -> None:
+    served = after(document(fs_1=20490), document(), document(fs_1=20490))
+    assert ports(served.current) == {"fs-1": 20490}
+    assert served.lingering == ()
+
+
+def test_a_port_that_lingers_is_not_given_to_another() -> None:
+    served = after(document(fs_1=20490), document(fs_2=20490))
+    assert served.current == ()
+    assert ports(served.waiting) == {"fs-2": 20490}
+    served = release(served, (), rounds_until_closed=1)
+    assert ports(served.current) == {"fs-2": 20490}
+
+
+def test_one_that_waits_and_leaves_does_not_linger() -> None:
+    served = after(document(fs_1=20490), document(fs_2=20490), document(fs_3=20490))
+    assert lingering(served) == {"fs-1": 20490}
+    assert ports(served.waiting) == {"fs-3": 20490}
+
+
+def test_a_new_port_is_served_beside_the_old_one() -> None:
+    served = after(document(fs_1=20490), document(fs_1=20499))
+    assert ports(served.current) == {"fs-1": 20499}
+    assert lingering(served) == {"fs-1": 20490}
+
+
+def test_ports_that_are_swapped_wait_for_each_other() -> None:
+    served = after(document(fs_1=20490, fs_2=20491), document(fs_1=20491, fs_2=20490))
+    assert served.current == ()
+    served = release(served, {20490}, rounds_until_closed=1)
+    assert ports(served.current) == {"fs-1": 20491}
+    assert ports(served.waiting) == {"fs-2": 20490}
+
+
+def test_a_lingering_tunnel_is_closed_after_some_rounds_without_connection() -> None:
+    served = after(document(fs_1=20490), document())
+    for busy in ((), {20490}, (), (20491,)):
+        served = release(served, busy, rounds_until_closed=3)
+        assert lingering(served) == {"fs-1": 20490}
+    assert lingering(release(served, (), rounds_until_closed=3)) == {}
+
+
+def test_an_entry_that_becomes_unreadable_stays_as_it_was() -> None:
+    served = follow(after(document(fs_1=20490, fs_2=20491)), document(fs_2=20491), [rejected(FS_1)])
+    assert ports(served.current) == {"fs-1": 20490, "fs-2": 20491}
+    assert served.lingering == ()
+    assert [one.entry for one in served.rejections] == ["fs-1"]
+
+
+def test_nobody_takes_the_port_of_an_entry_that_became_unreadable() -> None:
+    served = follow(after(document(fs_1=20490)), document(fs_3=20490), [rejected(FS_1)])
+    assert ports(served.current) == {"fs-1": 20490}
+    assert str(served.rejections[1].error) == "fs-3.stunnel_port: 20490 is the port of fs-1"
+
+
+@pytest.mark.parametrize("entry", ["fs-2", "../../etc", ""])
+def test_an_unreadable_entry_that_was_never_known_is_only_told(entry: str) -> None:
+    served = follow(after(document(fs_1=20490)), document(fs_1=20490), [rejected(FileSystemId(entry))])
+    assert ports(served.current) == {"fs-1": 20490}
+    assert [one.entry for one in served.rejections] == [entry]

@@ -1,0 +1,121 @@
+"""What a node remembers on its disk."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.served import Lingering, Served
+from kube_efs.tunnels.state import load_served, save_served
+
+SUBNET = SubnetId("subnet-a")
+FS_1, FS_2 = FileSystemId("fs-1"), FileSystemId("fs-2")
+SERVED = Served(
+    document=TunnelTargets(
+        targets={
+            FS_1: TunnelTarget(
+                file_system_id=FS_1, port=20490, name="a name", address_by_subnet={SUBNET: "10.0.0.1"}
+            )
+        },
+        zone_by_subnet={SUBNET: ZoneName("us-east-1a")},
+    ),
+    lingering=(
+        Lingering(target=TunnelTarget(file_system_id=FS_1, port=20491), idle_rounds=2),
+        Lingering(target=TunnelTarget(file_system_id=FS_2, port=20492)),
+    ),
+)
+
+
+def test_what_was_served_is_remembered_lingering_tunnels_too(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    save_served(path, SERVED)
+    loaded = load_served(path)
+    assert loaded is not None
+    assert loaded.document == SERVED.document
+    assert [(one.target, one.idle_rounds) for one in loaded.lingering] == [
+        (one.target, 0) for one in SERVED.lingering
+    ]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_nothing_to_remember_is_no_news(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        assert load_served(tmp_path / "state.json") is None
+    assert logs == []
+
+
+def without(key: str) -> str:
+    state = json.loads(saved())
+    del state[key]
+    return json.dumps(state)
+
+
+def saved(**changes: object) -> str:
+    return json.dumps(
+        {"version": 1, "targets": "efs_stunnel_targets: {}", "zones": "", "lingering": [], **changes}
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param(saved()[:40], id="truncated"),
+        pytest.param("[]", id="a list"),
+        pytest.param("null", id="nothing"),
+        pytest.param(saved(version=2), id="from the future"),
+        pytest.param(saved(targets="["), id="unreadable targets"),
+        pytest.param(saved(targets=7), id="targets that are a number"),
+        pytest.param(saved(lingering=7), id="lingering tunnels that are a number"),
+        pytest.param(without("version"), id="without a version"),
+        pytest.param(without("lingering"), id="without lingering tunnels"),
+        pytest.param("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), id="not JSON"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_ignored_and_told(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with capture_logs() as logs:
+        assert load_served(path) is None
+    [line] = logs
+    assert (line["event"], line["path"]) == ("remembered-targets-ignored", str(path))
+    assert line["reason"]
+
+
+def test_bytes_that_are_no_text_are_ignored_too(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_bytes(b"\xff\xfe\0")
+    assert load_served(tmp_path / "state.json") is None
+
+
+def test_a_bad_entry_in_the_state_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(
+        saved(targets="efs_stunnel_targets: {fs-1: {stunnel_port: 20490}, ../x: {stunnel_port: 20491}}")
+    )
+    loaded = load_served(path)
+    assert loaded is not None
+    assert list(loaded.document.targets) == ["fs-1"]
+    assert [one.entry for one in loaded.rejections] == ["../x"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "file"
+    victim.write_text("precious")
+    path.symlink_to(victim)
+    write_atomically(path, "new")
+    assert victim.read_text() == "precious"
+    assert (path.read_text(), path.is_symlink()) == ("new", False)

@@ -1,0 +1,225 @@
+"""How the state of tunnels is told: words, JSON and metrics."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from kube_efs.model.errors import InvalidValue, PortTaken
+from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
+from kube_efs.tunnels.keeper import KeeperReport
+from kube_efs.tunnels.log import ServiceFacts
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.plan import PlannedTunnel, make_plan
+from kube_efs.tunnels.probe import ProbeResult
+from kube_efs.tunnels.reachability import Reachability
+from kube_efs.tunnels.served import Served, follow
+from kube_efs.tunnels.services import NodeLocation
+from kube_efs.tunnels.status import (
+    TunnelsStatus,
+    TunnelState,
+    TunnelStatus,
+    parse_status,
+    render_status,
+)
+
+FS = FileSystemId("fs-1")
+A, B = SubnetId("subnet-a"), SubnetId("subnet-b")
+ZONE_A, ZONE_B = ZoneName("us-east-1a"), ZoneName("us-east-1b")
+NEAR, FAR = "10.0.1.1", "10.0.2.1"
+OPTIONS = TunnelOptions(
+    region=Region("us-east-1"), location=NodeLocation(subnets=frozenset({A}), zone=ZONE_A)
+)
+LOADED = KeeperReport(pid=1, loaded=frozenset({"fs-1"}))
+ANSWERED = {"fs-1": ProbeResult(ok=True, seconds=0.002)}
+SILENT = {"fs-1": ProbeResult(ok=False, seconds=8, reason="no answer within 8 s")}
+
+
+def document(fs: FileSystemId = FS, addresses: dict[SubnetId, str] | None = None) -> TunnelTargets:
+    addresses = {A: NEAR, B: FAR} if addresses is None else addresses
+    target = TunnelTarget(file_system_id=fs, port=20490, address_by_subnet=addresses)
+    return TunnelTargets(targets={fs: target}, zone_by_subnet={A: ZONE_A, B: ZONE_B})
+
+
+def plan(*documents: TunnelTargets, down: frozenset[str] = frozenset()) -> tuple[PlannedTunnel, ...]:
+    served = Served()
+    for one in documents or (document(),):
+        served = follow(served, one, ())
+    return make_plan(served, Reachability(down=down), OPTIONS)
+
+
+def described(report: KeeperReport = LOADED, seen: Observations | None = None) -> TunnelStatus:
+    [tunnel] = plan()
+    return describe_tunnel(tunnel, report, seen or Observations(probes=ANSWERED))
+
+
+@pytest.mark.parametrize(
+    ("report", "seen", "state", "reason"),
+    [
+        pytest.param(LOADED, Observations(probes=ANSWERED), TunnelState.UP, "", id="answered"),
+        pytest.param(LOADED, Observations(), TunnelState.STARTING, "", id="not probed yet"),
+        pytest.param(
+            KeeperReport(), Observations(probes=ANSWERED), TunnelState.STARTING, "", id="stunnel gone"
+        ),
+        pytest.param(
+            LOADED, Observations(probes=SILENT), TunnelState.DOWN, "no answer within 8 s", id="not answered"
+        ),
+        pytest.param(
+            LOADED,
+            Observations(probes=SILENT, facts={"fs-1": ServiceFacts(reason="the certificate is bad")}),
+            TunnelState.DOWN,
+            "the certificate is bad",
+            id="the log knows better",
+        ),
+        pytest.param(
+            KeeperReport(pid=1, left_out={"fs-1": PortTaken("is taken", field="stunnel_port", value=20490)}),
+            Observations(),
+            TunnelState.REJECTED,
+            "stunnel_port: 20490 is taken",
+            id="left out",
+        ),
+    ],
+)
+def test_a_tunnel_has_one_state_and_its_reason(
+    report: KeeperReport, seen: Observations, state: TunnelState, reason: str
+) -> None:
+    found = described(report, seen)
+    assert (found.state, found.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    ("down", "used", "address", "zone", "failed_over"),
+    [
+        pytest.param(set(), "", NEAR, ZONE_A, False, id="the nearest, before any connection"),
+        pytest.param({NEAR}, "", FAR, ZONE_B, True, id="another when the nearest is down"),
+        pytest.param(set(), FAR, FAR, ZONE_B, True, id="what stunnel really used"),
+        pytest.param(set(), "10.9.9.9", NEAR, ZONE_A, False, id="an address that is no longer one"),
+    ],
+)
+def test_the_mount_target_in_use_is_told(
+    *, down: set[str], used: str, address: str, zone: str, failed_over: bool
+) -> None:
+    [tunnel] = plan(down=frozenset(down))
+    seen = Observations(probes=ANSWERED, facts={"fs-1": ServiceFacts(address=used)})
+    found = describe_tunnel(tunnel, LOADED, seen)
+    assert (found.address, found.zone, found.failed_over) == (address, zone, failed_over)
+
+
+def test_tls_facts_connections_and_the_probe_are_told() -> None:
+    facts = ServiceFacts(address=NEAR, tls_version="TLSv1.3", cipher="TLS_AES", peer="CN=x")
+    found = described(seen=Observations(probes=ANSWERED, facts={"fs-1": facts}, connections={20490: 3}))
+    assert (found.tls_version, found.cipher, found.peer) == ("TLSv1.3", "TLS_AES", "CN=x")
+    assert (found.connections, found.probe_seconds) == (3, 0.002)
+
+
+def test_without_mount_target_there_is_no_service() -> None:
+    [tunnel] = plan(document(addresses={}))
+    assert tunnel.service is None
+    found = describe_tunnel(tunnel, KeeperReport(), Observations())
+    assert (found.state, found.reason) == (
+        TunnelState.NO_MOUNT_TARGET,
+        "the file system has no usable mount target",
+    )
+
+
+def test_a_lingering_tunnel_has_a_name_of_its_own_and_the_newcomer_waits() -> None:
+    old, new = plan(document(), document(FileSystemId("fs-2")))
+    assert old.service is not None
+    assert (old.service.name, old.leaving) == ("fs-1-20490", True)
+    assert new.service is None
+    found = describe_tunnel(new, KeeperReport(), Observations())
+    assert (found.state, found.reason) == (TunnelState.REJECTED, "port 20490 is still that of fs-1")
+
+
+STATUS = TunnelsStatus(
+    tunnels=(TunnelStatus(file_system_id="fs-1", port=20490, state=TunnelState.UP, probe_seconds=0.1),),
+    problems=("fs-2: bad",),
+    stunnel_pid=7,
+)
+
+
+def test_the_json_comes_back_as_it_was() -> None:
+    assert parse_status(render_status(STATUS, time="2026-11-21T08:00:00Z")) == (
+        STATUS,
+        "2026-11-21T08:00:00Z",
+    )
+
+
+def test_fields_of_later_versions_are_left_out() -> None:
+    body = json.loads(render_status(STATUS))
+    body["tunnels"][0]["colour"] = "green"
+    body["weather"] = "fine"
+    assert parse_status(json.dumps(body)) == (STATUS, "")
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"tunnels": [{}]}', "{"])
+def test_what_is_no_status_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"tunnels.json: .* ?is no status of tunnels"):
+        parse_status(text)
+
+
+@given(
+    st.recursive(st.none() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c))
+)
+def test_no_json_makes_it_raise_anything_else(value: object) -> None:
+    body = {"tunnels": [value], "problems": value, "stunnel_pid": value, "time": value}
+    with pytest.raises(InvalidValue):
+        parse_status(json.dumps(body))
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.recorder = TunnelRecorder(TunnelMetrics(self.registry))
+        [self.plan] = plan()
+        self.status = described()
+
+    def record(self, **changes: object) -> None:
+        self.recorder.record([(self.plan, replace(self.status, **changes))])  # type: ignore[arg-type]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"kube_efs_tunnel_{name}", {"file_system": "fs-1", **labels})
+
+
+def test_metrics_follow_a_fail_over_and_the_way_back() -> None:
+    metrics = Metrics()
+    metrics.record()
+    assert metrics.value("up") == 1
+    assert metrics.value("in_own_zone") == 1
+    assert metrics.value("mount_target", address=NEAR, zone=ZONE_A) == 1
+    metrics.record(address=FAR, zone=ZONE_B, failed_over=True)
+    assert metrics.value("in_own_zone") == 0
+    assert metrics.value("mount_target", address=NEAR, zone=ZONE_A) is None
+    assert metrics.value("fail_overs_total") == 1
+    metrics.record()
+    assert metrics.value("fail_overs_total") == 1
+    assert metrics.value("mount_target", address=FAR, zone=ZONE_B) is None
+
+
+def test_metrics_of_tunnels_that_are_gone_are_removed() -> None:
+    metrics = Metrics()
+    metrics.record()
+    metrics.recorder.record([])
+    assert metrics.value("up") is None
+    assert metrics.value("in_own_zone") is None
+    assert metrics.value("mount_target", address=NEAR, zone=ZONE_A) is None
+
+
+def test_a_tunnel_that_loses_its_mount_targets_is_down_without_a_place() -> None:
+    metrics = Metrics()
+    metrics.record()
+    metrics.record(state=TunnelState.NO_MOUNT_TARGET, address="", zone="")
+    assert metrics.value("up") == 0
+    assert metrics.value("in_own_zone") is None
+
+
+def test_a_lingering_tunnel_has_no_metrics() -> None:
+    metrics = Metrics()
+    metrics.record(leaving=True)
+    assert metrics.value("up") is None
