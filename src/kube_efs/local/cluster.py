@@ -58,6 +58,7 @@ class EmbeddedCluster:
         kubeconfig: Path | None = None,
     ) -> None:
         self.folder = folder
+        self.namespace = NAMESPACE
         self.kubeconfig = kubeconfig or folder / "kubeconfig"
         self.file_system_ids: tuple[FileSystemId, ...] = ()
         self._names = file_systems
@@ -88,6 +89,7 @@ class EmbeddedCluster:
         await asyncio.gather(
             self._stack.enter_async_context(self.efs), self._stack.enter_async_context(self.api)
         )
+        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         self.api.write_kubeconfig(self.kubeconfig)
         self._stack.callback(self.kubeconfig.unlink, missing_ok=True)
         self.client = await self._stack.enter_async_context(self.connect())

@@ -1,0 +1,192 @@
+"""What every scenario does with a cluster: make objects, wait for what should become true, look around."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol, TypeVar
+
+from lightkube import ApiError, AsyncClient
+from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.resources.core_v1 import (
+    ConfigMap,
+    Event,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+)
+from lightkube.resources.storage_v1 import StorageClass
+
+from kube_efs.kube.reading import read_volume
+from kube_efs.kube.watching import Listed, follow
+from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.program import Program
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
+from kube_efs.model.volumes import Volume
+
+PROVISIONER = "gnuthought.com/efs-stunnel"
+DEADLINE_SECONDS = 60.0
+
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+
+
+class Cluster(Protocol):
+    """A cluster with kube-efs on it: the embedded one, or a real control plane."""
+
+    client: AsyncClient
+    efs: EmbeddedEfs
+    controller: Program
+    tunnel: Program
+    namespace: str
+    file_system_ids: tuple[FileSystemId, ...]
+
+
+async def eventually(
+    look: Callable[[], Awaitable[T | None]], *, what: str, seconds: float = DEADLINE_SECONDS
+) -> T:
+    """The first answer that is true; fails with ``what`` and the last answer after ``seconds``."""
+    answer: T | None = None
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                answer = await look()
+                if answer:
+                    return answer
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not so after {seconds:.0f} s; last answer: {answer!r}") from None
+
+
+async def new_namespace(client: AsyncClient) -> str:
+    """A namespace that no other test uses."""
+    name = f"team-{next(_numbers)}"
+    await client.create(Namespace(metadata=ObjectMeta(name=name)))
+    return name
+
+
+async def new_class(client: AsyncClient, *, reclaim_policy: str = "Delete", **parameters: str) -> str:
+    """A storage class of the tunnel provisioner that no other test uses."""
+    name = f"efs-{next(_numbers)}"
+    await client.create(
+        StorageClass(
+            metadata=ObjectMeta(name=name),
+            provisioner=PROVISIONER,
+            parameters=parameters,
+            reclaimPolicy=reclaim_policy,
+        )
+    )
+    return name
+
+
+def claim(
+    namespace: str, name: str, storage_class: str, labels: Mapping[str, str] | None
+) -> PersistentVolumeClaim:
+    """A claim with these labels in its selector, or without a selector."""
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(namespace=namespace, name=name),
+        spec=PersistentVolumeClaimSpec(
+            accessModes=["ReadWriteMany"],
+            resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+            selector=LabelSelector(matchLabels=dict(labels)) if labels is not None else None,
+            storageClassName=storage_class,
+        ),
+    )
+
+
+async def bound_volume(client: AsyncClient, namespace: str, name: str) -> Volume:
+    """The volume of a claim, once it is Bound."""
+
+    async def look() -> str | None:
+        found = await client.get(PersistentVolumeClaim, name, namespace=namespace)
+        is_bound = found.status is not None and found.status.phase == "Bound"
+        return found.spec.volumeName if is_bound and found.spec else None
+
+    volume = await eventually(look, what=f"claim {namespace}/{name} is Bound")
+    return read_volume((await client.get(PersistentVolume, volume)).to_dict())
+
+
+async def volumes_of(client: AsyncClient, namespace: str) -> list[Volume]:
+    """Every volume that was made for a claim of the namespace."""
+    volumes = [read_volume(item.to_dict()) async for item in client.list(PersistentVolume)]
+    return [volume for volume in volumes if volume.claim and volume.claim.namespace == namespace]
+
+
+async def messages(client: AsyncClient, namespace: str, name: str, reason: str) -> list[str]:
+    """The texts of an object's events of that reason."""
+    found = client.list(Event, namespace=namespace, fields={"involvedObject.name": name, "reason": reason})
+    return [event.message or "" async for event in found]
+
+
+async def warning(client: AsyncClient, namespace: str, name: str) -> str:
+    """The text of a claim's ProvisioningFailed event, once there is one."""
+
+    async def look() -> list[str]:
+        return await messages(client, namespace, name, "ProvisioningFailed")
+
+    return (await eventually(look, what=f"claim {namespace}/{name} has a ProvisioningFailed event"))[0]
+
+
+async def annotations(client: AsyncClient, namespace: str, name: str) -> dict[str, str]:
+    """The annotations of a claim."""
+    found = await client.get(PersistentVolumeClaim, name, namespace=namespace)
+    return dict((found.metadata and found.metadata.annotations) or {})
+
+
+async def gone(client: AsyncClient, volume: str) -> None:
+    """Wait until there is no volume of that name."""
+
+    async def look() -> bool:
+        try:
+            await client.get(PersistentVolume, volume)
+        except ApiError as error:
+            return error.status.code == 404
+        return False
+
+    await eventually(look, what=f"volume {volume} is gone")
+
+
+async def published_targets(cluster: Cluster) -> TunnelTargets:
+    """What the ConfigMap says now."""
+    found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+    targets, rejections = parse_targets((found.data or {})[CONFIG_MAP_KEY])
+    assert not rejections
+    return targets
+
+
+async def port_of(cluster: Cluster, file_system_id: FileSystemId) -> int:
+    """The file system's port, once it has one."""
+
+    async def look() -> int | None:
+        with suppress(ApiError):
+            return (await published_targets(cluster)).port_of(file_system_id)
+        return None
+
+    return await eventually(look, what=f"{file_system_id} has a port")
+
+
+@asynccontextmanager
+async def worker_pods(cluster: Cluster) -> AsyncGenerator[set[str], None]:
+    """The names of all worker pods that are seen meanwhile."""
+    names: set[str] = set()
+
+    async def watch() -> None:
+        labels = {"component": "efs-worker"}
+        async for change in follow(cluster.client, Pod, namespace=cluster.namespace, labels=labels):
+            found = change.objects if isinstance(change, Listed) else (change.object,)
+            names.update(pod.metadata.name for pod in found if pod.metadata and pod.metadata.name)
+            ready.set()
+
+    ready = asyncio.Event()
+    watching = asyncio.create_task(watch())
+    await ready.wait()
+    try:
+        yield names
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
