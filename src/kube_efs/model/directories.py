@@ -64,7 +64,7 @@ def parse_directory(text: object, *, field: str = "path") -> Directory:
     """
     if not isinstance(text, str) or not text.startswith("/"):
         raise InvalidValue("is not an absolute path", field=field, value=text, remedy="begin it with /")
-    if len(text.encode()) > _PATH_MAX_BYTES:
+    if _size(text) > _PATH_MAX_BYTES:
         raise InvalidValue("is too long", field=field, value=text, remedy="use at most 4095 bytes")
     trimmed = text[1:].removesuffix("/")
     if not trimmed:
@@ -85,8 +85,13 @@ def _checked_component(name: str, shown: str, field: str = "path") -> str:
         raise InvalidValue(
             "has a control character or slash", field=field, value=shown, remedy="use plain names"
         )
-    if len(name.encode()) > _NAME_MAX_BYTES:
+    if _size(name) > _NAME_MAX_BYTES:
         raise InvalidValue(
             "has too long a name", field=field, value=shown, remedy="use at most 255 bytes a name"
         )
     return name
+
+
+def _size(text: str) -> int:
+    # Bytes of an argument that are no UTF-8 are surrogates in Python, which only this way of encoding takes.
+    return len(text.encode(errors="surrogatepass"))

@@ -33,7 +33,23 @@ An error says which field, which value and what to do about it; whether trying a
 property of its class. They are translated into events, gRPC codes and exit codes at the edge only.
 """
 
+import reprlib
 from typing import ClassVar
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxother = 200
+
+
+def shown(value: object) -> str:
+    """The value as messages show it: in quotes when it is text, and cut to a few lines.
+
+    Values come from anybody, and ten lines of YAML can stand for gigabytes.
+    """
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return f"a huge {type(value).__name__}"
 
 
 class KubeEfsError(Exception):
@@ -54,7 +70,7 @@ class KubeEfsError(Exception):
 
     def __str__(self) -> str:
         subject = f"{self.field}: " if self.field else ""
-        value = f"{self.value!r} " if self.value != "" else ""
+        value = f"{shown(self.value)} " if self.value != "" else ""
         remedy = f"; {self.remedy}" if self.remedy else ""
         return f"{subject}{value}{self.problem}{remedy}"
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import yaml
 
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.errors import InvalidValue, shown
 from kube_efs.model.file_systems import Discovery, FileSystem
 from kube_efs.model.ids import (
     FileSystemId,
@@ -129,7 +129,9 @@ def _port_for(
     ports_in_use: Mapping[int, FileSystemId],
 ) -> int:
     own = sorted(
-        port for port, owner in ports_in_use.items() if owner == file_system_id and port not in taken
+        port
+        for port, owner in ports_in_use.items()
+        if owner == file_system_id and port not in taken and _LOWEST_PORT <= port <= LAST_PORT
     )
     if own:
         return own[0]
@@ -170,7 +172,7 @@ def parse_targets(text: str, zones_text: str = "") -> tuple[TunnelTargets, tuple
     that one file system never takes the others with it; of two entries with one port the second is out.
     """
     document = _mapping(_load(text, CONFIG_MAP_KEY), CONFIG_MAP_KEY)
-    entries = _mapping(document.get("efs_stunnel_targets") or {}, "efs_stunnel_targets")
+    entries = _mapping(document.get("efs_stunnel_targets"), "efs_stunnel_targets")
     targets: dict[FileSystemId, TunnelTarget] = {}
     rejections: list[Rejection] = []
     for key, entry in entries.items():
@@ -181,7 +183,7 @@ def parse_targets(text: str, zones_text: str = "") -> tuple[TunnelTargets, tuple
                     "is the port of another file system", field=f"{key}.stunnel_port", value=target.port
                 )
         except InvalidValue as error:
-            rejections.append(Rejection(entry=str(key), error=error))
+            rejections.append(Rejection(entry=_key(key), error=error))
         else:
             targets[target.file_system_id] = target
     zones, bad_zones = _parse_zones(zones_text)
@@ -191,7 +193,7 @@ def parse_targets(text: str, zones_text: str = "") -> tuple[TunnelTargets, tuple
 
 def _load(text: str, what: str) -> object:
     try:
-        return yaml.safe_load(text) or {}
+        return yaml.safe_load(text)
     # ValueError: a date that is none; RecursionError: a thousand brackets. The library lets both through.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidValue(
@@ -200,24 +202,30 @@ def _load(text: str, what: str) -> object:
 
 
 def _mapping(value: object, what: str) -> Mapping[object, object]:
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         raise InvalidValue("is not a mapping", field=what, value=value, remedy="see docs/tunnels.md")
     return value
 
 
+def _key(key: object) -> str:
+    return key if isinstance(key, str) else shown(key)
+
+
 def _parse_target(key: object, entry: object) -> TunnelTarget:
     file_system_id = parse_file_system_id(key)
     body = _mapping(entry, str(file_system_id))
-    addresses = _mapping(body.get("mount_target_ip_by_subnet") or {}, f"{key}.mount_target_ip_by_subnet")
+    addresses = _mapping(body.get("mount_target_ip_by_subnet"), f"{key}.mount_target_ip_by_subnet")
     name = body.get("name")
     return TunnelTarget(
         file_system_id=file_system_id,
         port=_parse_port(body.get("stunnel_port"), f"{key}.stunnel_port"),
-        name=str(name) if name is not None else None,
+        name=name if isinstance(name, str) and name else None,
         address_by_subnet=MappingProxyType(
             {
                 parse_subnet_id(subnet, field=f"{key}.mount_target_ip_by_subnet"): parse_address(
-                    address, field=f"{key}.mount_target_ip_by_subnet.{subnet}"
+                    address, field=f"{key}.mount_target_ip_by_subnet.{_key(subnet)}"
                 )
                 for subnet, address in addresses.items()
             }
@@ -262,5 +270,5 @@ def _parse_zones(text: str) -> tuple[dict[SubnetId, ZoneName], list[Rejection]]:
         try:
             zones[parse_subnet_id(subnet)] = parse_zone_name(zone)
         except InvalidValue as error:
-            rejections.append(Rejection(entry=f"{ZONES_KEY}: {subnet}", error=error))
+            rejections.append(Rejection(entry=f"{ZONES_KEY}: {_key(subnet)}", error=error))
     return zones, rejections

@@ -263,7 +263,8 @@ def removable_location(volume: Volume) -> Location:
         )
     parts = location.directory.parts
     namespace = volume.claim.namespace if volume.claim else ""
-    if len(parts) != 2 or parts[0] != namespace or not _VOLUME_NAME.fullmatch(parts[1]):
+    is_plain = volume.nfs.path == str(location.directory)
+    if not is_plain or len(parts) != 2 or parts[0] != namespace or not _VOLUME_NAME.fullmatch(parts[1]):
         remedy = f"only /{namespace}/<volume_name> is removed; remove the volume by hand"
         raise RemovalRefused(
             "is not the claim's directory", field="spec.nfs.path", value=volume.nfs.path, remedy=remedy

@@ -1,5 +1,6 @@
 """Persistent volumes, and where in which file system their data lies."""
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 LOOPBACK = "127.0.0.1"
 
+_PORT = re.compile(r"[0-9]{1,5}")
 _EFS_DNS_NAME = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-z]+)\.efs\.[a-z0-9-]+\..+")
 
 
@@ -80,7 +82,7 @@ class Volume:
         """The loopback port among its mount options; None without one."""
         for option in self.mount_options:
             name, _, value = option.partition("=")
-            if name == "port" and value.isascii() and value.isdigit():
+            if name == "port" and _PORT.fullmatch(value):
                 return int(value)
         return None
 
@@ -90,18 +92,24 @@ def locate(volume: Volume, file_system_at: Callable[[int], FileSystemId | None])
 
     ``file_system_at`` tells which file system a loopback port leads to. The annotation of the volume
     wins over the port, because ports of volumes older than an installation may mean something else.
+    Paths are read as the kernel does, since this also finds whose data a removal would hit.
     """
     try:
         if volume.nfs is not None:
             file_system_id = _behind(volume, volume.nfs.server, file_system_at)
             if file_system_id is None:
                 return None
-            return Location(file_system_id=file_system_id, directory=parse_directory(volume.nfs.path))
+            return Location(file_system_id=file_system_id, directory=_mounted(volume.nfs.path))
         if volume.csi_handle is not None:
             return _locate_handle(volume.csi_handle)
     except InvalidValue:
         return None
     return None
+
+
+def _mounted(path: str) -> Directory:
+    """What the kernel mounts for that path, however people have written it."""
+    return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 
 def _behind(
@@ -111,7 +119,7 @@ def _behind(
         if volume.file_system_id:
             return parse_file_system_id(volume.file_system_id)
         return file_system_at(volume.port) if volume.port else None
-    match = _EFS_DNS_NAME.fullmatch(server)
+    match = _EFS_DNS_NAME.fullmatch(server.lower())
     return parse_file_system_id(match[1]) if match else None
 
 
@@ -124,4 +132,4 @@ def _locate_handle(handle: str) -> Location | None:
     if len(fields) > 2 and fields[2]:
         return None
     path = fields[1] if len(fields) > 1 and fields[1] else "/"
-    return Location(file_system_id=parse_file_system_id(fields[0]), directory=parse_directory(path))
+    return Location(file_system_id=parse_file_system_id(fields[0]), directory=_mounted(path))

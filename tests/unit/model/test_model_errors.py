@@ -1,0 +1,77 @@
+import inspect
+import re
+
+import pytest
+
+from kube_efs.model import errors
+from kube_efs.model.errors import InvalidValue, KubeEfsError, shown
+
+
+def _drawn_tree() -> dict[str, str]:
+    """Parent of each class in the docstring of the module."""
+    parents: dict[str, str] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").split("::", maxsplit=1)[1].splitlines():
+        match = re.match(r"^    ([│ ├└─]*)(\w+)", line)
+        if match and (match[2] == "KubeEfsError" or match[1]):
+            depth = len(match[1]) // 4
+            above = [*above[:depth], match[2]]
+            parents[match[2]] = above[depth - 1] if depth else "Exception"
+    return parents
+
+
+def test_the_tree_in_the_docstring_is_that_of_the_classes() -> None:
+    classes = {
+        name: cls.__base__.__name__
+        for name, cls in vars(errors).items()
+        if inspect.isclass(cls) and issubclass(cls, Exception) and cls.__base__
+    }
+    assert _drawn_tree() == classes
+
+
+def test_every_error_says_when_it_is_meant() -> None:
+    undocumented = [
+        cls.__name__ for cls in vars(errors).values() if inspect.isclass(cls) and not cls.__dict__["__doc__"]
+    ]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        pytest.param(KubeEfsError("is down"), "is down", id="a problem only"),
+        pytest.param(KubeEfsError("is down", field="server"), "server: is down", id="with a field"),
+        pytest.param(KubeEfsError("is odd", value="x"), "'x' is odd", id="with a value"),
+        pytest.param(
+            InvalidValue("is no port", field="fs-1.stunnel_port", value=7, remedy="use 1024 to 65535"),
+            "fs-1.stunnel_port: 7 is no port; use 1024 to 65535",
+            id="with everything",
+        ),
+        pytest.param(InvalidValue("is no port", value=0), "0 is no port", id="zero is a value"),
+        pytest.param(InvalidValue("is no port", value=None), "None is no port", id="None is a value"),
+        pytest.param(
+            InvalidValue("is no name", value="a\nb"),
+            r"'a\nb' is no name",
+            id="control characters are escaped",
+        ),
+    ],
+)
+def test_text(error: KubeEfsError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_a_value_of_a_few_lines_that_stands_for_gigabytes_stays_short() -> None:
+    value: list[object] = ["x" * 1000]
+    for _ in range(30):
+        value = [value] * 10
+    assert len(shown(value)) < 10_000
+
+
+def test_a_huge_number_is_named_and_not_written() -> None:
+    assert shown(10**5000) == "a huge int"
+
+
+def test_a_long_text_is_cut_in_the_middle() -> None:
+    text = shown("a" * 10_000 + "end")
+    assert len(text) <= 200
+    assert text.endswith("aend'")

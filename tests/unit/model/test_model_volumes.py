@@ -1,0 +1,116 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volumes import NfsSource, Volume, locate
+
+FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
+
+
+def at_port(port: int) -> FileSystemId | None:
+    return {20490: FS1, 20491: FS2}.get(port)
+
+
+def nfs(path: str = "/team/data", *, server: str = "127.0.0.1") -> NfsSource:
+    return NfsSource(server=server, path=path)
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [
+        pytest.param((), None, id="no options"),
+        pytest.param(("hard", "port=20490"), 20490, id="among others"),
+        pytest.param(("mountport=1", "nfsvers=4.1"), None, id="names that end alike"),
+        pytest.param(("port",), None, id="no value"),
+        pytest.param(("port=",), None, id="an empty value"),
+        pytest.param(("port=-1",), None, id="negative"),
+        pytest.param(("port=2049x",), None, id="not only digits"),
+        pytest.param(("port= 2049",), None, id="a space"),
+        pytest.param(("port=²",), None, id="a digit that is not ASCII"),
+        pytest.param(("port=" + "9" * 5000,), None, id="more digits than Python reads"),
+    ],
+)
+def test_port(options: tuple[str, ...], port: int | None) -> None:
+    assert Volume(name="v", mount_options=options).port == port
+
+
+@pytest.mark.parametrize(
+    ("volume", "location"),
+    [
+        pytest.param(
+            Volume(name="v", nfs=nfs(), file_system_id="fs-2", mount_options=("port=20490",)),
+            "fs-2:/team/data",
+            id="loopback: the annotation wins over the port",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs(), mount_options=("port=20491",)),
+            "fs-2:/team/data",
+            id="loopback: the port without an annotation",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs(), mount_options=("port=9",)), None, id="loopback: an unknown port"
+        ),
+        pytest.param(Volume(name="v", nfs=nfs()), None, id="loopback: neither port nor annotation"),
+        pytest.param(
+            Volume(name="v", nfs=nfs(), file_system_id="../fs-1"), None, id="loopback: a bad annotation"
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs("/", server="fs-1.efs.us-east-1.amazonaws.com")),
+            "fs-1:/",
+            id="DNS name of the file system",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="us-east-1a.fs-1.efs.us-east-1.amazonaws.com")),
+            "fs-1:/a",
+            id="DNS name of a mount target",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="FS-1.EFS.CN-North-1.amazonaws.com.cn")),
+            "fs-1:/a",
+            id="DNS name in capitals",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="fs-1.efs.example")),
+            None,
+            id="a DNS name that is too short",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="nas.example.org")), None, id="another NFS server"
+        ),
+        pytest.param(Volume(name="v", csi_handle="fs-1"), "fs-1:/", id="CSI handle"),
+        pytest.param(Volume(name="v", csi_handle="fs-1:/team"), "fs-1:/team", id="CSI handle with a path"),
+        pytest.param(
+            Volume(name="v", csi_handle="efs:fs-1:/team"), "fs-1:/team", id="CSI handle with a prefix"
+        ),
+        pytest.param(Volume(name="v", csi_handle="fs-1::"), "fs-1:/", id="CSI handle with empty fields"),
+        pytest.param(Volume(name="v", csi_handle="fs-1::fsap-1"), None, id="CSI handle with an access point"),
+        pytest.param(Volume(name="v", csi_handle="vol-0123"), None, id="CSI handle of another driver"),
+        pytest.param(Volume(name="v"), None, id="neither NFS nor CSI"),
+    ],
+)
+def test_locate(volume: Volume, location: str | None) -> None:
+    found = locate(volume, at_port)
+    assert (str(found) if found else None) == location
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("/team/data/", "/team/data"),
+        ("//team//data", "/team/data"),
+        ("/team/./data/.", "/team/data"),
+        ("/team/other/../data", "/team/data"),
+        ("/../team/data", "/team/data"),
+    ],
+)
+def test_a_path_is_read_as_the_kernel_reads_it(written: str, meant: str) -> None:
+    volume = Volume(name="v", nfs=nfs(written), file_system_id="fs-1")
+    assert str(locate(volume, at_port)) == f"fs-1:{meant}"
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_no_volume_is_too_odd_to_be_located(server: str, path: str, annotation: str, handle: str) -> None:
+    locate(Volume(name="v", nfs=nfs(path), file_system_id=annotation), at_port)
+    locate(Volume(name="v", nfs=nfs(path, server=server)), at_port)
+    locate(Volume(name="v", csi_handle=handle), at_port)
