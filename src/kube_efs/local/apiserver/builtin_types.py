@@ -7,6 +7,7 @@ the embedded cluster (deployments, say) are kept and validated, and nothing more
 from typing import Any
 
 from kube_efs.local.apiserver.event_forms import EVENTS_GROUP_FORM
+from kube_efs.local.apiserver.kinds import strategy_of
 from kube_efs.local.apiserver.resources import ALL_VERBS, GroupResource, ResourceType
 
 _WITHOUT_DELETE_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
@@ -26,6 +27,7 @@ def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts
         plural=plural,
         singular=kind.lower(),
         short_names=short_names,
+        strategy=strategy_of(group, kind),
         **facts,
     )
 
@@ -72,6 +74,7 @@ def _core() -> list[ResourceType]:
             "po",
             categories=("all",),
             has_status=True,
+            counts_generations=True,
             other_subresources=("log",),
             returns_deleted=True,
         ),

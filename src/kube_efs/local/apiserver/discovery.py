@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from kube_efs.local.apiserver import openapi
 from kube_efs.local.apiserver.json_types import Json
 from kube_efs.local.apiserver.negotiation import JSON, parse_accept
 from kube_efs.local.apiserver.resources import Registry, ResourceType
@@ -40,7 +41,13 @@ class Discovery:
             groups = self._groups(core=parts == ["api"])
             shown = _aggregated_list(groups, aggregated[1], self._registry)
             return _json(shown, f"{JSON};g={aggregated[0]};v={aggregated[1]};as={aggregated[2]}")
-        document = self._document(parts, request.host)
+        if parts == ["openapi", "v2"] and JSON not in request.headers.get("Accept", JSON):
+            return web.Response(
+                body=openapi.document_v2_protobuf(), headers={"Content-Type": openapi.PROTOBUF}
+            )
+        document = (
+            self._openapi(parts[1:]) if parts[:1] == ["openapi"] else self._document(parts, request.host)
+        )
         return page_not_found() if document is None else _json(document)
 
     def _document(self, parts: list[str], host: str) -> Json | None:
@@ -55,6 +62,17 @@ class Discovery:
                 return self._group(group)
             case ["api" | "apis", *group, version] if (parts[0] == "api") == (not group):
                 return self._resources("/".join(group), version)
+            case _:
+                return None
+
+    def _openapi(self, parts: list[str]) -> Json | None:
+        match parts:
+            case ["v2"]:
+                return openapi.document_v2()
+            case ["v3"]:
+                return openapi.index_v3(self._registry)
+            case ["v3", "api" | "apis", *group, version]:
+                return openapi.document_v3(self._registry, "/".join(group), version)
             case _:
                 return None
 

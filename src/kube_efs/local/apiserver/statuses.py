@@ -20,6 +20,7 @@ class CauseReason(StrEnum):
     TYPE_INVALID = "FieldValueTypeInvalid"
     NOT_SUPPORTED = "FieldValueNotSupported"
     DUPLICATE = "FieldValueDuplicate"
+    NOT_FOUND = "FieldValueNotFound"
     FORBIDDEN = "FieldValueForbidden"
     TOO_LONG = "FieldValueTooLong"
     MANAGER_CONFLICT = "FieldManagerConflict"
@@ -60,6 +61,11 @@ def not_supported(field: str, value: JsonValue, supported: Iterable[str]) -> Cau
 def duplicate(field: str, value: JsonValue) -> Cause:
     """A value that may occur once occurs again."""
     return Cause(reason=CauseReason.DUPLICATE, field=field, message=f"Duplicate value: {shown(value)}")
+
+
+def missing(field: str, value: JsonValue) -> Cause:
+    """A field names something that is not there."""
+    return Cause(reason=CauseReason.NOT_FOUND, field=field, message=f"Not found: {shown(value)}")
 
 
 def forbidden_field(field: str, detail: str) -> Cause:

@@ -1,0 +1,144 @@
+"""Namespaces, secrets, config maps, services, nodes and events."""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator
+
+from kube_efs.local.apiserver.deletion import DeletionRules
+from kube_efs.local.apiserver.json_types import Json, json_equal, without
+from kube_efs.local.apiserver.kinds.defaulting import Defaults
+from kube_efs.local.apiserver.metadata import IMMUTABLE, with_metadata
+from kube_efs.local.apiserver.names import label_problem, service_name_problem
+from kube_efs.local.apiserver.statuses import Cause, bad_request, forbidden_field, invalid
+from kube_efs.local.apiserver.strategies import Strategy
+
+_NAME_LABEL = "kubernetes.io/metadata.name"
+_NAMESPACE_FINALIZER = "kubernetes"
+
+
+def _with_name_label(namespace: Json) -> Json:
+    name = namespace["metadata"].get("name")
+    if not name:
+        return namespace
+    return with_metadata(namespace, labels={**(namespace["metadata"].get("labels") or {}), _NAME_LABEL: name})
+
+
+def _active(namespace: Json) -> Json:
+    finalizers = (namespace.get("spec") or {}).get("finalizers") or []
+    if _NAMESPACE_FINALIZER not in finalizers:
+        finalizers = [*finalizers, _NAMESPACE_FINALIZER]
+    spec = {**(namespace.get("spec") or {}), "finalizers": finalizers}
+    return _with_name_label({**namespace, "spec": spec, "status": {"phase": "Active"}})
+
+
+def _with_old_finalizers(new: Json, old: Json) -> Json:
+    """Only the ``finalize`` subresource changes ``spec.finalizers``."""
+    return {**new, "spec": old["spec"]}
+
+
+def _has_content(namespace: Json) -> bool:
+    return bool((namespace.get("spec") or {}).get("finalizers"))
+
+
+def _terminating(namespace: Json) -> Json:
+    marked = with_metadata(namespace, deletionGracePeriodSeconds=None)
+    return {**marked, "status": {**namespace.get("status", {}), "phase": "Terminating"}}
+
+
+def _secret_defaults(secret: Json) -> Json:
+    """The secret with ``stringData`` moved into ``data``, and a type."""
+    plain = {
+        key: base64.b64encode(str(text).encode()).decode()
+        for key, text in (secret.get("stringData") or {}).items()
+    }
+    result = without(secret, "stringData")
+    if plain:
+        result["data"] = {**(result.get("data") or {}), **plain}
+    for value in (result.get("data") or {}).values():
+        _check_base64(value)
+    return {**result, "type": secret.get("type") or "Opaque"}
+
+
+def _check_base64(value: object) -> None:
+    try:
+        base64.b64decode(str(value), validate=True)
+    except binascii.Error as error:
+        raise bad_request(
+            'Secret in version "v1" cannot be handled as a Secret: illegal base64 data'
+        ) from error
+
+
+def _secret_problems(new: Json, old: Json | None) -> Iterator[Cause]:
+    if old is not None and new["type"] != old["type"]:
+        yield invalid("type", new["type"], IMMUTABLE)
+    yield from _immutability_problems("data")(new, old)
+
+
+def _immutability_problems(*fields: str) -> Callable[[Json, Json | None], Iterator[Cause]]:
+    """The rule for objects that can be declared immutable: then these fields stay as they are."""
+    problem = "field is immutable when `immutable` is set"
+
+    def problems(new: Json, old: Json | None) -> Iterator[Cause]:
+        if old is None or not old.get("immutable"):
+            return
+        if not new.get("immutable"):
+            yield forbidden_field("immutable", problem)
+        for field in fields:
+            if not json_equal(new.get(field) or {}, old.get(field) or {}):
+                yield forbidden_field(field, problem)
+
+    return problems
+
+
+def _port_defaults(port: Json) -> Json:
+    return {**port, "targetPort": port.get("targetPort") or port.get("port")}
+
+
+_SERVICE_DEFAULTS = Defaults(
+    values={"spec": {}},
+    inside={
+        "spec": Defaults(
+            values={
+                "type": "ClusterIP",
+                "sessionAffinity": "None",
+                "internalTrafficPolicy": "Cluster",
+                "ipFamilyPolicy": "SingleStack",
+            },
+            inside={"ports": Defaults(values={"protocol": "TCP"}, then=_port_defaults)},
+        )
+    },
+)
+_NODE_RESOURCES = Defaults(inside={"status": Defaults(quantities=("capacity", "allocatable"))})
+# Fields that Go's encoder writes even when they are empty; clients read them without asking.
+_EVENT_DEFAULTS = Defaults(
+    values={
+        "source": {},
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+        "eventTime": None,
+        "reportingComponent": "",
+        "reportingInstance": "",
+    }
+)
+
+STRATEGIES = {
+    ("", "ConfigMap"): Strategy(problems=_immutability_problems("data", "binaryData")),
+    ("", "Event"): Strategy(default=_EVENT_DEFAULTS, deletion=DeletionRules(collects_dependents=False)),
+    ("events.k8s.io", "Event"): Strategy(
+        default=_EVENT_DEFAULTS, deletion=DeletionRules(collects_dependents=False)
+    ),
+    ("", "Namespace"): Strategy(
+        name_rule=label_problem,
+        default=_with_name_label,
+        prepare_create=_active,
+        prepare_update=_with_old_finalizers,
+        deletion=DeletionRules(held=_has_content, mark=_terminating, collects_dependents=False),
+    ),
+    ("", "Node"): Strategy(default=_NODE_RESOURCES),
+    ("", "Secret"): Strategy(default=_secret_defaults, problems=_secret_problems),
+    ("", "Service"): Strategy(
+        name_rule=service_name_problem,
+        default=_SERVICE_DEFAULTS,
+        prepare_create=lambda service: {**service, "status": {"loadBalancer": {}}},
+    ),
+}

@@ -1,0 +1,90 @@
+"""The kinds of storage.k8s.io."""
+
+from collections.abc import Iterator
+
+from kube_efs.local.apiserver.json_types import Json, json_equal, lookup
+from kube_efs.local.apiserver.kinds.defaulting import Defaults
+from kube_efs.local.apiserver.label_syntax import label_key_problem
+from kube_efs.local.apiserver.metadata import IMMUTABLE
+from kube_efs.local.apiserver.statuses import Cause, forbidden_field, invalid, not_supported, required
+from kube_efs.local.apiserver.strategies import Strategy
+
+_GROUP = "storage.k8s.io"
+_CLASS_DEFAULTS = Defaults(values={"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
+_DRIVER_DEFAULTS = Defaults(
+    values={"spec": {}},
+    inside={
+        "spec": Defaults(
+            values={
+                "attachRequired": True,
+                "podInfoOnMount": False,
+                "storageCapacity": False,
+                "fsGroupPolicy": "ReadWriteOnceWithFSType",
+                "volumeLifecycleModes": ["Persistent"],
+                "requiresRepublish": False,
+                "seLinuxMount": False,
+            }
+        )
+    },
+)
+
+
+def _class_problems(new: Json, old: Json | None) -> Iterator[Cause]:
+    yield from _qualified_name_problems("provisioner", new.get("provisioner") or "")
+    for key in new.get("parameters") or {}:
+        if not key:
+            yield invalid("parameters", key, "field can not be empty.")
+    if new["reclaimPolicy"] not in {"Delete", "Retain"}:
+        yield not_supported("reclaimPolicy", new["reclaimPolicy"], ["Delete", "Retain"])
+    if new["volumeBindingMode"] not in {"Immediate", "WaitForFirstConsumer"}:
+        modes = ["Immediate", "WaitForFirstConsumer"]
+        yield not_supported("volumeBindingMode", new["volumeBindingMode"], modes)
+    if old is None:
+        return
+    for field in ("parameters", "provisioner", "reclaimPolicy"):
+        if not json_equal(new.get(field) or {}, old.get(field) or {}):
+            yield forbidden_field(field, f"updates to {field} are forbidden.")
+    if new["volumeBindingMode"] != old["volumeBindingMode"]:
+        yield invalid("volumeBindingMode", new["volumeBindingMode"], IMMUTABLE)
+
+
+def _qualified_name_problems(field: str, name: str) -> Iterator[Cause]:
+    if not name:
+        yield required(field)
+    elif problem := label_key_problem(name.lower()):
+        yield invalid(field, name, problem)
+
+
+def _driver_problems(new: Json, old: Json | None) -> Iterator[Cause]:
+    policies = ["File", "None", "ReadWriteOnceWithFSType"]
+    spec = new["spec"]
+    if spec["fsGroupPolicy"] not in policies:
+        yield not_supported("spec.fsGroupPolicy", spec["fsGroupPolicy"], policies)
+    for mode in spec["volumeLifecycleModes"]:
+        if mode not in {"Ephemeral", "Persistent"}:
+            yield not_supported("spec.volumeLifecycleModes", mode, ["Ephemeral", "Persistent"])
+    if old is None:
+        return
+    # The path's spelling is Kubernetes' own.
+    for field, shown in (("attachRequired", "attachedRequired"), ("volumeLifecycleModes",) * 2):
+        if not json_equal(spec.get(field), old["spec"].get(field)):
+            yield invalid(f"spec.{shown}", spec.get(field), IMMUTABLE)
+
+
+def _attachment_problems(new: Json, old: Json | None) -> Iterator[Cause]:
+    spec = new.get("spec") or {}
+    if not spec.get("attacher"):
+        yield required("spec.attacher")
+    if not lookup(spec, "source", "persistentVolumeName") and not lookup(spec, "source", "inlineVolumeSpec"):
+        yield required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
+    if not spec.get("nodeName"):
+        yield required("spec.nodeName")
+    if old is not None and not json_equal(spec, old.get("spec")):
+        yield invalid("spec", spec, IMMUTABLE)
+
+
+STRATEGIES = {
+    (_GROUP, "StorageClass"): Strategy(default=_CLASS_DEFAULTS, problems=_class_problems),
+    (_GROUP, "CSIDriver"): Strategy(default=_DRIVER_DEFAULTS, problems=_driver_problems),
+    (_GROUP, "VolumeAttachment"): Strategy(problems=_attachment_problems),
+}
