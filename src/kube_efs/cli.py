@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
+from kube_efs.operator.platforms import Platform
 
 _FAILED = 1
 _WRONG_USAGE = 2
@@ -32,6 +33,13 @@ class Output(StrEnum):
     """How a command answers: for people or for programs."""
 
     TABLE = "table"
+    JSON = "json"
+
+
+class ManifestFormat(StrEnum):
+    """How manifests are printed."""
+
+    YAML = "yaml"
     JSON = "json"
 
 
@@ -116,7 +124,10 @@ def worker(arguments: Annotated[list[str], typer.Argument()]) -> None:
 @app.command()
 def up(
     kubeconfig: Annotated[
-        Path, typer.Option(dir_okay=False, help="Where the embedded cluster's kubeconfig is written.")
+        Path,
+        typer.Option(
+            dir_okay=False, resolve_path=True, help="Where the embedded cluster's kubeconfig is written."
+        ),
     ] = Path(".kube-efs/kubeconfig"),
 ) -> None:
     """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
@@ -149,3 +160,39 @@ def status(
     from kube_efs.report.status import show_status
 
     _finish(show_status(kubeconfig, namespace, as_json=output is Output.JSON))
+
+
+@app.command()
+def render(  # noqa: PLR0913 — each parameter is an option of the command
+    platform: Annotated[Platform, typer.Option("--for", help="The kind of cluster.")],
+    *,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Where kube-efs is to run.")
+    ] = "openshift-efs-stunnel",
+    image: Annotated[
+        str | None, typer.Option(help="Image of all processes.", show_default="this version's")
+    ] = None,
+    provisioner: Annotated[
+        str, typer.Option(help="Provisioner that storage classes name.")
+    ] = "gnuthought.com/efs-stunnel",
+    storage_class: Annotated[str, typer.Option(help="Name of the storage class.")] = "efs-stunnel",
+    region: Annotated[
+        str | None, typer.Option(help="Region of the file systems.", show_default="each instance's own")
+    ] = None,
+    output: Annotated[
+        ManifestFormat, typer.Option("--output", "-o", help="YAML documents, or one list in JSON.")
+    ] = ManifestFormat.YAML,
+) -> None:
+    """Print the manifests of an installation, for kubectl apply -f -."""
+    from kube_efs.operator.manifests import RenderOptions, render_text
+    from kube_efs.settings import own_image
+
+    options = RenderOptions(
+        platform=platform,
+        namespace=namespace,
+        image=image or own_image(),
+        provisioner=provisioner,
+        storage_class_name=storage_class,
+        region=region,
+    )
+    typer.echo(render_text(options, as_json=output is ManifestFormat.JSON), nl=False)

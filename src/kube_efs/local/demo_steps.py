@@ -1,0 +1,214 @@
+"""What the demo does and checks, step by step, on a running embedded cluster."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+
+from kube_efs.kube.errors import translated
+from kube_efs.local.clients import Handshake, TunnelClient, shake_hands
+from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
+from kube_efs.local.manifests import EXAMPLE_CLAIM, STORAGE_CLASS, apply, claim_like_example
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.errors import KubeEfsError, NotYet, TunnelError
+from kube_efs.model.file_systems import dns_name
+from kube_efs.model.ids import FileSystemId
+from kube_efs.report.reading import read_cluster
+from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport, VolumeReport
+from kube_efs.tunnels.status import TunnelState, TunnelStatus
+
+_EXAMPLE, _KEPT, _CHOSEN, _INVALID = "efs-example", "efs-kept", "efs-chosen", "efs-invalid"
+_VALID = (_EXAMPLE, _KEPT, _CHOSEN)
+_STEP_SECONDS = 15.0
+_POLL_SECONDS = 0.1
+_FILE = "hello.txt"
+_TEXT = "Written by one connection, read by another.\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A promise and whether it held; ``detail`` is the evidence, or what went wrong."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Demo:
+    """The steps on one cluster.
+
+    ``report`` is what it looked like at the last step, ``handshakes`` what TLS agreed on with each file
+    system's mount target.
+    """
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.report = ClusterReport()
+        self.handshakes: dict[FileSystemId, Handshake] = {}
+        self._cluster = cluster
+        self._volumes: dict[str, VolumeReport] = {}
+
+    async def provision(self) -> AsyncIterator[Check]:
+        """From nothing to volumes with data in them."""
+        yield await _checked("objects applied", self._apply)
+        yield await _checked("valid claims bound", self._bound)
+        yield await _checked("invalid claim refused with a reason", self._refused)
+        yield await _checked("tunnels up", self._tunnels_up)
+        yield await _checked("file written and read back through the tunnel", self._transfer)
+        yield await _checked("TLS negotiated, peer verified", self._negotiate)
+        yield await _checked("peer of another name refused", self._refuse_stranger)
+
+    async def reclaim(self) -> AsyncIterator[Check]:
+        """What becomes of the data when the claims go."""
+        yield await _checked("claims deleted", self._delete_claims)
+        yield await _checked("Delete removed the data", self._removed)
+        yield await _checked("Retain kept the data", self._kept)
+
+    async def _apply(self) -> str:
+        other = self._cluster.file_system_ids[-1]
+        claims = [
+            EXAMPLE_CLAIM,
+            claim_like_example(_KEPT, volume_name="kept", reclaim_policy="Retain"),
+            claim_like_example(_CHOSEN, volume_name="chosen", file_system_id=other),
+            claim_like_example(_INVALID, volume_name="Not-A-Name"),
+        ]
+        await apply(self._cluster.client, [STORAGE_CLASS, *claims])
+        return f"StorageClass efs-stunnel and {len(claims)} claims"
+
+    async def _bound(self) -> str:
+        started = time.monotonic()
+        await self._until(lambda: [self._unbound(name) for name in _VALID])
+        seconds = time.monotonic() - started
+        self._volumes = {name: self._volume_of(name) for name in _VALID}
+        return f"{len(_VALID)} claims, {seconds:.1f} s after they were applied"
+
+    def _unbound(self, name: str) -> str:
+        claim = self._claim(name)
+        return (
+            "" if claim.phase == "Bound" else f"{name} is {claim.phase} ({claim.reason or 'no reason given'})"
+        )
+
+    async def _refused(self) -> str:
+        await self._until(lambda: [] if self._claim(_INVALID).reason else ["no reason is given"])
+        claim = self._claim(_INVALID)
+        if claim.phase != "Pending":
+            raise TunnelError(f"is {claim.phase}", field=_INVALID)
+        return claim.reason
+
+    async def _tunnels_up(self) -> str:
+        systems = len(self._cluster.file_system_ids)
+        await self._until(
+            lambda: (
+                [
+                    f"{one.file_system_id} is {one.state} ({one.reason})"
+                    for one in self._tunnels()
+                    if one.state is not TunnelState.UP
+                ]
+                or (
+                    []
+                    if len(self._tunnels()) == systems
+                    else [f"{len(self._tunnels())} of {systems} are there"]
+                )
+            )
+        )
+        return f"{systems} on node {self.report.nodes[0].node}"
+
+    async def _transfer(self) -> str:
+        source = self._cluster.folder / _FILE
+        await asyncio.to_thread(source.write_text, _TEXT)
+        for volume in self._volumes.values():
+            client, directory = _way_to(volume)
+            await client.write(source, directory, _FILE)
+            if await client.read(directory, _FILE) != _TEXT.encode():
+                raise TunnelError("is not what was written", field=f"{volume.path}/{_FILE}")
+        example = self._volumes[_EXAMPLE]
+        return f"{len(_TEXT)} bytes in {example.path}/{_FILE} through 127.0.0.1:{example.port}"
+
+    async def _negotiate(self) -> str:
+        for system in self.report.file_systems:
+            file_system_id = FileSystemId(system.file_system_id)
+            self.handshakes[file_system_id] = await self._shake_hands(system, file_system_id)
+        first = self.handshakes[self._cluster.file_system_ids[0]]
+        return f"{first.version}, {first.cipher}, {first.peer}"
+
+    async def _refuse_stranger(self) -> str:
+        first, second = self.report.file_systems
+        try:
+            await self._shake_hands(first, FileSystemId(second.file_system_id))
+        except TunnelError as error:
+            return error.problem
+        raise TunnelError("passes for another file system", field=first.file_system_id)
+
+    async def _shake_hands(self, system: FileSystemReport, expected: FileSystemId) -> Handshake:
+        efs = self._cluster.efs
+        return await shake_hands(system.mount_targets[0].address, dns_name(expected, efs.region), efs.ca_file)
+
+    async def _delete_claims(self) -> str:
+        for name in (*_VALID, _INVALID):
+            with translated(f"claim {name}"):
+                await self._cluster.client.delete(PersistentVolumeClaim, name, namespace="default")
+        await self._until(lambda: [f"{claim.name} is still there" for claim in self.report.claims])
+        return ", ".join((*_VALID, _INVALID))
+
+    async def _removed(self) -> str:
+        gone = [self._volumes[name] for name in (_EXAMPLE, _CHOSEN)]
+        left = {volume.name for volume in gone}
+        await self._until(
+            lambda: [f"{one.name} is {one.phase}" for one in self.report.volumes if one.name in left]
+        )
+        for volume in gone:
+            client, directory = _way_to(volume)
+            if directory.parts[-1] in await client.names(Directory(directory.parts[:-1])):
+                raise TunnelError("is still there", field="directory", value=volume.path)
+        return f"{', '.join(volume.path for volume in gone)}: no volume, no directory"
+
+    async def _kept(self) -> str:
+        volume = self._volumes[_KEPT]
+        await self._until(
+            lambda: (
+                []
+                if any(one.name == volume.name and one.phase == "Released" for one in self.report.volumes)
+                else [f"{volume.name} is not Released"]
+            )
+        )
+        client, directory = _way_to(volume)
+        if await client.read(directory, _FILE) != _TEXT.encode():
+            raise TunnelError("has changed", field=f"{volume.path}/{_FILE}")
+        return f"{volume.path}/{_FILE} is still there, its volume is Released"
+
+    def _claim(self, name: str) -> ClaimReport:
+        for claim in self.report.claims:
+            if claim.name == name:
+                return claim
+        raise NotYet("is not there", field="claim", value=name)
+
+    def _volume_of(self, name: str) -> VolumeReport:
+        wanted = self._claim(name).volume
+        return next(volume for volume in self.report.volumes if volume.name == wanted)
+
+    def _tunnels(self) -> Sequence[TunnelStatus]:
+        return [tunnel for node in self.report.nodes for tunnel in node.tunnels]
+
+    async def _until(self, missing: Callable[[], Sequence[str]]) -> None:
+        """Look at the cluster until nothing is missing; raises NotYet that says what still is."""
+        deadline = time.monotonic() + _STEP_SECONDS
+        while True:
+            self.report = await read_cluster(self._cluster.client, NAMESPACE)
+            found = list(filter(None, missing()))
+            if not found:
+                return
+            if time.monotonic() > deadline:
+                raise NotYet(f"after {_STEP_SECONDS:.0f} s: {'; '.join(found)}")
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _checked(name: str, step: Callable[[], Awaitable[str]]) -> Check:
+    try:
+        return Check(name=name, ok=True, detail=await step())
+    except KubeEfsError as error:
+        return Check(name=name, ok=False, detail=str(error))
+
+
+def _way_to(volume: VolumeReport) -> tuple[TunnelClient, Directory]:
+    return TunnelClient(volume.port or 0), parse_directory(volume.path)
