@@ -1,0 +1,93 @@
+"""``kube-efs up`` as a person runs it: kubectl and status work against it, Ctrl-C ends it all."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kube_efs.local.manifests import EXAMPLE_CLAIM
+
+_KUBECTL = shutil.which("kubectl")
+
+
+def _until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+class _Up:
+    def __init__(self, folder: Path) -> None:
+        self.kubeconfig = folder / "kubeconfig"
+        self._output = folder / "output"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kube_efs", "up", "--kubeconfig", str(self.kubeconfig)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.output()
+        return "kubectl get" in self.output()
+
+    def run(self, *command: str, text: str = "") -> str:
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        answer = subprocess.run(
+            command, env=environment, input=text, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    def kubectl(self, *arguments: str, text: str = "") -> str:
+        assert _KUBECTL, "kubectl is not installed; make setup installs it"
+        return self.run(_KUBECTL, *arguments, text=text)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[_Up]:
+    running = _Up(tmp_path)
+    try:
+        _until(running.is_ready, 30, "the cluster is up")
+        yield running
+    finally:
+        running.process.send_signal(signal.SIGINT)
+        try:
+            running.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            running.process.kill()
+            running.process.wait()
+
+
+def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _Up) -> None:
+    up.kubectl("apply", "-f", "-", text=EXAMPLE_CLAIM)
+    up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    assert "efs-example" in up.kubectl("get", "pvc,pv,sc,events", "-o", "wide")
+    assert "ProvisioningSucceeded" in up.kubectl("describe", "pvc", "efs-example")
+
+    status = json.loads(up.run(sys.executable, "-m", "kube_efs", "status", "--output", "json"))
+    assert [claim["phase"] for claim in status["claims"]] == ["Bound"]
+    assert len(status["file_systems"]) == 2
+    assert "127.0.0.1:" in up.run(sys.executable, "-m", "kube_efs", "status")
+
+    children = psutil.Process(up.process.pid).children(recursive=True)
+    assert any("stunnel" in child.name() for child in children)
+    started = time.monotonic()
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(timeout=20) == 0, up.output()
+    assert time.monotonic() - started < 5
+    assert [child for child in children if child.is_running()] == []
+    assert not up.kubeconfig.exists()

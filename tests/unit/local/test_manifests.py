@@ -1,0 +1,22 @@
+"""The objects of the demo are those of the older system's README."""
+
+import yaml
+
+from kube_efs.local.manifests import EXAMPLE_CLAIM, STORAGE_CLASS, claim_like_example
+
+
+def test_the_class_and_the_claim_are_complete_documents() -> None:
+    storage_class, claim = yaml.safe_load(STORAGE_CLASS), yaml.safe_load(EXAMPLE_CLAIM)
+    assert storage_class["provisioner"] == "gnuthought.com/efs-stunnel"
+    assert claim["spec"]["storageClassName"] == storage_class["metadata"]["name"]
+
+
+def test_a_claim_like_the_example_differs_in_name_and_labels_only() -> None:
+    example = yaml.safe_load(EXAMPLE_CLAIM)
+    other = yaml.safe_load(claim_like_example("other", volume_name="kept", reclaim_policy="Retain"))
+    assert other["metadata"] == {"name": "other"}
+    assert other["spec"].pop("selector") == {
+        "matchLabels": {"volume_name": "kept", "reclaim_policy": "Retain"}
+    }
+    example["spec"].pop("selector")
+    assert other["spec"] == example["spec"]
