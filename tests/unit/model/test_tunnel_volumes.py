@@ -1,0 +1,488 @@
+"""The rules of openshift-efs-stunnel: what is served, refused and with which words, and as what."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
+from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.tunnel_volumes import (
+    is_served,
+    parse_class,
+    parse_request,
+    removable_location,
+    root_name,
+    volume_for,
+    volume_name,
+)
+from kube_efs.model.volumes import ClaimReference, NfsSource, Volume, VolumePhase
+
+PROVISIONER = "gnuthought.com/efs-stunnel"
+FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
+DISCOVERED = Discovery(
+    file_systems={fs: FileSystem(file_system_id=fs) for fs in (FS2, FS1)}
+    | {FS3: FileSystem(file_system_id=FS3, state=LifeCycleState.CREATING)},
+    complete=True,
+)
+
+
+def storage_class(policy: ReclaimPolicy = ReclaimPolicy.DELETE, /, **parameters: str) -> StorageClass:
+    return StorageClass(
+        name="efs", provisioner=PROVISIONER, reclaim_policy=policy, parameters=parameters or {}
+    )
+
+
+AUTO = storage_class(default_file_system_id="auto")
+
+
+def claim(labels: Mapping[str, str] | None = None, **fields: Any) -> Claim:
+    values: dict[str, Any] = {"match_labels": {"volume_name": "example", **(labels or {})}, **fields}
+    return replace(
+        Claim(
+            namespace="team",
+            name="efs-example",
+            uid=ClaimUid("11111111-2222-3333-4444-555555555555"),
+            storage_class="efs",
+            access_modes=("ReadWriteMany",),
+            requested_storage="5Gi",
+        ),
+        **values,
+    )
+
+
+# --- what is served
+
+
+def test_the_example_of_the_readme_is_served() -> None:
+    request = parse_request(claim(), AUTO, DISCOVERED)
+    assert str(request.location) == "fs-1:/team/example"
+    assert request.reclaim_policy is ReclaimPolicy.DELETE
+    assert request.mount_options == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "parameters", "file_system"),
+    [
+        pytest.param({}, {"default_file_system_id": "auto"}, FS1, id="auto: the first that is known"),
+        pytest.param(
+            {},
+            {"default_file_system_id": "auto", "file_system_ids": "fs-2,fs-1"},
+            FS2,
+            id="auto with a list: the first of the list",
+        ),
+        pytest.param({}, {"default_file_system_id": "fs-2"}, FS2, id="the class's default"),
+        pytest.param({}, {"default_file_system_id": " fs-2 "}, FS2, id="with spaces around"),
+        pytest.param(
+            {"file_system_id": "fs-2"},
+            {"default_file_system_id": "fs-1"},
+            FS2,
+            id="a label before the default",
+        ),
+        pytest.param({"file_system_id": "fs-2"}, {}, FS2, id="a label without any parameter"),
+        pytest.param(
+            {"file_system_id": "fs-2"},
+            {"file_system_ids": "fs-1, fs-2,"},
+            FS2,
+            id="a label that is in the list",
+        ),
+    ],
+)
+def test_file_system(labels: Mapping[str, str], parameters: Mapping[str, str], file_system: str) -> None:
+    request = parse_request(claim(labels), storage_class(**parameters), DISCOVERED)
+    assert request.location.file_system_id == file_system
+
+
+@pytest.mark.parametrize(
+    ("label", "policy", "expected"),
+    [
+        (None, ReclaimPolicy.DELETE, ReclaimPolicy.DELETE),
+        (None, ReclaimPolicy.RETAIN, ReclaimPolicy.RETAIN),
+        ("Delete", ReclaimPolicy.RETAIN, ReclaimPolicy.DELETE),
+        ("Retain", ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN),
+    ],
+)
+def test_reclaim_policy(label: str | None, policy: ReclaimPolicy, expected: ReclaimPolicy) -> None:
+    labels = {"reclaim_policy": label} if label else {}
+    asked = parse_request(claim(labels), storage_class(policy, default_file_system_id="auto"), DISCOVERED)
+    assert asked.reclaim_policy is expected
+
+
+def test_the_class_s_mount_options_are_kept() -> None:
+    hard = replace(AUTO, mount_options=("hard", "timeo=600"))
+    assert parse_request(claim(), hard, DISCOVERED).mount_options == ("hard", "timeo=600")
+
+
+def test_root_claims_are_none_of_its_business() -> None:
+    assert not is_served(claim({"root_key": "0123456789"}))
+    assert is_served(claim())
+    assert is_served(claim(match_labels=None))
+
+
+# --- what is refused
+
+LABELS = "spec.selector.matchLabels"
+REFUSED = [
+    pytest.param(
+        claim(match_labels=None),
+        AUTO,
+        "spec.selector: is missing; give matchLabels with a volume_name",
+        id="no selector",
+    ),
+    pytest.param(
+        claim(match_labels={}),
+        AUTO,
+        f"{LABELS}.volume_name: is missing; name the directory with a-z, 0-9 and _",
+        id="no volume_name",
+    ),
+    pytest.param(
+        claim({"volume_name": ""}),
+        AUTO,
+        f"{LABELS}.volume_name: is not allowed; use only a-z, 0-9 and _",
+        id="an empty volume_name",
+    ),
+    pytest.param(
+        claim({"volume_name": "My-Data"}),
+        AUTO,
+        f"{LABELS}.volume_name: 'My-Data' is not allowed; use only a-z, 0-9 and _",
+        id="a volume_name with other characters",
+    ),
+    pytest.param(
+        claim({"volume_name": ".."}),
+        AUTO,
+        f"{LABELS}.volume_name: '..' is not allowed; use only a-z, 0-9 and _",
+        id="the parent as volume_name",
+    ),
+    pytest.param(
+        claim({"volume_name": "a/b"}),
+        AUTO,
+        f"{LABELS}.volume_name: 'a/b' is not allowed; use only a-z, 0-9 and _",
+        id="a path as volume_name",
+    ),
+    pytest.param(
+        claim({"volume_name": "a\n"}),
+        AUTO,
+        f"{LABELS}.volume_name: 'a\\n' is not allowed; use only a-z, 0-9 and _",
+        id="a newline at the end",
+    ),
+    pytest.param(
+        claim({"volume_name": "a;rm"}),
+        AUTO,
+        f"{LABELS}.volume_name: 'a;rm' is not allowed; use only a-z, 0-9 and _",
+        id="shell characters",
+    ),
+    pytest.param(
+        claim({"file_system_id": "fs-2"}),
+        storage_class(file_system_ids="fs-1,fs-3"),
+        f"{LABELS}.file_system_id: 'fs-2' is not allowed; StorageClass efs allows fs-1, fs-3",
+        id="a file system that the class does not allow",
+    ),
+    pytest.param(
+        claim({"file_system_id": "my disk"}),
+        AUTO,
+        f"{LABELS}.file_system_id: 'my disk' is no file system id; use an id such as fs-0123456789abcdef0",
+        id="no file system id",
+    ),
+    pytest.param(
+        claim(),
+        storage_class(),
+        f"{LABELS}.file_system_id: is missing; give it, or set default_file_system_id in StorageClass efs",
+        id="no file system and no default",
+    ),
+    pytest.param(
+        claim(),
+        storage_class(file_system_ids="fs-1"),
+        f"{LABELS}.file_system_id: is missing; give it, or set default_file_system_id in StorageClass efs",
+        id="no file system and a list without default",
+    ),
+    pytest.param(
+        claim({"reclaim_policy": "Recycle"}),
+        AUTO,
+        f"{LABELS}.reclaim_policy: 'Recycle' is no reclaim policy; use Delete or Retain",
+        id="a reclaim policy of Kubernetes that is not ours",
+    ),
+    pytest.param(
+        claim({"reclaim_policy": "delete"}),
+        AUTO,
+        f"{LABELS}.reclaim_policy: 'delete' is no reclaim policy; use Delete or Retain",
+        id="a reclaim policy in small letters",
+    ),
+    pytest.param(
+        claim(),
+        storage_class(default_file_system_id="first"),
+        "StorageClass efs parameters.default_file_system_id: 'first' is no file system id; "
+        "use ids such as fs-0123456789abcdef0",
+        id="a class with a bad default",
+    ),
+    pytest.param(
+        claim({"file_system_id": "fs-1"}),
+        storage_class(file_system_ids="fs-1 fs-2"),
+        "StorageClass efs parameters.file_system_ids: 'fs-1 fs-2' is no file system id; "
+        "use ids such as fs-0123456789abcdef0",
+        id="a class with a list without commas",
+    ),
+    pytest.param(
+        claim(is_block=True),
+        AUTO,
+        "spec.volumeMode: 'Block' cannot be served by NFS; use Filesystem",
+        id="a block device",
+    ),
+    pytest.param(
+        claim(has_data_source=True),
+        AUTO,
+        "spec.dataSource: is not supported, the volume would be empty; leave it out",
+        id="a clone",
+    ),
+    pytest.param(
+        claim(has_match_expressions=True),
+        AUTO,
+        "spec.selector.matchExpressions: is not supported; use matchLabels only",
+        id="match expressions",
+    ),
+    pytest.param(
+        claim(),
+        replace(AUTO, mount_options=("hard", "port=2049")),
+        "StorageClass efs mountOptions: 'port=2049' cannot be combined with the tunnel; leave it out",
+        id="a port of one's own",
+    ),
+    pytest.param(
+        claim(),
+        replace(AUTO, mount_options=("hard,port=2049",)),
+        "StorageClass efs mountOptions: 'hard,port=2049' cannot be combined with the tunnel; leave it out",
+        id="a port behind a comma",
+    ),
+    pytest.param(
+        claim(),
+        replace(AUTO, mount_options=("addr=10.0.0.4",)),
+        "StorageClass efs mountOptions: 'addr=10.0.0.4' cannot be combined with the tunnel; leave it out",
+        id="another address",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asking", "of_class", "text"), REFUSED)
+def test_refused(asking: Claim, of_class: StorageClass, text: str) -> None:
+    with pytest.raises(ClaimRefused) as caught:
+        parse_request(asking, of_class, DISCOVERED)
+    assert str(caught.value) == text
+    assert caught.value.field == text.partition(": ")[0]
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("labels", "of_class", "discovered", "text"),
+    [
+        pytest.param(
+            {"file_system_id": "fs-9"},
+            AUTO,
+            DISCOVERED,
+            "file system: 'fs-9' is not known (yet); known file systems: fs-1, fs-2",
+            id="a file system that is not there yet",
+        ),
+        pytest.param(
+            {"file_system_id": "fs-3"},
+            AUTO,
+            DISCOVERED,
+            "file system: 'fs-3' is not known (yet); known file systems: fs-1, fs-2",
+            id="a file system that is being created",
+        ),
+        pytest.param(
+            {},
+            storage_class(default_file_system_id="fs-9"),
+            Discovery(),
+            "file system: 'fs-9' is not known (yet); known file systems: none",
+            id="a default that is not there yet",
+        ),
+        pytest.param(
+            {},
+            AUTO,
+            Discovery(),
+            "file system: 'auto' has not been discovered yet; "
+            "create an EFS file system, or check the controller's AWS permissions",
+            id="none at all",
+        ),
+    ],
+)
+def test_what_may_appear_is_waited_for(
+    labels: Mapping[str, str], of_class: StorageClass, discovered: Discovery, text: str
+) -> None:
+    with pytest.raises(NotYet) as caught:
+        parse_request(claim(labels), of_class, discovered)
+    assert str(caught.value) == text
+    assert caught.value.retryable
+
+
+def test_class_parameters() -> None:
+    parsed = parse_class(storage_class(default_file_system_id="fs-2", file_system_ids=" fs-1 ,, fs-2 "))
+    assert (parsed.default, parsed.allowed) == ("fs-2", ("fs-1", "fs-2"))
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", " , "])
+def test_empty_parameters_are_as_good_as_none(text: str) -> None:
+    parsed = parse_class(storage_class(default_file_system_id=" ", file_system_ids=text))
+    assert (parsed.default, parsed.allowed) == (None, None)
+
+
+@given(st.text())
+def test_no_volume_name_leads_out_of_the_namespace(name: str) -> None:
+    try:
+        request = parse_request(claim({"volume_name": name}), AUTO, DISCOVERED)
+    except InvalidValue:
+        return
+    assert request.location.directory.parts == ("team", name)
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+# --- the volume
+
+
+def test_the_volume_of_the_contract() -> None:
+    asking = claim({"reclaim_policy": "Retain", "other": "label"})
+    request = parse_request(asking, replace(AUTO, mount_options=("hard",)), DISCOVERED)
+    volume = volume_for(request, port=20490, provisioner=PROVISIONER)
+    assert volume == Volume(
+        name=volume.name,
+        reclaim_policy=ReclaimPolicy.RETAIN,
+        storage_class="efs",
+        provisioned_by="gnuthought.com/efs-stunnel",
+        file_system_id="fs-1",
+        claim=ClaimReference(namespace="team", name="efs-example", uid=asking.uid),
+        nfs=NfsSource(server="127.0.0.1", path="/team/example"),
+        mount_options=("port=20490", "hard"),
+        labels={"volume_name": "example", "reclaim_policy": "Retain", "other": "label"},
+        access_modes=("ReadWriteMany",),
+        capacity="5Gi",
+    )
+    assert re.fullmatch(r"efs-stunnel-fs-1-team-example-[a-z2-7]{5}", volume.name)
+
+
+# What Kubernetes accepts as the name of a volume (RFC 1123, DNS subdomain).
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAMESPACES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+_VOLUME_NAMES = st.from_regex(r"[a-z0-9_]{1,63}", fullmatch=True)
+
+
+@given(_NAMESPACES, _VOLUME_NAMES, st.uuids().map(str), st.integers(0, 3))
+def test_names_are_those_that_kubernetes_accepts(namespace: str, name: str, uid: str, attempt: int) -> None:
+    asking = claim({"volume_name": name}, namespace=namespace, uid=ClaimUid(uid))
+    request = parse_request(asking, AUTO, DISCOVERED)
+    given_name = volume_name(request, attempt)
+    assert _SUBDOMAIN.fullmatch(given_name)
+    assert len(given_name) <= 253
+    assert given_name == volume_name(parse_request(asking, AUTO, DISCOVERED), attempt)
+
+
+def test_the_longest_name_fits() -> None:
+    longest = FileSystemId("fs-" + "f" * 40)
+    discovered = Discovery(file_systems={longest: FileSystem(file_system_id=longest)}, complete=True)
+    asking = claim({"volume_name": "_" * 63}, namespace="n" * 63)
+    assert len(volume_name(parse_request(asking, AUTO, discovered))) <= 253
+
+
+def test_another_claim_and_another_attempt_have_other_names() -> None:
+    one = parse_request(claim(), AUTO, DISCOVERED)
+    other = parse_request(claim(uid=ClaimUid("other")), AUTO, DISCOVERED)
+    assert len({volume_name(one), volume_name(one, 1), volume_name(one, 2), volume_name(other)}) == 4
+
+
+def test_a_name_once_given_never_changes() -> None:
+    # A new version of kube-efs must find the volumes that an old one made.
+    assert volume_name(parse_request(claim(), AUTO, DISCOVERED)) == "efs-stunnel-fs-1-team-example-ddxoz"
+
+
+def test_root_name() -> None:
+    assert root_name(FS1) == "efs-stunnel-fs-1"
+
+
+# --- removal
+
+
+RELEASED = Volume(
+    name="pv",
+    phase=VolumePhase.RELEASED,
+    file_system_id="fs-1",
+    claim=ClaimReference(namespace="team", name="data", uid=ClaimUid("u")),
+    nfs=NfsSource(server="127.0.0.1", path="/team/example"),
+)
+
+
+def test_the_claim_s_directory_may_be_removed() -> None:
+    assert str(removable_location(RELEASED)) == "fs-1:/team/example"
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        pytest.param(replace(RELEASED, file_system_id=None), id="no file system"),
+        pytest.param(replace(RELEASED, file_system_id="fs-1/.."), id="a bad file system"),
+        pytest.param(
+            replace(RELEASED, file_system_id=None, mount_options=("port=20490",)), id="known by its port only"
+        ),
+        pytest.param(replace(RELEASED, nfs=None), id="no NFS"),
+        pytest.param(replace(RELEASED, nfs=None, csi_handle="fs-1:/team/example"), id="a CSI volume"),
+        pytest.param(
+            replace(RELEASED, nfs=NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/team/example")),
+            id="not behind a tunnel",
+        ),
+        pytest.param(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path="/a\nb")), id="a newline"),
+    ],
+)
+def test_a_volume_that_does_not_tell_its_directory_is_left_alone(volume: Volume) -> None:
+    with pytest.raises(RemovalRefused) as caught:
+        removable_location(volume)
+    assert str(caught.value) == (
+        "volume: 'pv' does not tell a directory behind a tunnel; remove the volume by hand"
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/", id="the root"),
+        pytest.param("/team", id="the namespace"),
+        pytest.param("/team/", id="the namespace with a slash"),
+        pytest.param("/other/example", id="another namespace"),
+        pytest.param("/team/example/deeper", id="deeper"),
+        pytest.param("/team/example/", id="a slash at the end"),
+        pytest.param("/team//example", id="two slashes"),
+        pytest.param("/team/../team/example", id="by way of the parent"),
+        pytest.param("/team/./example", id="by way of itself"),
+        pytest.param("/team/Example", id="capitals"),
+        pytest.param("/team/.kube-efs-trash", id="a dot"),
+        pytest.param("/team/a b", id="a space"),
+    ],
+)
+def test_only_the_claim_s_directory_is_removed(path: str) -> None:
+    with pytest.raises(RemovalRefused) as caught:
+        removable_location(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path=path)))
+    assert str(caught.value) == (
+        f"spec.nfs.path: {path!r} is not the claim's directory; "
+        "only /team/<volume_name> is removed; remove the volume by hand"
+    )
+
+
+def test_nothing_is_removed_without_a_claim() -> None:
+    with pytest.raises(RemovalRefused):
+        removable_location(replace(RELEASED, claim=None))
+
+
+@given(st.text(), st.text())
+def test_whatever_is_removable_has_the_shape_of_the_contract(namespace: str, path: str) -> None:
+    volume = replace(
+        RELEASED,
+        claim=ClaimReference(namespace=namespace, name="data"),
+        nfs=NfsSource(server="127.0.0.1", path=f"/{namespace}/{path}"),
+    )
+    try:
+        location = removable_location(volume)
+    except RemovalRefused:
+        return
+    assert location.directory.parts == (namespace, path)
+    assert re.fullmatch("[a-z0-9_]+", path)
