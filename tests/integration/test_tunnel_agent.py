@@ -19,6 +19,7 @@ from tests.integration.nfs_backend import Authority, Backend, free_address, read
 from kube_efs.model.errors import InvalidSetting, StunnelMissing
 from kube_efs.model.ids import Region, SubnetId
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels import keeper
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.probe import null_call
@@ -364,6 +365,55 @@ async def test_a_taken_port_leaves_out_one_tunnel_until_it_is_free(
             assert f"(pid {os.getpid()})" in rejected.reason
             taker.close()
             await node.until("fs-2", TunnelState.UP)
+
+
+@pytest.mark.parametrize(
+    "running_before", [pytest.param(False, id="at the start"), pytest.param(True, id="at a reload")]
+)
+async def test_a_port_that_is_taken_at_the_last_moment_leaves_out_one_tunnel(
+    *,
+    running_before: bool,
+    options: TunnelOptions,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "find_taken", lambda _ports: {})
+    port = free_port()
+    with socket.socket() as taker:
+        taker.bind(("127.0.0.1", 0))
+        taker.listen()
+        taken = taker.getsockname()[1]
+        async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+            first = target("fs-1", port, a=backend.address)
+            if running_before:
+                node.push(first)
+                await node.until("fs-1", TunnelState.UP)
+            node.push(first, target("fs-2", taken, a=backend.address))
+            await node.until("fs-2", TunnelState.REJECTED)
+            assert f"stunnel_port: {taken} is taken by" in node.tunnel("fs-2").reason
+            await node.until("fs-1", TunnelState.UP)
+
+
+async def test_a_stunnel_that_cannot_start_is_told_and_tried_again(
+    options: TunnelOptions, authority: Authority, tmp_path: Path
+) -> None:
+    repaired, starts = tmp_path / "repaired", tmp_path / "starts"
+    program = tmp_path / "stunnel"
+    program.write_text(
+        f"#!/bin/sh\necho >> {starts}\n"
+        f'test -e {repaired} && exec /usr/bin/stunnel "$1"\n'
+        "echo '[!] Out of luck' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    options = replace(options, stunnel_path=program)
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", free_port(), a=backend.address))
+        await node.until("fs-1", TunnelState.REJECTED)
+        assert node.tunnel("fs-1").reason == "stunnel does not accept its configuration (Out of luck)"
+        assert node.agent.readiness().reasons == ("stunnel is not running",)
+        assert starts.read_text().count("\n") < 5
+        repaired.touch()
+        await node.until("fs-1", TunnelState.UP)
 
 
 async def test_hostile_entries_are_refused_and_nothing_else_is_affected(

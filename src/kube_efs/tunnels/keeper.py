@@ -149,11 +149,14 @@ class StunnelKeeper:
         if self._process is None or not self._process.ended.is_set():
             return
         log.warning("stunnel-died", pid=self._process.pid, lived_seconds=round(self._process.age_seconds, 1))
-        self._delay = self._delay.after_life_of(self._process.age_seconds)
-        self._not_before = asyncio.get_running_loop().time() + self._delay.seconds
+        self._postpone_start(self._process)
         self._metrics.restarts.inc()
         self._process, self._loaded = None, _NOTHING
         self._publish(self.report.left_out)
+
+    def _postpone_start(self, ended: StunnelProcess) -> None:
+        self._delay = self._delay.after_life_of(ended.age_seconds)
+        self._not_before = asyncio.get_running_loop().time() + self._delay.seconds
 
     async def _end_unwanted(self) -> None:
         """Without a service stunnel would serve its standard input (inetd mode), so then it must not run."""
@@ -190,10 +193,11 @@ class StunnelKeeper:
         if self._process and text == self._loaded.text:
             return Loaded()
         names = frozenset(service.name for service in services)
+        is_start = self._process is None
         try:
             await self._write(text)
             self.read_log()  # what is there belongs to the past
-            process = self._reload_or_start()
+            process = self._process = self._reload_or_start()
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
         self._judge = Judge(text, names)
@@ -201,19 +205,23 @@ class StunnelKeeper:
         self._judge = None
         if isinstance(outcome, Loaded):
             self._loaded = _Configuration(text, names)
+        elif is_start:
+            await process.stop(timeout_seconds=_STOP_SECONDS)
+            self._process = None
+            self._postpone_start(process)
         elif isinstance(outcome, Unbindable):
             self._loaded = _NOTHING
         return outcome
 
     def _reload_or_start(self) -> StunnelProcess:
+        """The process that reads the file now."""
         if self._process:
             self._process.reload()
             self._metrics.reloads.inc()
-        else:
-            self._process = StunnelProcess.start(
-                self._program, self._options.conf_path, self._options.log_path, self._wake.set
-            )
-        return self._process
+            return self._process
+        return StunnelProcess.start(
+            self._program, self._options.conf_path, self._options.log_path, self._wake.set
+        )
 
     async def _await_outcome(self, process: StunnelProcess, judge: Judge) -> Outcome:
         with suppress(TimeoutError):
@@ -256,7 +264,8 @@ class StunnelKeeper:
         self._metrics.configured.set(len(report.loaded))
         if _shown(report) != _shown(self.report):
             for name, error in report.left_out.items():
-                log.warning("tunnel-left-out", tunnel=name, reason=str(error))
+                if str(error) != str(self.report.left_out.get(name)):
+                    log.warning("tunnel-left-out", tunnel=name, reason=str(error))
             if report.pid:
                 log.info("stunnel-configured", pid=report.pid, tunnels=len(report.loaded))
             self.report = report
