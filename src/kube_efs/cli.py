@@ -163,7 +163,7 @@ def status(
 
 
 @app.command()
-def render(  # noqa: PLR0913 — each parameter is an option of the command
+def render(
     platform: Annotated[Platform, typer.Option("--for", help="The kind of cluster.")],
     *,
     namespace: Annotated[

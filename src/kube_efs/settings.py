@@ -65,7 +65,8 @@ def _own_namespace() -> str:
         return DEFAULT_NAMESPACE
 
 
-def _own_image() -> str:
+def own_image() -> str:
+    """The image of this version, which every process of kube-efs runs from."""
     return f"quay.io/kube-efs/kube-efs:{version('kube-efs')}"
 
 
@@ -235,7 +236,7 @@ class ControllerSettings(CommonSettings, AwsSettings):
     )
     worker_image: Annotated[str, _matching(r"[A-Za-z0-9][\w.:/@-]*", "is no image")] = _setting(
         "WORKER_IMAGE",
-        _own_image,
+        own_image,
         "Image of the worker pods; it must hold the command `kube-efs`.",
         accepts="an image's name",
         shown="`quay.io/kube-efs/kube-efs:<version>`",

@@ -1,0 +1,43 @@
+import json
+import subprocess
+import sys
+
+import yaml
+
+
+def _render(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kube_efs", "render", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_manifests_are_printed_as_kubectl_reads_them() -> None:
+    answer = _render("--for", "kubernetes", "--namespace", "storage", "--image", "example.com/kube-efs:1")
+    assert answer.returncode == 0, answer.stderr
+    documents = list(yaml.safe_load_all(answer.stdout))
+    assert documents[0]["kind"] == "Namespace"
+    assert documents[0]["metadata"]["name"] == "storage"
+    assert "image: example.com/kube-efs:1\n" in answer.stdout
+
+
+def test_json_is_one_list_with_what_openshift_needs() -> None:
+    answer = _render("--for", "openshift", "--output", "json", "--provisioner", "example.com/efs")
+    listing = json.loads(answer.stdout)
+    assert listing["kind"] == "List"
+    assert "SecurityContextConstraints" in {one["kind"] for one in listing["items"]}
+    assert "example.com/efs" in {one.get("provisioner") for one in listing["items"]}
+
+
+def test_the_kind_of_cluster_must_be_said() -> None:
+    answer = _render()
+    assert answer.returncode == 2
+    assert "--for" in answer.stderr
+
+
+def test_a_bad_value_exits_with_2_and_says_what_to_use() -> None:
+    answer = _render("--for", "kubernetes", "--namespace", "No_Name")
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert (
+        answer.stderr
+        == "error: namespace: 'No_Name' is not acceptable; use a namespace's name, such as efs\n"
+    )
