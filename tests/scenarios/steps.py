@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TypeVar
 
+import aiohttp
 from lightkube import ApiError, AsyncClient
 from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
@@ -18,6 +19,7 @@ from lightkube.resources.core_v1 import (
     Pod,
 )
 from lightkube.resources.storage_v1 import StorageClass
+from pydantic import TypeAdapter
 
 from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Listed, follow
@@ -26,6 +28,7 @@ from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.volumes import Volume
+from kube_efs.tunnels.status import TunnelsStatus, TunnelStatus
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 DEADLINE_SECONDS = 60.0
@@ -190,3 +193,28 @@ async def worker_pods(cluster: Cluster) -> AsyncGenerator[set[str], None]:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
+
+
+async def tunnels(cluster: Cluster) -> TunnelsStatus:
+    """What the node's agent says of its tunnels now; nothing while it cannot be asked."""
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{cluster.tunnel.health_url}/tunnels") as answer,
+        ):
+            return TypeAdapter(TunnelsStatus).validate_python(await answer.json())
+    except aiohttp.ClientError:
+        return TunnelsStatus()
+
+
+async def tunnel_status(cluster: Cluster, file_system_id: FileSystemId) -> TunnelStatus | None:
+    """The state of one tunnel on the node."""
+    status = await tunnels(cluster)
+    return next((one for one in status.tunnels if one.file_system_id == file_system_id), None)
+
+
+async def metric(program: Program, start: str) -> float:
+    """The sum of all samples of a process's metrics whose line begins so."""
+    async with aiohttp.ClientSession() as session, session.get(f"{program.health_url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))

@@ -1,0 +1,87 @@
+"""What dies on the node comes back, on the same ports, and readers go on."""
+
+import os
+import signal
+
+import pytest
+from tests.scenarios import steps
+from tests.scenarios.nfs import SlowReader
+from tests.scenarios.steps import Cluster
+
+from kube_efs.model.ids import FileSystemId
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SIZE_BYTES = 64 * 1024 * 1024
+
+
+async def test_a_reader_goes_on_when_stunnel_is_killed(cluster: Cluster) -> None:
+    system = cluster.file_system_ids[0]
+    await _up(cluster, system)
+    before = await _stunnel_pid(cluster)
+    async with SlowReader(cluster, system, size_bytes=SIZE_BYTES) as reader:
+        os.kill(before, signal.SIGKILL)
+        await reader.finish()
+    after = await steps.eventually(lambda: _other_stunnel(cluster, before), what="another stunnel runs")
+    assert after != before
+
+
+async def test_a_killed_agent_is_replaced_without_a_cut(cluster: Cluster) -> None:
+    system = cluster.file_system_ids[0]
+    await _up(cluster, system)
+    port, stunnel = await steps.port_of(cluster, system), await _stunnel_pid(cluster)
+    async with SlowReader(cluster, system, size_bytes=SIZE_BYTES) as reader:
+        connection = reader.source_port()
+        await cluster.tunnel.kill()
+        await cluster.tunnel.start()
+        await cluster.tunnel.ready()
+        assert await _stunnel_pid(cluster) == stunnel
+        await _up(cluster, system)
+        assert reader.source_port() == connection
+        await reader.finish()
+    assert await steps.port_of(cluster, system) == port
+
+
+async def test_agent_and_stunnel_killed_together_come_back(cluster: Cluster) -> None:
+    system = cluster.file_system_ids[0]
+    await _up(cluster, system)
+    stunnel = await _stunnel_pid(cluster)
+    async with SlowReader(cluster, system, size_bytes=SIZE_BYTES) as reader:
+        await cluster.tunnel.kill()
+        os.kill(stunnel, signal.SIGKILL)
+        await cluster.tunnel.start()
+        await reader.finish()
+    await _up(cluster, system)
+
+
+async def test_the_node_serves_while_the_api_server_cannot_be_asked(cluster: Cluster) -> None:
+    system = cluster.file_system_ids[0]
+    await _up(cluster, system)
+    await cluster.controller.kill()
+    try:
+        await cluster.tunnel.kill()
+        os.kill(await _stunnel_pid(cluster), signal.SIGKILL)
+        await cluster.tunnel.start()
+        await _up(cluster, system)
+    finally:
+        await cluster.controller.start()
+
+
+async def _up(cluster: Cluster, system: FileSystemId) -> None:
+    async def look() -> bool:
+        tunnel = await steps.tunnel_status(cluster, system)
+        return tunnel is not None and tunnel.state == "up"
+
+    await steps.eventually(look, what=f"the tunnel of {system} is up")
+
+
+async def _stunnel_pid(cluster: Cluster) -> int:
+    async def look() -> int | None:
+        return (await steps.tunnels(cluster)).stunnel_pid
+
+    return await steps.eventually(look, what="stunnel runs")
+
+
+async def _other_stunnel(cluster: Cluster, before: int) -> int | None:
+    pid = (await steps.tunnels(cluster)).stunnel_pid
+    return pid if pid != before else None
