@@ -1,17 +1,34 @@
-"""The objects that every cluster has from the start."""
+"""The objects that every cluster has from the start, and those that come with each namespace."""
 
-from kube_efs.local.apiserver.handlers import Backend
+from kube_efs.local.apiserver.admission import NAMESPACES
 from kube_efs.local.apiserver.json_types import Json
-from kube_efs.local.apiserver.service import WriteOptions
-from kube_efs.local.apiserver.storage import ObjectKey
+from kube_efs.local.apiserver.resources import GroupResource, Registry
+from kube_efs.local.apiserver.service import ObjectService, WriteOptions
+from kube_efs.local.apiserver.storage import Change, ObjectKey, Store
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_OPTIONS = WriteOptions(manager="kube-apiserver")
 
 
-def create_initial_objects(backend: Backend) -> None:
-    """Create the namespaces that are not there yet."""
-    namespaces = backend.registry.get("", "v1", "namespaces")
-    for name in _NAMESPACES:
-        if backend.store.get(namespaces.storage, ObjectKey("", name)) is None:
-            body: Json = {"metadata": {"name": name}}
-            backend.service.create(namespaces, "", body, WriteOptions(manager="kube-apiserver"))
+class Bootstrap:
+    """Creates what nobody asks for: the first namespaces, and in each namespace the service account."""
+
+    def __init__(self, store: Store, registry: Registry, service: ObjectService) -> None:
+        self._store = store
+        self._registry = registry
+        self._service = service
+        store.subscribe(self._on_change)
+
+    def create_namespaces(self) -> None:
+        """Create the namespaces that are not there yet."""
+        for name in _NAMESPACES:
+            if self._store.get(NAMESPACES, ObjectKey("", name)) is None:
+                self._create("namespaces", "", name)
+
+    def _on_change(self, resource: GroupResource, change: Change) -> None:
+        if resource == NAMESPACES and change.old is None:
+            self._create("serviceaccounts", change.new.key.name, "default")
+
+    def _create(self, plural: str, namespace: str, name: str) -> None:
+        body: Json = {"metadata": {"name": name}}
+        self._service.create(self._registry.get("", "v1", plural), namespace, body, _OPTIONS)

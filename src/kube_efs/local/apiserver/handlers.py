@@ -17,6 +17,7 @@ from kube_efs.local.apiserver.pod_logs import PodLogs, stream_log
 from kube_efs.local.apiserver.queries import Selection, parse_list_query, parse_selection, parse_watch_query
 from kube_efs.local.apiserver.rendering import Renderer, event_line
 from kube_efs.local.apiserver.request_bodies import (
+    check_patch_options,
     parse_delete_options,
     parse_dry_run,
     parse_object,
@@ -133,6 +134,7 @@ class ResourceHandlers:
     async def _patch(self, call: Call) -> web.Response:
         content_type = call.request.headers.get("Content-Type", "")
         patch = parse_patch(await call.request.read(), content_type, custom=call.resource.custom)
+        check_patch_options(patch, call.parameters)
         written = patch_object(
             self._backend.service,
             call.resource,

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from kube_efs.local.apiserver.json_types import Json
-from kube_efs.local.apiserver.merge_rules import rules_for
 from kube_efs.local.apiserver.patches import PatchInvalid, json_patch, merge_patch
 from kube_efs.local.apiserver.request_bodies import Patch, PatchType
 from kube_efs.local.apiserver.resources import ResourceType
@@ -23,6 +22,8 @@ def patch_object(
     force: bool = False,
 ) -> Written:
     """The object after a patch; server-side apply may create it. Raises ApiError."""
+    if patch.type is PatchType.APPLY:
+        return service.apply(resource, key, patch.content, options, force=force)
     try:
         return Written(service.change(resource, key, _change(resource, patch), options), created=False)
     except PatchInvalid as error:
@@ -36,5 +37,4 @@ def _change(resource: ResourceType, patch: Patch) -> Callable[[Json], Json]:
         case PatchType.MERGE:
             return lambda current: merge_patch(current, patch.content)
         case _:
-            rules = rules_for(resource.group, resource.kind)
-            return lambda current: strategic_merge_patch(current, patch.content, rules)
+            return lambda current: strategic_merge_patch(current, patch.content, resource.rules)

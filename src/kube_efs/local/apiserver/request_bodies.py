@@ -13,8 +13,10 @@ from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.statuses import (
     Subject,
     bad_request,
+    forbidden_field,
     invalid_object,
     not_supported,
+    required,
     unsupported_media_type,
 )
 
@@ -58,6 +60,16 @@ def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
     patch_type = PatchType(media_type)
     value = _yaml(content) if patch_type is PatchType.APPLY else _json(content)
     return Patch(type=patch_type, content=value)
+
+
+def check_patch_options(patch: Patch, parameters: Parameters) -> None:
+    """Raises 422 where the query does not fit the kind of patch."""
+    subject = Subject(group="meta.k8s.io", resource="patchoptions", kind="PatchOptions")
+    applies = patch.type is PatchType.APPLY
+    if applies and not parameters.text("fieldManager"):
+        raise invalid_object(subject, [required("fieldManager", "is required for apply patch")])
+    if not applies and parameters.flag("force"):
+        raise invalid_object(subject, [forbidden_field("force", "may not be specified for non-apply patch")])
 
 
 def parse_delete_options(content: bytes, content_type: str, parameters: Parameters) -> DeleteOptions:

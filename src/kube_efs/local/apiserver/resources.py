@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from kube_efs.local.apiserver.json_types import Json
+from kube_efs.local.apiserver.merge_rules import Rules, rules_for
 from kube_efs.local.apiserver.statuses import Subject, unknown_resource
 from kube_efs.local.apiserver.strategies import Strategy
 from kube_efs.local.apiserver.tables import Printer
@@ -68,6 +69,7 @@ class ResourceType:
     stored_in: GroupResource | None = None
     printer: Printer | None = None
     form: Form | None = None
+    merge_rules: Rules | None = None
     strategy: Strategy = field(default_factory=Strategy)
 
     @property
@@ -89,6 +91,11 @@ class ResourceType:
     def storage(self) -> GroupResource:
         """Where the objects are kept; differs from ``group_resource`` for events.k8s.io only."""
         return self.stored_in or self.group_resource
+
+    @cached_property
+    def rules(self) -> Rules:
+        """How patches and server-side apply merge these objects."""
+        return self.merge_rules or rules_for(self.group, self.kind)
 
     @cached_property
     def list_name(self) -> str:

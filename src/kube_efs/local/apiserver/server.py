@@ -10,9 +10,10 @@ from typing import Self
 from aiohttp import web
 
 from kube_efs.local.apiserver.admission import Admission
-from kube_efs.local.apiserver.bootstrap import create_initial_objects
+from kube_efs.local.apiserver.bootstrap import Bootstrap
 from kube_efs.local.apiserver.builtin_types import builtin_types
 from kube_efs.local.apiserver.certificates import make_identity
+from kube_efs.local.apiserver.custom_types import CustomTypes
 from kube_efs.local.apiserver.discovery import Discovery
 from kube_efs.local.apiserver.front import make_application
 from kube_efs.local.apiserver.handlers import Backend, ResourceHandlers
@@ -51,13 +52,16 @@ class ApiServer:
         self._identity = make_identity(host)
         self._store = Store()
         registry = Registry(builtin_types())
+        service = ObjectService(self._store, Admission(self._store), clock)
         self.backend = Backend(
             store=self._store,
             registry=registry,
-            service=ObjectService(self._store, Admission(self._store), clock),
+            service=service,
             clock=clock,
             pod_logs=pod_logs or NoPodLogs(),
         )
+        CustomTypes(self._store, registry, service)
+        self._bootstrap = Bootstrap(self._store, registry, service)
         self._application = make_application(self.token, Discovery(registry), ResourceHandlers(self.backend))
         self._runner: web.AppRunner | None = None
 
@@ -85,7 +89,7 @@ class ApiServer:
 
     async def start(self) -> None:
         """Begin to serve; ``url`` is final afterwards. Raises OSError when the port is taken."""
-        create_initial_objects(self.backend)
+        self._bootstrap.create_namespaces()
         self._runner = web.AppRunner(
             self._application,
             access_log=None,

@@ -18,8 +18,10 @@ from kube_efs.local.apiserver.metadata import (
     for_update,
     metadata_problems,
     metadata_update_problems,
+    timestamp,
     with_metadata,
 )
+from kube_efs.local.apiserver.ownership import Ownership, same_but_for_times
 from kube_efs.local.apiserver.resources import ResourceType
 from kube_efs.local.apiserver.statuses import (
     Cause,
@@ -73,25 +75,25 @@ class ObjectService:
 
     def create(self, resource: ResourceType, namespace: str, body: Json, options: WriteOptions) -> Stored:
         """A new object from what the client sent."""
-        if body.get("metadata", {}).get("resourceVersion"):
+        if (body.get("metadata") or {}).get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         new = in_stored_form(resource, body)
         _check_namespace(resource, namespace, new)
+        new = self._ownership(resource, options).of_write(None, resource.strategy.default(new))
         return self._create(resource, namespace, new, options)
 
     def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
         """The object replaced by what the client sent, or made anew where its kind allows that."""
         new = in_stored_form(resource, body)
-        _check_name(key.name, new)
-        _check_namespace(resource, key.namespace, new)
+        _check_identity(resource, key, new)
         old = self._store.get(resource.storage, key)
         if old is None:
             if not resource.creates_on_update or options.subresource:
                 raise not_found(resource.subject(key.name))
             _check_precondition(resource, key.name, new, {})
+            new = self._ownership(resource, options).of_write(None, resource.strategy.default(new))
             return Written(self._create(resource, key.namespace, new, options), created=True)
-        _check_precondition(resource, key.name, new, old.json)
-        return Written(self._replace(resource, old, new, options), created=False)
+        return Written(self._update(resource, old, new, options), created=False)
 
     def change(
         self, resource: ResourceType, key: ObjectKey, changed: Callable[[Json], Json], options: WriteOptions
@@ -99,10 +101,25 @@ class ObjectService:
         """The object after a function, such as a patch, on its form in the request's version."""
         old = self.get(resource, key)
         new = in_stored_form(resource, changed(in_wire_form(resource, old.json)))
-        _check_name(key.name, new)
-        _check_namespace(resource, key.namespace, new)
-        _check_precondition(resource, key.name, new, old.json)
-        return self._replace(resource, old, new, options)
+        _check_identity(resource, key, new)
+        return self._update(resource, old, new, options)
+
+    def apply(
+        self, resource: ResourceType, key: ObjectKey, applied: Json, options: WriteOptions, *, force: bool
+    ) -> Written:
+        """The object after a server-side apply, which creates it when it is not there."""
+        config = in_stored_form(resource, applied)
+        _check_identity(resource, key, config)
+        old = self._store.get(resource.storage, key)
+        if old is None and options.subresource:
+            raise not_found(resource.subject(key.name))
+        _check_precondition(resource, key.name, config, old.json if old else {}, patched=True)
+        ownership = self._ownership(resource, options)
+        merged = ownership.of_apply(old.json if old else None, config, force=force)
+        new = resource.strategy.default(merged)
+        if old is None:
+            return Written(self._create(resource, key.namespace, new, options), created=True)
+        return Written(self._replace(resource, old, new, options), created=False)
 
     def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
         """The object removed, or marked as being deleted while something holds it."""
@@ -117,9 +134,21 @@ class ObjectService:
             last = self._store.remove(resource.storage, key)
         return Deleted(last, gone=deletion.remove)
 
+    def _update(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
+        _check_precondition(resource, old.key.name, new, old.json)
+        new = self._ownership(resource, options).of_write(old.json, resource.strategy.default(new))
+        return self._replace(resource, old, new, options)
+
+    def _ownership(self, resource: ResourceType, options: WriteOptions) -> Ownership:
+        return Ownership(
+            resource=resource,
+            manager=options.manager,
+            subresource=options.subresource,
+            now=timestamp(self._clock()),
+        )
+
     def _create(self, resource: ResourceType, namespace: str, new: Json, options: WriteOptions) -> Stored:
         strategy = resource.strategy
-        new = strategy.default(new)
         new = for_creation(new, namespace, self._clock(), generation=resource.counts_generations)
         new = strategy.prepare_create(without(new, "status") if resource.has_status else new)
         new = self._admission.admit_creation(resource, namespace, new)
@@ -131,7 +160,7 @@ class ObjectService:
 
     def _replace(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
         strategy = resource.strategy
-        new = for_update(strategy.default(new), old.json)
+        new = for_update(new, old.json)
         new = self._with_only_what_may_change(resource, new, old.json, options.subresource)
         new = _with_generation(resource, new, old.json)
         _refuse(
@@ -149,16 +178,18 @@ class ObjectService:
     ) -> Json:
         """The object with everything that this (sub)resource does not write as it was."""
         if subresource == "status":
-            kept = {"metadata": old["metadata"]} if resource.custom else {"metadata": new["metadata"]}
+            metadata = new["metadata"]
+            if resource.custom:
+                metadata = {**old["metadata"], "managedFields": metadata.get("managedFields", [])}
             status = {"status": new["status"]} if "status" in new else {}
-            return {**without(old, "status"), **kept, **status}
+            return {**without(old, "status"), "metadata": metadata, **status}
         if resource.has_status:
             new = {**without(new, "status"), **({"status": old["status"]} if "status" in old else {})}
         return new if subresource else resource.strategy.prepare_update(new, old)
 
     def _put(self, resource: ResourceType, new: Json, old: Stored | None, *, dry_run: bool) -> Stored:
         """Store the object, unless nothing has changed: then neither does its version, as in Kubernetes."""
-        if old is not None and json_equal(new, old.json):
+        if old is not None and same_but_for_times(new, old.json):
             return old
         if dry_run:
             return Stored(old.revision if old else 0, new)
@@ -182,14 +213,15 @@ def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> No
         raise invalid_object(resource.subject(name), causes)
 
 
-def _check_name(name: str, new: Json) -> None:
+def _check_identity(resource: ResourceType, key: ObjectKey, new: Json) -> None:
     given = new["metadata"].get("name", "")
-    if given != name:
+    if given != key.name:
         raise bad_request(
-            f"the name of the object ({given}) does not match the name on the URL ({name})"
+            f"the name of the object ({given}) does not match the name on the URL ({key.name})"
             if given
-            else "the name of the object must be provided"
+            else "name must be provided"
         )
+    _check_namespace(resource, key.namespace, new)
 
 
 def _check_namespace(resource: ResourceType, namespace: str, new: Json) -> None:
@@ -200,7 +232,9 @@ def _check_namespace(resource: ResourceType, namespace: str, new: Json) -> None:
         )
 
 
-def _check_precondition(resource: ResourceType, name: str, new: Json, old: Json) -> None:
+def _check_precondition(
+    resource: ResourceType, name: str, new: Json, old: Json, *, patched: bool = False
+) -> None:
     """Optimistic concurrency: the uid and the resource version, where given, must be the current ones."""
     metadata, current = new["metadata"], old.get("metadata", {})
     uid, version = metadata.get("uid"), metadata.get("resourceVersion")
@@ -210,7 +244,7 @@ def _check_precondition(resource: ResourceType, name: str, new: Json, old: Json)
             resource.subject(name),
             f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}",
         )
-    if not version and old and not resource.unconditional_update:
+    if not version and old and not patched and not resource.unconditional_update:
         cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
         raise invalid_object(resource.subject(name), [cause])
     if version and version != current.get("resourceVersion"):

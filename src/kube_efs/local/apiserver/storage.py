@@ -8,6 +8,7 @@ history at its own pace and is told so when it has fallen out of it.
 import asyncio
 import json
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -99,6 +100,7 @@ class Store:
     def __init__(self, *, history_changes: int = _HISTORY_CHANGES) -> None:
         self._history_changes = history_changes
         self._collections: dict[GroupResource, _Collection] = {}
+        self._listeners: list[Callable[[GroupResource, Change], None]] = []
         self._compacted = 0
         self.closed = False
         self.revision = 1
@@ -120,14 +122,17 @@ class Store:
         chosen = objects if not namespace else [key for key in objects if key.namespace == namespace]
         return [objects[key] for key in sorted(chosen)]
 
+    def has_any(self, resource: GroupResource) -> bool:
+        """Whether there is any object of the resource."""
+        return bool(self._collection(resource).objects)
+
     def put(self, resource: GroupResource, json_object: Json) -> Stored:
         """Store an object under a new revision, which becomes its ``metadata.resourceVersion``."""
         collection = self._collection(resource)
         new = self._at_next_revision(Stored(0, json_object))
         old = collection.objects.get(new.key)
         collection.objects[new.key] = new
-        change = Change(revision=new.revision, old=old, new=new, deleted=False)
-        collection.append(change, self._history_changes)
+        self._record(resource, Change(revision=new.revision, old=old, new=new, deleted=False))
         return new
 
     def remove(self, resource: GroupResource, key: ObjectKey) -> Stored:
@@ -135,9 +140,12 @@ class Store:
         collection = self._collection(resource)
         old = collection.objects.pop(key)
         new = self._at_next_revision(old)
-        change = Change(revision=new.revision, old=old, new=new, deleted=True)
-        collection.append(change, self._history_changes)
+        self._record(resource, Change(revision=new.revision, old=old, new=new, deleted=True))
         return new
+
+    def subscribe(self, listener: Callable[[GroupResource, Change], None]) -> None:
+        """Call this after every write; it may write in turn."""
+        self._listeners.append(listener)
 
     def changes_after(self, resource: GroupResource, revision: int) -> list[Change]:
         """The changes later than a revision, oldest first; raises HistoryGone."""
@@ -162,6 +170,11 @@ class Store:
         self._compacted = self.revision
         for collection in self._collections.values():
             collection.forget(self.revision)
+
+    def _record(self, resource: GroupResource, change: Change) -> None:
+        self._collection(resource).append(change, self._history_changes)
+        for listener in self._listeners:
+            listener(resource, change)
 
     def _collection(self, resource: GroupResource) -> _Collection:
         found = self._collections.get(resource)

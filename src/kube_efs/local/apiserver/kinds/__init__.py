@@ -4,13 +4,23 @@ Only what differs between kinds belongs here, as data where it can be; what all 
 the service's. ``strategy_of`` gives the rules of a kind, and the common ones for kinds without their own.
 """
 
-from kube_efs.local.apiserver.kinds import access, claims, core, pods, storage, volumes, workloads
+from kube_efs.local.apiserver.kinds import (
+    access,
+    claims,
+    core,
+    definitions,
+    pods,
+    storage,
+    volumes,
+    workloads,
+)
 from kube_efs.local.apiserver.strategies import Strategy
 
 _STRATEGIES: dict[tuple[str, str], Strategy] = {
     **access.STRATEGIES,
     **claims.STRATEGIES,
     **core.STRATEGIES,
+    **definitions.STRATEGIES,
     **pods.STRATEGIES,
     **storage.STRATEGIES,
     **volumes.STRATEGIES,

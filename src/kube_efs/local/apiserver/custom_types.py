@@ -1,0 +1,109 @@
+"""Resource types that CustomResourceDefinitions add while the server runs."""
+
+from kube_efs.local.apiserver.custom_columns import printer_for_definition
+from kube_efs.local.apiserver.deletion import DeleteOptions
+from kube_efs.local.apiserver.json_types import Json, lookup
+from kube_efs.local.apiserver.kinds.definitions import CLEANUP_FINALIZER, storage_version
+from kube_efs.local.apiserver.merge_rules import rules_from_schema
+from kube_efs.local.apiserver.resources import Form, GroupResource, Registry, ResourceType
+from kube_efs.local.apiserver.service import ObjectService, WriteOptions
+from kube_efs.local.apiserver.storage import Change, ObjectKey, Store
+from kube_efs.local.apiserver.strategies import Strategy
+
+DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
+
+
+def types_of(definition: Json) -> list[ResourceType]:
+    """The served versions of a definition as resource types."""
+    versions = lookup(definition, "spec", "versions") or []
+    return [_type(definition, version) for version in versions if version.get("served")]
+
+
+def _type(definition: Json, version: Json) -> ResourceType:
+    spec, names = definition["spec"], definition["spec"]["names"]
+    schema = lookup(version, "schema", "openAPIV3Schema") or {}
+    stored = f"{spec['group']}/{storage_version(definition)}"
+    selectable = [field["jsonPath"] for field in version.get("selectableFields") or ()]
+    return ResourceType(
+        group=spec["group"],
+        version=version["name"],
+        kind=names["kind"],
+        plural=names["plural"],
+        singular=names["singular"],
+        list_kind=names["listKind"],
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        namespaced=spec["scope"] == "Namespaced",
+        has_status=lookup(version, "subresources", "status") is not None,
+        unconditional_update=False,
+        counts_generations=True,
+        custom=True,
+        selectable_fields=tuple(selectable),
+        printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
+        merge_rules=rules_from_schema(schema),
+        form=_form(f"{spec['group']}/{version['name']}", stored) if len(spec["versions"]) > 1 else None,
+        strategy=_strategy(schema),
+    )
+
+
+def _form(api_version: str, stored: str) -> Form:
+    """Versions differ in nothing but their name (conversion strategy None)."""
+    return Form(
+        from_stored=lambda json_object: {**json_object, "apiVersion": api_version},
+        to_stored=lambda json_object: {**json_object, "apiVersion": stored},
+    )
+
+
+def _strategy(schema: Json) -> Strategy:
+    return Strategy()
+
+
+class CustomTypes:
+    """Keeps the registry in step with the stored definitions, and removes objects whose type goes away."""
+
+    def __init__(self, store: Store, registry: Registry, service: ObjectService) -> None:
+        self._store = store
+        self._registry = registry
+        self._service = service
+        store.subscribe(self._on_change)
+
+    def _on_change(self, resource: GroupResource, change: Change) -> None:
+        if resource == DEFINITIONS:
+            self._register(change)
+            if "deletionTimestamp" in change.new.json["metadata"] and not change.deleted:
+                self._delete_objects(change.new.json)
+                self._release_if_empty(change.new.json)
+        elif change.deleted and (definition := self._ending_definition(resource)):
+            self._release_if_empty(definition)
+
+    def _register(self, change: Change) -> None:
+        old = types_of(change.old.json) if change.old else []
+        self._registry.replace(old, [] if change.deleted else types_of(change.new.json))
+
+    def _ending_definition(self, resource: GroupResource) -> Json | None:
+        """The definition of a resource, if it is being deleted."""
+        name = f"{resource.resource}.{resource.group}"
+        stored = self._store.get(DEFINITIONS, ObjectKey("", name))
+        return stored.json if stored and "deletionTimestamp" in stored.json["metadata"] else None
+
+    def _delete_objects(self, definition: Json) -> None:
+        for resource in types_of(definition)[:1]:
+            for stored in self._store.snapshot(resource.storage):
+                if "deletionTimestamp" not in stored.json["metadata"]:
+                    self._service.delete(resource, stored.key, DeleteOptions())
+
+    def _release_if_empty(self, definition: Json) -> None:
+        """Let the definition go when no object of its type is left."""
+        spec, key = definition["spec"], ObjectKey("", definition["metadata"]["name"])
+        if self._store.has_any(GroupResource(spec["group"], spec["names"]["plural"])):
+            return
+        held = self._store.get(DEFINITIONS, key)
+        if held is not None and CLEANUP_FINALIZER in (held.json["metadata"].get("finalizers") or ()):
+            definitions = self._registry.get(DEFINITIONS.group, "v1", DEFINITIONS.resource)
+            self._service.change(definitions, key, _without_cleanup, WriteOptions(manager="kube-apiserver"))
+
+
+def _without_cleanup(definition: Json) -> Json:
+    metadata = definition["metadata"]
+    kept = [name for name in metadata.get("finalizers") or () if name != CLEANUP_FINALIZER]
+    return {**definition, "metadata": {**metadata, "finalizers": kept}}

@@ -1,0 +1,143 @@
+"""CustomResourceDefinitions: their defaults, status and rules, after apiextensions-apiserver."""
+
+from collections.abc import Iterator
+
+from kube_efs.local.apiserver.deletion import DeletionRules
+from kube_efs.local.apiserver.json_types import Json, lookup
+from kube_efs.local.apiserver.kinds.defaulting import Defaults
+from kube_efs.local.apiserver.metadata import IMMUTABLE, with_metadata
+from kube_efs.local.apiserver.names import label_problem, subdomain_problem
+from kube_efs.local.apiserver.statuses import Cause, invalid, not_supported, required
+from kube_efs.local.apiserver.strategies import Strategy
+
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+"""Held until every object of the type is gone."""
+
+
+def _name_defaults(names: Json) -> Json:
+    kind = names.get("kind", "")
+    return {
+        **names,
+        "singular": names.get("singular") or kind.lower(),
+        "listKind": names.get("listKind") or f"{kind}List",
+    }
+
+
+def _condition(kind: str, reason: str, message: str, now: str) -> Json:
+    return {"lastTransitionTime": now, "message": message, "reason": reason, "status": "True", "type": kind}
+
+
+def _established(definition: Json) -> Json:
+    """The status that Kubernetes' own controllers give within moments: names accepted, established."""
+    now = definition["metadata"]["creationTimestamp"]
+    conditions = [
+        _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
+        _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", now),
+    ]
+    return _with_stored_version({**definition, "status": {"conditions": conditions, "storedVersions": []}})
+
+
+def _with_stored_version(definition: Json, _old: Json | None = None) -> Json:
+    status, stored = definition.get("status") or {}, storage_version(definition)
+    versions = status.get("storedVersions") or []
+    accepted = lookup(definition, "spec", "names")
+    added = [stored] if stored and stored not in versions else []
+    return {
+        **definition,
+        "status": {**status, "acceptedNames": accepted, "storedVersions": [*versions, *added]},
+    }
+
+
+def storage_version(definition: Json) -> str:
+    """The name of the version that objects are stored in."""
+    versions = lookup(definition, "spec", "versions") or []
+    return next((str(version.get("name", "")) for version in versions if version.get("storage")), "")
+
+
+def _with_cleanup(definition: Json) -> Json:
+    """A definition that is being deleted, held until its objects are gone."""
+    finalizers = definition["metadata"].get("finalizers") or []
+    if CLEANUP_FINALIZER not in finalizers:
+        finalizers = [*finalizers, CLEANUP_FINALIZER]
+    now = definition["metadata"]["deletionTimestamp"]
+    message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+    terminating = _condition("Terminating", "InstanceDeletionPending", message, now)
+    status = definition.get("status") or {}
+    others = [one for one in status.get("conditions") or () if one.get("type") != "Terminating"]
+    marked = {**definition, "status": {**status, "conditions": [*others, terminating]}}
+    return with_metadata(marked, finalizers=finalizers, deletionGracePeriodSeconds=None)
+
+
+def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
+    spec, names = new.get("spec") or {}, lookup(new, "spec", "names") or {}
+    wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
+    if new["metadata"].get("name") != wanted:
+        name = new["metadata"].get("name", "")
+        yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+    yield from _group_problems(spec.get("group") or "")
+    yield from _name_problems(names)
+    scope = spec.get("scope") or ""
+    if scope not in {"Cluster", "Namespaced"}:
+        yield not_supported("spec.scope", scope, ["Cluster", "Namespaced"])
+    yield from _version_problems(spec.get("versions") or [])
+    if old is not None:
+        yield from _update_problems(spec, old["spec"])
+
+
+def _group_problems(group: str) -> Iterator[Cause]:
+    if not group:
+        yield required("spec.group")
+    elif problem := subdomain_problem(group):
+        yield invalid("spec.group", group, problem)
+    elif "." not in group:
+        yield invalid("spec.group", group, "should be a domain with at least one dot")
+
+
+def _name_problems(names: Json) -> Iterator[Cause]:
+    for field in ("plural", "singular", "kind", "listKind"):
+        value = names.get(field) or ""
+        if not value:
+            yield required(f"spec.names.{field}")
+        elif problem := label_problem(value.lower()):
+            yield invalid(f"spec.names.{field}", value, problem)
+    if names.get("kind") and names.get("kind") == names.get("listKind"):
+        yield invalid("spec.names.listKind", names["kind"], "kind and listKind may not be the same")
+
+
+def _version_problems(versions: list[Json]) -> Iterator[Cause]:
+    for index, version in enumerate(versions):
+        field = f"spec.versions[{index}]"
+        if problem := label_problem(version.get("name") or ""):
+            yield invalid(f"{field}.name", version.get("name") or "", problem)
+        if lookup(version, "schema", "openAPIV3Schema") is None:
+            yield required(f"{field}.schema.openAPIV3Schema", "schemas are required")
+    if sum(1 for version in versions if version.get("storage")) != 1:
+        yield invalid("spec.versions", versions, "must have exactly one version marked as storage version")
+
+
+def _update_problems(spec: Json, before: Json) -> Iterator[Cause]:
+    pairs = (("group",), ("names", "plural"), ("names", "kind"), ("scope",))
+    for path in pairs:
+        if lookup(spec, *path) != lookup(before, *path):
+            yield invalid(".".join(("spec", *path)), lookup(spec, *path), IMMUTABLE)
+
+
+STRATEGIES = {
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): Strategy(
+        default=Defaults(
+            values={"spec": {}},
+            inside={
+                "spec": Defaults(
+                    values={"conversion": {"strategy": "None"}},
+                    inside={"names": Defaults(then=_name_defaults)},
+                )
+            },
+        ),
+        prepare_create=_established,
+        prepare_update=_with_stored_version,
+        problems=_problems,
+        deletion=DeletionRules(
+            held=lambda definition: "deletionTimestamp" not in definition["metadata"], mark=_with_cleanup
+        ),
+    ),
+}
