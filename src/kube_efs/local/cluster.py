@@ -6,11 +6,11 @@ ordinary settings, and cannot tell the difference.
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
@@ -21,6 +21,7 @@ from kube_efs.kube.errors import translated
 from kube_efs.local.apiserver.server import ApiServer
 from kube_efs.local.controllers.running import run_controllers
 from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.node import IMAGE, PodLogsLater, make_kubelet
 from kube_efs.local.ports import reserved_base_port
 from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
@@ -38,6 +39,7 @@ _SETTINGS = {
     "KUBE_EFS_HEALTH_PORT": "0",
     "POD_NAMESPACE": NAMESPACE,
     "NODE_NAME": NODE,
+    "WORKER_IMAGE": IMAGE,
 }
 
 
@@ -84,16 +86,18 @@ class EmbeddedCluster:
 
     async def _start(self) -> None:
         base_port = self._stack.enter_context(reserved_base_port())
-        self.efs = EmbeddedEfs(self.folder / "efs")
-        self.api = ApiServer()
-        await asyncio.gather(
-            self._stack.enter_async_context(self.efs), self._stack.enter_async_context(self.api)
-        )
+        logs = PodLogsLater()
+        self.api = await self._stack.enter_async_context(ApiServer(pod_logs=logs))
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         self.api.write_kubeconfig(self.kubeconfig)
         self._stack.callback(self.kubeconfig.unlink, missing_ok=True)
+        self.efs = await self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs"))
         self.client = await self._stack.enter_async_context(self.connect())
-        await self._run_in_background()
+        logs.kubelet = make_kubelet(
+            self.client, self.efs, name=NODE, namespace=NAMESPACE, root=self.folder / "kubelet"
+        )
+        self._run_in_background(run_controllers(self.client, node=NODE))
+        self._run_in_background(logs.kubelet.run())
         with translated(f"namespace {NAMESPACE}"):
             await self.client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
         self.controller, self.tunnel = self._programs(base_port)
@@ -103,9 +107,8 @@ class EmbeddedCluster:
         self.file_system_ids = tuple(creating.result())
         await asyncio.gather(self.controller.ready(), self.tunnel.ready())
 
-    async def _run_in_background(self) -> None:
-        """What a control plane and a node's kubelet do."""
-        task = asyncio.create_task(run_controllers(self.client, node=NODE))
+    def _run_in_background(self, part: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(part)
         self._stack.push_async_callback(_end, task)
 
     def connect(self) -> AsyncClient:

@@ -80,7 +80,8 @@ class Demo:
         started = time.monotonic()
         await self._until(lambda: [self._unbound(name) for name in _VALID])
         seconds = time.monotonic() - started
-        self._volumes = {name: self._volume_of(name) for name in _VALID}
+        volumes = {volume.name: volume for volume in self.report.volumes}
+        self._volumes = {name: volumes[self._claim(name).volume] for name in _VALID}
         return f"{len(_VALID)} claims, {seconds:.1f} s after they were applied"
 
     def _unbound(self, name: str) -> str:
@@ -117,19 +118,20 @@ class Demo:
     async def _transfer(self) -> str:
         source = self._cluster.folder / _FILE
         await asyncio.to_thread(source.write_text, _TEXT)
-        for volume in self._volumes.values():
+        for name in _VALID:
+            volume = self._made(name)
             client, directory = _way_to(volume)
             await client.write(source, directory, _FILE)
             if await client.read(directory, _FILE) != _TEXT.encode():
                 raise TunnelError("is not what was written", field=f"{volume.path}/{_FILE}")
-        example = self._volumes[_EXAMPLE]
+        example = self._made(_EXAMPLE)
         return f"{len(_TEXT)} bytes in {example.path}/{_FILE} through 127.0.0.1:{example.port}"
 
     async def _negotiate(self) -> str:
         for system in self.report.file_systems:
             file_system_id = FileSystemId(system.file_system_id)
             self.handshakes[file_system_id] = await self._shake_hands(system, file_system_id)
-        first = self.handshakes[self._cluster.file_system_ids[0]]
+        first = next(iter(self.handshakes.values()))
         return f"{first.version}, {first.cipher}, {first.peer}"
 
     async def _refuse_stranger(self) -> str:
@@ -152,7 +154,7 @@ class Demo:
         return ", ".join((*_VALID, _INVALID))
 
     async def _removed(self) -> str:
-        gone = [self._volumes[name] for name in (_EXAMPLE, _CHOSEN)]
+        gone = [self._made(name) for name in (_EXAMPLE, _CHOSEN)]
         left = {volume.name for volume in gone}
         await self._until(
             lambda: [f"{one.name} is {one.phase}" for one in self.report.volumes if one.name in left]
@@ -164,7 +166,7 @@ class Demo:
         return f"{', '.join(volume.path for volume in gone)}: no volume, no directory"
 
     async def _kept(self) -> str:
-        volume = self._volumes[_KEPT]
+        volume = self._made(_KEPT)
         await self._until(
             lambda: (
                 []
@@ -183,9 +185,11 @@ class Demo:
                 return claim
         raise NotYet("is not there", field="claim", value=name)
 
-    def _volume_of(self, name: str) -> VolumeReport:
-        wanted = self._claim(name).volume
-        return next(volume for volume in self.report.volumes if volume.name == wanted)
+    def _made(self, claim: str) -> VolumeReport:
+        """The volume that the claim had when all were bound; raises NotYet when they never were."""
+        if claim not in self._volumes:
+            raise NotYet("never got a volume", field="claim", value=claim)
+        return self._volumes[claim]
 
     def _tunnels(self) -> Sequence[TunnelStatus]:
         return [tunnel for node in self.report.nodes for tunnel in node.tunnels]

@@ -1,0 +1,95 @@
+"""The node of an embedded cluster: a kubelet whose NFS mounts end in the embedded EFS."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import ConfigMap
+
+from kube_efs.kube.errors import translated
+from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.kubelet.kubelet import Kubelet
+from kube_efs.local.kubelet.nfs import FolderNfs, KernelNfs, NfsMounter, kernel_has_nfs
+from kube_efs.local.kubelet.node import NodeDescription
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.errors import InvalidValue, KubeError
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
+from kube_efs.model.volumes import LOOPBACK
+
+# Images are not pulled: this one is the program of this installation.
+IMAGE = "kube-efs:embedded"
+_CONNECT_SECONDS = 1.0
+
+
+def make_kubelet(client: AsyncClient, efs: EmbeddedEfs, *, name: str, namespace: str, root: Path) -> Kubelet:
+    """The kubelet of the node of that name; ``namespace`` is where kube-efs runs."""
+    folders = TunnelledFolders(client, efs, namespace)
+    nfs: NfsMounter = KernelNfs() if kernel_has_nfs() else FolderNfs(folders)
+    return Kubelet(
+        client,
+        node=NodeDescription(name=name, zone=efs.subnets[0].zone, region=efs.region),
+        root=root,
+        nfs=nfs,
+        images={IMAGE: (sys.executable, "-m", "kube_efs")},
+    )
+
+
+class TunnelledFolders:
+    """Where a mount through a tunnel of this machine would end up, had the kernel an NFS client."""
+
+    def __init__(self, client: AsyncClient, efs: EmbeddedEfs, namespace: str) -> None:
+        self._client = client
+        self._efs = efs
+        self._namespace = namespace
+
+    async def folder(self, server: str, port: int | None, path: str) -> Path | None:
+        """The folder of an export's path; None when nobody answers at that address."""
+        file_system_id = await self._file_system(server, port)
+        if file_system_id is None:
+            return None
+        try:
+            return self._efs.folder(file_system_id).joinpath(*parse_directory(path).parts)
+        except InvalidValue:
+            return None
+
+    async def _file_system(self, server: str, port: int | None) -> FileSystemId | None:
+        if server != LOOPBACK:
+            return self._efs.file_system_at(server)
+        if port is None or not await _accepts(port):
+            return None
+        try:
+            with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
+                found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)
+            targets, _ = parse_targets((found.data or {}).get(CONFIG_MAP_KEY, ""))
+        except (KubeError, InvalidValue):
+            return None
+        return targets.file_system_at(port)
+
+
+async def _accepts(port: int) -> bool:
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(LOOPBACK, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+class PodLogsLater:
+    """Logs of pods, as soon as there is a kubelet that has them: the API server starts before it."""
+
+    def __init__(self) -> None:
+        self.kubelet: Kubelet | None = None
+
+    async def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        """What the container wrote."""
+        if self.kubelet is not None:
+            chunks = self.kubelet.read(namespace, name, container, follow=follow, tail_lines=tail_lines)
+            async for chunk in chunks:
+                yield chunk
