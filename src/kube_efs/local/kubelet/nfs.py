@@ -44,7 +44,7 @@ class KernelNfs:
 
     async def mount(self, volume: Nfs, target: Path) -> Path:
         """Mount the volume on the target."""
-        if not target.is_mount():
+        if str(target) not in mount_points():
             arguments = mount_arguments(volume, target)
             code, output = await _run("mount", arguments, _MOUNT_SECONDS)
             if code:

@@ -1,0 +1,218 @@
+"""One container from its first start to its last end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from kube_efs.local.kubelet.launch import START_FAILED_CODE, Launch
+from kube_efs.local.kubelet.logs import last_lines
+from kube_efs.local.kubelet.planning import ContainerPaths
+from kube_efs.local.kubelet.pods import Container, Earlier, Pod, RestartPolicy
+from kube_efs.local.kubelet.process import ContainerProcess, StartFailed
+from kube_efs.local.kubelet.states import (
+    ContainerState,
+    Running,
+    State,
+    Terminated,
+    Waiting,
+    restarts,
+)
+from kube_efs.model.errors import InvalidValue, KubeEfsError
+
+log = structlog.get_logger(__name__)
+
+_FIRST_BACK_OFF_SECONDS = 0.2
+_LAST_BACK_OFF_SECONDS = 10.0
+# After this long a container is taken to have been well, and the next failure is a first one again.
+_WELL_SECONDS = 60.0
+_MESSAGE_BYTES = 4096
+_MESSAGE_LINES = 80
+
+Prepare = Callable[[], Awaitable[Launch]]
+
+
+class Report(Protocol):
+    """Posts an event on the pod."""
+
+    def __call__(self, reason: str, message: str, *, warning: bool = True) -> None:
+        """Post it soon."""
+
+
+class ContainerRunner:
+    """Starts a container, again and again as the policy says; ``state`` is always what has become of it.
+
+    ``changed`` is called after each change of ``state``.
+    """
+
+    def __init__(
+        self,
+        pod: Pod,
+        container: Container,
+        policy: RestartPolicy,
+        paths: ContainerPaths,
+        *,
+        changed: Callable[[], None],
+        report: Report,
+    ) -> None:
+        self.container = container
+        self.paths = paths
+        self.state = ContainerState(name=container.name, image=container.image)
+        self._pod = pod
+        self._policy = policy
+        self._changed = changed
+        self._report = report
+        self._process: ContainerProcess | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+        self._back_off = _FIRST_BACK_OFF_SECONDS
+
+    @property
+    def path(self) -> Path:
+        """The log."""
+        return self.paths.log
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended for good."""
+        return isinstance(self.state.state, Terminated) and self.state.state.final
+
+    def resume(self, earlier: Earlier) -> None:
+        """Go on from what a kubelet before this one wrote; what it had running is gone with it."""
+        ended = None
+        if earlier.ended is not None:
+            found = earlier.ended
+            ended = Terminated(
+                exit_code=found.exit_code,
+                reason=found.reason,
+                message=found.message,
+                started_at=found.started_at,
+                finished_at=found.finished_at,
+            )
+        elif earlier.running_since is not None:
+            ended = Terminated(
+                exit_code=137,
+                reason="ContainerStatusUnknown",
+                message="The container could not be located when the kubelet started",
+                started_at=earlier.running_since,
+                finished_at=datetime.now(UTC),
+            )
+        self.state = replace(self.state, restarts=earlier.restarts)
+        if ended is not None:
+            self._end(ended)
+
+    async def run(self, prepare: Prepare) -> int:
+        """Run to the last end; its exit code. When cancelled, every process is gone afterwards."""
+        try:
+            while not self.finished and not self._stopping:
+                if isinstance(self.state.state, Terminated):
+                    await self._back_off_before_restart()
+                await self._run_once(prepare)
+        finally:
+            if self._process is not None:
+                await self._process.kill()
+        return self.state.state.exit_code if isinstance(self.state.state, Terminated) else 0
+
+    async def stop(self) -> None:
+        """Ask it to end, do not start it again, and wait until it is not running."""
+        self._stopping = True
+        if self._process is not None:
+            self._process.terminate()
+        await self._idle.wait()
+
+    async def _run_once(self, prepare: Prepare) -> None:
+        """Start it and wait for its end; raises nothing but what cancels."""
+        launch = await self._prepare(prepare)
+        if launch is None or self._stopping:
+            return
+        self._idle.clear()
+        try:
+            await self._start_and_wait(launch)
+        finally:
+            self._idle.set()
+
+    async def _start_and_wait(self, launch: Launch) -> None:
+        started_at = datetime.now(UTC)
+        try:
+            self._process = await ContainerProcess.start(launch, self.paths.log)
+        except StartFailed as error:
+            self._report("Failed", f"Error: {error.problem}")
+            self._end(_terminated(START_FAILED_CODE, "StartError", error.problem, started_at))
+            return
+        self._report("Started", f"Started container {self.container.name}", warning=False)
+        self._set(Running(since=started_at))
+        if self._stopping:
+            self._process.terminate()
+        began = asyncio.get_running_loop().time()
+        code = await self._process.wait()
+        if asyncio.get_running_loop().time() - began > _WELL_SECONDS:
+            self._back_off = _FIRST_BACK_OFF_SECONDS
+        self._process = None
+        message = await asyncio.to_thread(self._final_message, code)
+        self._end(_terminated(code, "Completed" if code == 0 else "Error", message, started_at))
+
+    async def _prepare(self, prepare: Prepare) -> Launch | None:
+        """How to start it, None after having waited because that is not known yet."""
+        try:
+            launch = await prepare()
+        except KubeEfsError as error:
+            reason = (
+                "CreateContainerError" if isinstance(error, InvalidValue) else "CreateContainerConfigError"
+            )
+            text = str(error)
+            if self.state.state != Waiting(reason=reason, message=text):
+                self._set(Waiting(reason=reason, message=text))
+                self._report("Failed", f"Error: {text}")
+            await self._pause()
+            return None
+        await asyncio.to_thread(self._make_files)
+        return launch
+
+    async def _back_off_before_restart(self) -> None:
+        name = self.container.name
+        self._report("BackOff", f"Back-off restarting failed container {name} in pod {self._pod.name}")
+        message = f"back-off {self._back_off:g}s restarting failed container={name} pod={self._pod.name}"
+        restart = self.state.restarts + 1
+        self._set(Waiting(reason="CrashLoopBackOff", message=message))
+        await self._pause()
+        self.state = replace(self.state, restarts=restart)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._back_off)
+        self._back_off = min(self._back_off * 2, _LAST_BACK_OFF_SECONDS)
+
+    def _make_files(self) -> None:
+        self.paths.scratch.mkdir(parents=True, exist_ok=True)
+        self.paths.log.parent.mkdir(parents=True, exist_ok=True)
+        self.paths.message.write_bytes(b"")
+        self.paths.message.chmod(0o666)  # whatever user the container runs as
+
+    def _final_message(self, code: int) -> str:
+        written = last_lines(self.paths.message, lines=_MESSAGE_BYTES, size_bytes=_MESSAGE_BYTES)
+        if written or code == 0 or not self.container.message_from_logs:
+            return written
+        return last_lines(self.paths.log, lines=_MESSAGE_LINES, size_bytes=_MESSAGE_BYTES // 2)
+
+    def _end(self, ended: Terminated) -> None:
+        final = self._stopping or not restarts(self._policy, ended.exit_code)
+        self._set(replace(ended, final=final))
+
+    def _set(self, state: State) -> None:
+        last = self.state.state if isinstance(self.state.state, Terminated) else self.state.last
+        self.state = replace(self.state, state=state, last=last)
+        self._changed()
+
+
+def _terminated(code: int, reason: str, message: str, started_at: datetime) -> Terminated:
+    return Terminated(
+        exit_code=code,
+        reason=reason,
+        message=message,
+        started_at=started_at,
+        finished_at=datetime.now(UTC),
+    )

@@ -1,0 +1,162 @@
+"""The kubelet: runs the pods that are bound to its node."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Pod as PodObject
+
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from kube_efs.local.kubelet.cluster import Cluster
+from kube_efs.local.kubelet.logs import read_log
+from kube_efs.local.kubelet.nfs import NfsMounter, mount_points
+from kube_efs.local.kubelet.node import NodeDescription, keep_alive, register
+from kube_efs.local.kubelet.pod_runner import Node, PodRunner
+from kube_efs.local.kubelet.pods import Pod
+from kube_efs.local.kubelet.reading import read_pod
+from kube_efs.local.kubelet.volumes import Volumes, remove_tree, standard_makers
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    runner: PodRunner
+    task: asyncio.Task[None]
+
+
+class Kubelet:
+    """Runs pods while ``run`` runs; none of their processes and mounts is left when it ends.
+
+    ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
+    source of the logs of its pods.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        *,
+        node: NodeDescription,
+        root: Path,
+        nfs: NfsMounter,
+        images: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
+        self._client = client
+        self._description = node
+        self._root = root
+        self._nfs = nfs
+        self._images = images
+        self._pods: dict[str, _Running] = {}
+        # A pod's last words may be seen after it was removed, and must not bring it back.
+        self._finished: set[str] = set()
+
+    async def run(self) -> None:
+        """Register the node and run its pods until cancelled."""
+        async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
+            cluster = Cluster(self._client)
+            node = Node(
+                name=self._description.name,
+                address=self._description.address,
+                root=self._root,
+                cluster=cluster,
+                volumes=Volumes(standard_makers(cluster, self._nfs)),
+                events=events,
+                images=self._images,
+            )
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._register_and_keep_alive())
+                    tasks.create_task(self._follow(node))
+            finally:
+                await self._stop_all()
+
+    async def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        """What a container wrote, nothing for one that does not run here."""
+        for running in tuple(self._pods.values()):
+            if running.runner.pod.key == (namespace, name):
+                for runner in running.runner.containers:
+                    if runner.container.name == container:
+                        async for chunk in read_log(runner, follow=follow, tail_lines=tail_lines):
+                            yield chunk
+                        return
+
+    async def _register_and_keep_alive(self) -> None:
+        await register(self._client, self._description)
+        await keep_alive(self._client, self._description)
+
+    async def _follow(self, node: Node) -> None:
+        fields = {"spec.nodeName": node.name}
+        changes = follow(self._client, PodObject, namespace="*", fields=fields)
+        async with aclosing(changes):
+            async for change in changes:
+                match change:
+                    case Listed(objects):
+                        await self._replace([read_pod(found) for found in objects], node)
+                    case Applied(found):
+                        self._apply(read_pod(found), node)
+                    case Deleted(found):
+                        uid = read_pod(found).uid
+                        self._finished.discard(uid)
+                        self._forget(uid)
+
+    async def _replace(self, pods: list[Pod], node: Node) -> None:
+        present = {pod.uid for pod in pods}
+        self._finished &= present
+        for uid in self._pods.keys() - present:
+            self._forget(uid)
+        await self._remove_leftovers(present)
+        for pod in pods:
+            self._apply(pod, node)
+
+    def _apply(self, pod: Pod, node: Node) -> None:
+        if pod.uid in self._finished:
+            return
+        running = self._pods.get(pod.uid)
+        if running is None:
+            runner = PodRunner(pod, node)
+            running = _Running(runner, asyncio.create_task(runner.run(), name=f"pod {pod.name}"))
+            running.task.add_done_callback(lambda task: self._ended(pod, task))
+            self._pods[pod.uid] = running
+        if pod.deleting:
+            running.runner.delete(pod.grace_seconds)
+
+    def _forget(self, uid: str) -> None:
+        """For a pod that is gone from the API: whatever is left of it is killed."""
+        running = self._pods.get(uid)
+        if running is not None:
+            running.task.cancel()
+
+    def _ended(self, pod: Pod, task: asyncio.Task[None]) -> None:
+        self._pods.pop(pod.uid, None)
+        self._finished.add(pod.uid)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("pod-runner-failed", pod=pod.name, namespace=pod.namespace, exc_info=task.exception())
+
+    async def _remove_leftovers(self, present: set[str]) -> None:
+        """Undo what a kubelet before this one, which was killed, has left behind of pods that are gone."""
+        pods = self._root / "pods"
+        for directory in await asyncio.to_thread(_children, pods):
+            if directory.name in present or directory.name in self._pods:
+                continue
+            for point in sorted(mount_points(), reverse=True):
+                if Path(point).is_relative_to(directory):
+                    await self._nfs.unmount(Path(point))
+            await asyncio.to_thread(remove_tree, directory)
+
+    async def _stop_all(self) -> None:
+        tasks = [running.task for running in self._pods.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _children(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []

@@ -1,0 +1,66 @@
+"""Container logs as files, and reading them while they grow."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+_CHUNK_BYTES = 64 * 1024
+_POLL_SECONDS = 0.1
+
+
+class LogSource(Protocol):
+    """One container's log."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing will be added any more."""
+
+
+async def read_log(source: LogSource, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
+    """The last lines of a log, all for None, and with ``follow`` what is added until it is finished."""
+    try:
+        file = await asyncio.to_thread(source.path.open, "rb")
+    except FileNotFoundError:
+        return
+    with file:
+        if tail_lines is not None:
+            await asyncio.to_thread(seek_last_lines, file, tail_lines)
+        while True:
+            ending = not follow or source.finished  # asked before reading, so that nothing is missed
+            while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+                yield chunk
+            if ending:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def seek_last_lines(file: BinaryIO, count: int) -> None:
+    """Place the file at its last lines; a last line without an end counts."""
+    position = file.seek(0, os.SEEK_END)
+    if count <= 0:
+        return
+    data = b""
+    while position > 0 and data.rstrip(b"\n").count(b"\n") < count:
+        step = min(_CHUNK_BYTES, position)
+        position -= step
+        file.seek(position)
+        data = file.read(step) + data
+    kept = b"".join(data.splitlines(keepends=True)[-count:])
+    file.seek(position + len(data) - len(kept))
+
+
+def last_lines(path: Path, *, lines: int, size_bytes: int) -> str:
+    """The end of a file, at most so many lines and bytes; empty when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size_bytes))
+            found = file.read()
+    except FileNotFoundError:
+        return ""
+    return b"".join(found.splitlines(keepends=True)[-lines:]).decode(errors="replace")

@@ -1,0 +1,245 @@
+"""One pod from its first volume to its last process."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.local.kubelet.cluster import Cluster
+from kube_efs.local.kubelet.container_runner import ContainerRunner
+from kube_efs.local.kubelet.environment import resolve_command, resolve_environment, wanted_stores
+from kube_efs.local.kubelet.launch import Launch
+from kube_efs.local.kubelet.planning import ContainerPaths, plan_launch
+from kube_efs.local.kubelet.pods import Container, Pod, RestartPolicy, Volume
+from kube_efs.local.kubelet.states import Clock, Condition, PodState, render_status
+from kube_efs.local.kubelet.status_writer import StatusWriter
+from kube_efs.local.kubelet.volumes import Mounted, Volumes, remove_tree
+from kube_efs.model.errors import KubeEfsError
+
+log = structlog.get_logger(__name__)
+
+_FIRST_BACK_OFF_SECONDS = 0.2
+_LAST_BACK_OFF_SECONDS = 5.0
+_HOST_PROCESSES = Condition(
+    type="HostProcesses",
+    status=True,
+    reason="NoContainerRuntime",
+    message="images are not pulled: commands run as programs of the node, on a private copy of its files",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What all pods of the node share. ``images`` has the programs that stand for images."""
+
+    name: str
+    address: str
+    root: Path
+    cluster: Cluster
+    volumes: Volumes
+    events: EventRecorder
+    images: Mapping[str, tuple[str, ...]]
+
+
+class PodRunner:
+    """Runs one pod; ``run`` ends when the pod is gone from the API, or when cancelled."""
+
+    def __init__(self, pod: Pod, node: Node) -> None:
+        self.pod = pod
+        self._node = node
+        self._directory = node.root / "pods" / pod.uid
+        self._started_at = pod.started_at or datetime.now(UTC)
+        self._clock = Clock()
+        self._notes: tuple[Condition, ...] = (_HOST_PROCESSES,)
+        self._failure = ("", "")
+        self._mounted: dict[str, Mounted] = {}
+        self._deleted = asyncio.Event()
+        self._grace_seconds = pod.grace_seconds
+        self._status = StatusWriter(node.cluster, pod, self._render)
+        init_policy = pod.restart_policy
+        if init_policy is RestartPolicy.ALWAYS:
+            init_policy = RestartPolicy.ON_FAILURE
+        self._init = [self._runner(item, init_policy) for item in pod.init_containers]
+        self._main = [self._runner(item, pod.restart_policy) for item in pod.containers]
+
+    @property
+    def containers(self) -> Sequence[ContainerRunner]:
+        """All containers."""
+        return (*self._init, *self._main)
+
+    def delete(self, grace_seconds: float) -> None:
+        """End the pod; a shorter grace than before counts."""
+        self._grace_seconds = min(self._grace_seconds, grace_seconds)
+        self._deleted.set()
+
+    async def run(self) -> None:
+        """Live, end, and wait to be deleted."""
+        writing = asyncio.create_task(self._status.run())
+        try:
+            if not self.pod.phase.ended and not self.pod.deleting:
+                await self._live()
+                await self._status.flush()
+            await self._deleted.wait()
+            await asyncio.to_thread(remove_tree, self._directory)
+            await self._remove()
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await asyncio.to_thread(remove_tree, self._directory)
+
+    async def _live(self) -> None:
+        """Until every container has ended for good, by itself, by deletion or by its deadline."""
+        for runner in self.containers:
+            if runner.container.name in self.pod.earlier:
+                runner.resume(self.pod.earlier[runner.container.name])
+        self._status.changed()
+        running = asyncio.create_task(self._run_containers())
+        deleted = asyncio.create_task(self._deleted.wait())
+        try:
+            done, _ = await asyncio.wait(
+                {running, deleted}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                message = "Pod was active on the node longer than the specified deadline"
+                self._failure = ("DeadlineExceeded", message)
+                self._report("DeadlineExceeded", message)
+            if running.done():
+                running.result()
+            else:
+                await self._stop_containers()
+        finally:
+            deleted.cancel()
+            running.cancel()
+            await asyncio.gather(running, deleted, return_exceptions=True)
+            await self._node.volumes.tear_down(self.pod, self._directory / "volumes")
+        self._status.changed()
+
+    async def _run_containers(self) -> None:
+        await self._set_up_volumes()
+        for runner in self._init:
+            if await runner.run(partial(self._prepare, runner)):
+                return
+        async with asyncio.TaskGroup() as tasks:
+            for runner in self._main:
+                tasks.create_task(runner.run(partial(self._prepare, runner)))
+
+    async def _stop_containers(self) -> None:
+        """Within the grace; whatever is left then is killed by cancelling it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._grace_seconds):
+                await asyncio.gather(*(runner.stop() for runner in self.containers))
+
+    async def _remove(self) -> None:
+        """Let the API forget the pod, however long that takes."""
+        pause = _FIRST_BACK_OFF_SECONDS
+        while True:
+            try:
+                await self._node.cluster.remove(self.pod)
+            except KubeEfsError as error:
+                log.warning("pod-not-removed", pod=self.pod.name, reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_BACK_OFF_SECONDS)
+            else:
+                return
+
+    async def _set_up_volumes(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for volume in self.pod.volumes:
+                tasks.create_task(self._set_up(volume))
+        for name, mounted in self._mounted.items():
+            if mounted.stands_for:
+                self._note_folder(name, mounted)
+
+    async def _set_up(self, volume: Volume) -> None:
+        """Try until it works: what is missing may appear."""
+        pause = _FIRST_BACK_OFF_SECONDS
+        directory = self._directory / "volumes"
+        while True:
+            try:
+                self._mounted[volume.name] = await self._node.volumes.set_up(self.pod, volume, directory)
+            except KubeEfsError as error:
+                problem = f'MountVolume.SetUp failed for volume "{volume.name}" : {error}'
+                self._report("FailedMount", problem)
+                log.info("volume-not-ready", pod=self.pod.name, volume=volume.name, reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_BACK_OFF_SECONDS)
+            else:
+                return
+
+    def _note_folder(self, name: str, mounted: Mounted) -> None:
+        message = (
+            f"the kernel has no NFS client: volume {name} is the folder that {mounted.stands_for} exports,"
+            " bound into the pod without going through the server"
+        )
+        note = Condition(type="KernelNfsMount", status=False, reason="NoKernelClient", message=message)
+        self._notes = (_HOST_PROCESSES, note)
+        self._report("NoKernelClient", message, warning=False)
+        self._status.changed()
+
+    async def _prepare(self, runner: ContainerRunner) -> Launch:
+        container, cluster = runner.container, self._node.cluster
+        stores = {
+            (store, name): await cluster.contents(self.pod.namespace, store, name)
+            for store, name in wanted_stores(container)
+        }
+        environment = resolve_environment(container, self.pod, stores, host_ip=self._node.address)
+        return plan_launch(
+            self.pod,
+            container,
+            argv=resolve_command(container, environment, self._node.images),
+            environment=environment,
+            mounted=self._mounted,
+            paths=runner.paths,
+            hidden=self._node.root,
+        )
+
+    def _runner(self, container: Container, policy: RestartPolicy) -> ContainerRunner:
+        own = self._directory / "containers" / container.name
+        paths = ContainerPaths(scratch=own / "scratch", message=own / "termination-message", log=own / "log")
+        return ContainerRunner(
+            self.pod,
+            container,
+            policy,
+            paths,
+            changed=self._status.changed,
+            report=self._report,
+        )
+
+    def _seconds_left(self) -> float | None:
+        if self.pod.active_seconds is None:
+            return None
+        age = (datetime.now(UTC) - self._started_at).total_seconds()
+        return max(0.0, self.pod.active_seconds - age)
+
+    def _render(self) -> Mapping[str, Any]:
+        reason, message = self._failure
+        state = PodState(
+            init=tuple(runner.state for runner in self._init),
+            containers=tuple(runner.state for runner in self._main),
+            notes=self._notes,
+            failure=reason,
+            failure_message=message,
+        )
+        return render_status(
+            self.pod, state, self._clock, address=self._node.address, started_at=self._started_at
+        )
+
+    def _report(self, reason: str, message: str, *, warning: bool = True) -> None:
+        pod = self.pod
+        subject = Subject(
+            api_version="v1",
+            kind="Pod",
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            resource_version=pod.version,
+        )
+        kind = EventType.WARNING if warning else EventType.NORMAL
+        self._node.events.publish(subject, kind, reason, message)
