@@ -8,6 +8,7 @@ from datetime import datetime
 from aiohttp import web
 
 from kube_efs.local.apiserver.deletion import DeleteOptions
+from kube_efs.local.apiserver.discovery import page_not_found
 from kube_efs.local.apiserver.lists import list_page
 from kube_efs.local.apiserver.negotiation import JSON, representation
 from kube_efs.local.apiserver.parameters import Parameters
@@ -31,7 +32,6 @@ from kube_efs.local.apiserver.statuses import (
     bad_request,
     method_not_allowed,
     success,
-    unknown_resource,
 )
 from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored, encode
 from kube_efs.local.apiserver.tables import IncludeObject
@@ -104,11 +104,11 @@ class ResourceHandlers:
 
     async def handle(self, request: web.Request, path: ResourcePath) -> web.StreamResponse:
         """The answer to a request; raises ApiError."""
-        resource = self._backend.registry.get(path.group, path.version, path.resource)
+        resource = self._backend.registry.find(path.group, path.version, path.resource)
+        if resource is None or (path.namespace and not resource.namespaced):
+            return page_not_found()
         if path.subresource and path.subresource not in resource.subresources:
-            raise unknown_resource()
-        if path.namespace and not resource.namespaced:
-            raise unknown_resource()
+            return page_not_found()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
         return await self._answers[call.verb](call)
