@@ -70,7 +70,7 @@ async def _run(program: str, *arguments: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handshake:
-    """What a mount target and a client agreed on; ``peer`` is the name in the verified certificate."""
+    """What a mount target and a client agreed on; ``peer`` is the first name in the verified certificate."""
 
     version: str
     cipher: str
@@ -89,6 +89,6 @@ async def shake_hands(address: str, name: str, ca_file: Path) -> Handshake:
     try:
         tls = writer.get_extra_info("ssl_object")
         names = [value for kind, value in tls.getpeercert()["subjectAltName"] if kind == "DNS"]
-        return Handshake(version=tls.version(), cipher=tls.cipher()[0], peer=", ".join(names))
+        return Handshake(version=tls.version(), cipher=tls.cipher()[0], peer=names[0])
     finally:
         writer.transport.abort()

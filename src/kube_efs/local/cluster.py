@@ -7,11 +7,12 @@ ordinary settings, and cannot tell the difference.
 import asyncio
 import os
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -26,6 +27,8 @@ from kube_efs.local.ports import reserved_base_port
 from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
 from kube_efs.settings import DEFAULT_NAMESPACE
+
+log = structlog.get_logger(__name__)
 
 NODE = "embedded"
 NAMESPACE = DEFAULT_NAMESPACE
@@ -109,6 +112,7 @@ class EmbeddedCluster:
 
     def _run_in_background(self, part: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(part)
+        task.add_done_callback(_report_failure)
         self._stack.push_async_callback(_end, task)
 
     def connect(self) -> AsyncClient:
@@ -141,7 +145,11 @@ class EmbeddedCluster:
         await asyncio.gather(self.controller.stop(), self.tunnel.stop())
 
 
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("embedded-part-failed", part=task.get_coro(), exc_info=task.exception())
+
+
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await asyncio.wait([task])

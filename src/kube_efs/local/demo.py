@@ -13,7 +13,7 @@ from rich.text import Text
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.demo_steps import Check, Demo
 from kube_efs.local.logs import logging_to
-from kube_efs.report.tables import claims_table, table_of, tunnels_table, volumes_table
+from kube_efs.report.tables import claims_table, make_console, table_of, tunnels_table, volumes_table
 from kube_efs.report.values import ClusterReport
 
 
@@ -23,7 +23,7 @@ async def run_demo(*, as_json: bool) -> bool:
     The folder with the logs of all parts is kept when a check fails.
     """
     started = time.monotonic()
-    console = Console(quiet=as_json)
+    console = make_console(quiet=as_json)
     folder = Path(tempfile.mkdtemp(prefix="kube-efs-demo-"))
     with logging_to(folder / "demo.log"):
         checks, report = await _walk(folder, console)
@@ -32,7 +32,7 @@ async def run_demo(*, as_json: bool) -> bool:
     if ok:
         shutil.rmtree(folder)
     if as_json:
-        Console().out(_render_json(ok, seconds, report, checks), highlight=False)
+        make_console().out(_render_json(ok, seconds, report, checks))
     elif ok:
         console.print(
             f"\nEvery check held, in {seconds:.0f} s. Try it yourself: kube-efs up", style="bold green"
@@ -72,7 +72,7 @@ async def _walk(folder: Path, console: Console) -> tuple[list[Check], ClusterRep
 
 def _show(check: Check, console: Console) -> None:
     mark = ("ok      ", "green") if check.ok else ("failed  ", "bold red")
-    console.print(Text.assemble(mark, (check.name, "bold"), f": {check.detail}"))
+    console.print(Text.assemble(mark, (check.name, "bold"), f": {check.detail}"), soft_wrap=True)
 
 
 def _render_json(ok: bool, seconds: float, report: ClusterReport, checks: list[Check]) -> str:

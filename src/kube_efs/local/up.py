@@ -14,14 +14,14 @@ from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
 from kube_efs.local.logs import logging_to
 from kube_efs.local.manifests import STORAGE_CLASS, apply
 from kube_efs.report.reading import read_cluster
-from kube_efs.report.tables import render_cluster
+from kube_efs.report.tables import make_console, render_cluster
 
 _REFRESH_SECONDS = 1.0
 
 
 async def run_up(kubeconfig: Path) -> None:
     """Run the cluster until SIGINT or SIGTERM; its kubeconfig is there meanwhile. Raises PlatformError."""
-    console = Console()
+    console = make_console()
     with (
         tempfile.TemporaryDirectory(prefix="kube-efs-up-") as name,
         logging_to(Path(name) / "up.log"),
@@ -30,7 +30,7 @@ async def run_up(kubeconfig: Path) -> None:
         console.print("Starting ...")
         async with EmbeddedCluster(Path(name), kubeconfig=kubeconfig) as cluster:
             await apply(cluster.client, [STORAGE_CLASS])
-            console.print(_usage(cluster), highlight=False, soft_wrap=True)
+            console.print(_usage(cluster), soft_wrap=True)
             await _show(cluster, console, told)
             console.print("Stopping ...")
 

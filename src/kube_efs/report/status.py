@@ -4,11 +4,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from kube_efs.kube.client import connect, load_config
 from kube_efs.report.reading import read_cluster
-from kube_efs.report.tables import render_cluster
+from kube_efs.report.tables import make_console, render_cluster
 from kube_efs.telemetry.logging import configure
 
 
@@ -20,8 +18,8 @@ async def show_status(kubeconfig: Path | None, namespace: str, *, as_json: bool)
     configure("WARNING")
     async with connect(load_config(kubeconfig)) as client:
         report = await read_cluster(client, namespace)
-    console = Console()
+    console = make_console()
     if as_json:
-        console.out(json.dumps(asdict(report), indent=2), highlight=False)
+        console.out(json.dumps(asdict(report), indent=2))
     else:
         console.print(render_cluster(report))

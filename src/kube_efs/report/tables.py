@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Group, RenderableType
+from rich import box
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -29,9 +30,22 @@ def coloured(word: str) -> Text:
     return Text(word, style=_COLOURS.get(word, ""))
 
 
+def make_console(*, quiet: bool = False) -> Console:
+    """Standard output, wide enough for tables where it is no terminal, which would tell its own width."""
+    console = Console(quiet=quiet, highlight=False)
+    return console if console.is_terminal else Console(quiet=quiet, highlight=False, width=160)
+
+
 def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A table; cells are plain text or coloured words."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=box.SIMPLE,
+        pad_edge=False,
+    )
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:

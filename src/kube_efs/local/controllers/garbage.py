@@ -86,8 +86,11 @@ class GarbageCollector:
                         self._gone(uid)
 
     def _changed(self, item: Owned) -> None:
+        before = self._graph.get(item.meta.uid)
         self._graph.put(item)
         self._queue.add(item.meta.uid)
+        for owner in before.owners if before else ():
+            self._queue.add(owner.uid)  # it may have waited to be disowned
         if item.meta.deleting:
             self._look_at_dependents(item.meta.uid)
 
