@@ -5,8 +5,9 @@ from pathlib import Path
 import httpx2
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.models import User
 
-from kube_efs.kube.errors import translated
+from kube_efs.kube.errors import configured
 from kube_efs.model.errors import InvalidSetting
 
 FIELD_MANAGER = "kube-efs"
@@ -18,7 +19,7 @@ def load_config(kubeconfig: Path | None = None) -> SingleConfig:
 
     Raises InvalidSetting when none of them can be used.
     """
-    with translated("kubeconfig"):
+    with configured():
         found = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
         context = found.get()
     if context is None:
@@ -26,11 +27,13 @@ def load_config(kubeconfig: Path | None = None) -> SingleConfig:
         raise InvalidSetting(
             "has no current context", field="KUBECONFIG", value=str(kubeconfig or ""), remedy=remedy
         )
-    return context
+    # The client insists on a user; a cluster behind kubectl proxy needs none.
+    return context if context.user else context._replace(user=User())
 
 
 def connect(config: SingleConfig, *, field_manager: str = FIELD_MANAGER) -> AsyncClient:
-    """A client for that cluster; close it with ``async with``."""
+    """A client for that cluster, to be closed with ``async with``; raises InvalidSetting."""
     # A burst of claims must not wait for the pool of connections, which counts open watches too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
-    return AsyncClient(config, field_manager=field_manager, timeout=timeout)
+    with configured():
+        return AsyncClient(config, field_manager=field_manager, timeout=timeout)

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import httpx2
 import lightkube
+import msgspec
+import yaml
 from lightkube.core.exceptions import ConfigError
 
 from kube_efs.model.errors import (
@@ -43,11 +45,39 @@ def translated(what: str) -> Iterator[None]:
     except httpx2.HTTPStatusError as error:
         raise _from_status(error, what) from error
     except (httpx2.HTTPError, httpx2.StreamError, TimeoutError, ConnectionError) as error:
-        problem = f"could not be reached ({error or type(error).__name__})"
+        problem = f"could not be reached ({str(error) or type(error).__name__})"
         raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
-    except ConfigError as error:
-        remedy = "set KUBECONFIG, or run in a pod with a service account"
-        raise InvalidSetting(f"cannot be used ({error})", field="KUBECONFIG", remedy=remedy) from error
+    # A proxy in between says something; the client also takes for granted that a refusal has a content type.
+    except (msgspec.MsgspecError, KeyError) as error:
+        problem = f"gave an answer that is not Kubernetes' ({type(error).__name__}: {error})"
+        raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
+    except (ConfigError, httpx2.InvalidURL) as error:
+        raise _unusable(error) from error
+
+
+@contextmanager
+def configured() -> Iterator[None]:
+    """Raise InvalidSetting for whatever is wrong with a kubeconfig, whose shape the client does not check."""
+    try:
+        yield
+    except (
+        ConfigError,
+        yaml.YAMLError,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        httpx2.InvalidURL,
+    ) as error:
+        raise _unusable(error) from error
+
+
+def _unusable(error: Exception) -> InvalidSetting:
+    remedy = "set KUBECONFIG, or run in a pod with a service account"
+    return InvalidSetting(
+        f"cannot be used ({type(error).__name__}: {error})", field="KUBECONFIG", remedy=remedy
+    )
 
 
 def _from_status(error: httpx2.HTTPStatusError, what: str) -> KubeError:
@@ -61,7 +91,8 @@ def _from_status(error: httpx2.HTTPStatusError, what: str) -> KubeError:
 def _read_status(error: httpx2.HTTPStatusError) -> tuple[int, str, str]:
     if isinstance(error, lightkube.ApiError):
         status = error.status
-        return status.code or 0, status.reason or "", status.message or str(error)
+        code = status.code or (error.response.status_code if error.response else 0)
+        return code, status.reason or "", status.message or "no reason given"
     # The client leaves the body of a refused watch unread.
     try:
         body = json.loads(error.response.content)

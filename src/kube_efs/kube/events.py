@@ -7,7 +7,7 @@ counts up the one that is there, as every Kubernetes component does it.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,14 +22,14 @@ from lightkube.resources.core_v1 import Event
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeError, KubeNotFound
+from kube_efs.model.errors import KubeAlreadyExists, KubeError, KubeNotFound
 
 log = structlog.get_logger(__name__)
 
 _MESSAGE_MAX_CHARACTERS = 1024  # core/v1 Event, field message
 _REMEMBERED = 4096
-_WAITING_MAX = 10_000
 _WRITERS = 4
+_WAITING_MAX = 2500  # for each writer
 _FLUSH_SECONDS = 2.0
 
 
@@ -73,12 +73,13 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self._source = EventSource(component=component, host=host or None)
         self._component = component
         self._instance = host or component
-        self._waiting: asyncio.Queue[_Entry] = asyncio.Queue(maxsize=_WAITING_MAX)
+        # Repetitions of one event go to one writer, or they would overtake each other.
+        self._lanes = [asyncio.Queue[_Entry](maxsize=_WAITING_MAX) for _ in range(_WRITERS)]
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._write_all()) for _ in range(_WRITERS)]
+        self._tasks = [asyncio.create_task(self._write_all(lane)) for lane in self._lanes]
         return self
 
     async def __aexit__(
@@ -86,11 +87,11 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
     ) -> None:
         try:
             async with asyncio.timeout(_FLUSH_SECONDS):
-                await self._waiting.join()
+                await asyncio.gather(*(lane.join() for lane in self._lanes))
         except TimeoutError:
             log.warning(
                 "events-dropped",
-                count=self._waiting.qsize(),
+                count=sum(lane.qsize() for lane in self._lanes),
                 reason="the API server did not take them in time",
             )
         for task in self._tasks:
@@ -101,13 +102,13 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         """Write that event soon. Never waits and never fails; what cannot be written is logged."""
         entry = _Entry(subject, kind, reason, message[:_MESSAGE_MAX_CHARACTERS])
         try:
-            self._waiting.put_nowait(entry)
+            self._lanes[int(entry.key, 16) % _WRITERS].put_nowait(entry)
         except asyncio.QueueFull:
             log.warning("event-dropped", object=subject.name, reason=reason)
 
-    async def _write_all(self) -> None:
+    async def _write_all(self, lane: asyncio.Queue[_Entry]) -> None:
         while True:
-            entry = await self._waiting.get()
+            entry = await lane.get()
             try:
                 await self._write(entry)
             except KubeError as error:
@@ -118,37 +119,44 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
                     error=str(error),
                 )
             finally:
-                self._waiting.task_done()
+                lane.task_done()
 
     async def _write(self, entry: _Entry) -> None:
-        count = self._counts.pop(entry.key, 0) + 1
+        known = self._counts.pop(entry.key, None)
+        try:
+            count = await (self._create(entry) if known is None else self._count_up(entry, known + 1))
+        except KubeAlreadyExists:
+            # A former life of this process wrote it.
+            count = await self._count_up(entry, await self._written(entry) + 1)
+        except KubeNotFound:
+            # The API server forgets events after an hour.
+            count = await self._create(entry)
         self._counts[entry.key] = count
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
-        if count > 1:
-            try:
-                await self._count_up(entry, count)
-            except KubeNotFound:
-                self._counts[entry.key] = 1
-            else:
-                return
-        with translated(f"event {entry.reason} of {entry.subject.name}"):
+
+    async def _create(self, entry: _Entry) -> int:
+        with _translated(entry):
             await self._client.create(self._build(entry))
+        return 1
 
-    async def _count_up(self, entry: _Entry, count: int) -> None:
+    async def _written(self, entry: _Entry) -> int:
+        with _translated(entry):
+            found = await self._client.get(Event, _name(entry), namespace=_namespace(entry))
+        return found.count or 1
+
+    async def _count_up(self, entry: _Entry, count: int) -> int:
         patch = {"count": count, "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-        with translated(f"event {entry.reason} of {entry.subject.name}"):
+        with _translated(entry):
             await self._client.patch(
-                Event, self._name(entry), patch, namespace=_namespace(entry), patch_type=PatchType.MERGE
+                Event, _name(entry), patch, namespace=_namespace(entry), patch_type=PatchType.MERGE
             )
-
-    def _name(self, entry: _Entry) -> str:
-        return f"{entry.subject.name[:200]}.{entry.key}"
+        return count
 
     def _build(self, entry: _Entry) -> Event:
         subject, now = entry.subject, datetime.now(UTC)
         return Event(
-            metadata=ObjectMeta(name=self._name(entry), namespace=_namespace(entry)),
+            metadata=ObjectMeta(name=_name(entry), namespace=_namespace(entry)),
             involvedObject=ObjectReference(
                 apiVersion=subject.api_version,
                 kind=subject.kind,
@@ -167,6 +175,15 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             firstTimestamp=now,
             lastTimestamp=now,
         )
+
+
+def _translated(entry: _Entry) -> AbstractContextManager[None]:
+    return translated(f"event {entry.reason} of {entry.subject.name}")
+
+
+def _name(entry: _Entry) -> str:
+    # Cut to what a name may have, and as a name may end before a dot.
+    return f"{entry.subject.name[:200].rstrip('-.')}.{entry.key}"
 
 
 def _namespace(entry: _Entry) -> str:

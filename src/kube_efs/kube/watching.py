@@ -27,6 +27,8 @@ _WATCH_SECONDS = (240, 300)
 _GRACE_SECONDS = 30
 _FIRST_BACK_OFF_SECONDS = 0.1
 _LAST_BACK_OFF_SECONDS = 30.0
+# A watch that held this long says that the server is well again.
+_STABLE_SECONDS = 5.0
 
 T = TypeVar("T", bound=Resource)
 
@@ -66,14 +68,16 @@ async def follow(
     """What there is, then every change, until the reader stops; never raises KubeError.
 
     ``namespace`` is one namespace, ``"*"`` for all of them, None for kinds without namespaces. Failures
-    are logged and tried again after 0.1 s, doubling to 30 s.
+    are logged; what ends is begun anew after 0.1 s, doubling to 30 s while nothing comes of it.
     """
     scope: dict[str, Any] = {"labels": labels, "fields": fields}
     if namespace is not None:
         scope["namespace"] = namespace
     version: str | None = None
     back_off = _FIRST_BACK_OFF_SECONDS
+    clock = asyncio.get_running_loop().time
     while True:
+        began = clock()
         try:
             if version is None:
                 objects, version = await _list(client, resource, scope)
@@ -89,8 +93,11 @@ async def follow(
             log.warning(
                 "watch-interrupted", resource=resource.__name__, reason=str(error), retry_seconds=back_off
             )
-            await asyncio.sleep(back_off * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, guards nothing
-            back_off = min(back_off * 2, _LAST_BACK_OFF_SECONDS)
+        if clock() - began > _STABLE_SECONDS:
+            back_off = _FIRST_BACK_OFF_SECONDS
+        # After an expired version too: a server that calls each of them so must not be asked at full speed.
+        await asyncio.sleep(back_off * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, guards nothing
+        back_off = min(back_off * 2, _LAST_BACK_OFF_SECONDS)
 
 
 async def _list(client: AsyncClient, resource: type[T], scope: dict[str, Any]) -> tuple[tuple[T, ...], str]:

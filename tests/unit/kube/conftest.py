@@ -1,0 +1,19 @@
+"""An API server made of a function, for answers that a real one does not give on request."""
+
+from collections.abc import Awaitable, Callable
+
+import httpx2
+import pytest
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config.models import Cluster, User
+
+Answer = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+
+
+@pytest.fixture
+def client_of() -> Callable[[Answer], AsyncClient]:
+    def make(answer: Answer) -> AsyncClient:
+        config = KubeConfig.from_one(cluster=Cluster(server="http://cluster.example"), user=User(token="t"))
+        return AsyncClient(config, transport=httpx2.MockTransport(answer), field_manager="kube-efs")
+
+    return make

@@ -1,0 +1,84 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.model.errors import InvalidSetting
+
+
+def kubeconfig(**changes: Any) -> dict[str, Any]:
+    return {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        "current-context": "x",
+    } | changes
+
+
+def written(folder: Path, document: object) -> Path:
+    path = folder / "config"
+    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+async def test_the_current_context_is_taken(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, kubeconfig()))
+    assert (config.cluster.server, config.namespace) == ("http://127.0.0.1:1", "team")
+    async with connect(config) as client:
+        assert client.namespace == "team"
+
+
+async def test_a_context_without_a_user_is_enough(tmp_path: Path) -> None:
+    contexts = [{"name": "x", "context": {"cluster": "c"}}]
+    config = load_config(written(tmp_path, kubeconfig(contexts=contexts)))
+    async with connect(config) as client:
+        assert client.namespace == "default"
+
+
+def test_the_environment_is_looked_at_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(written(tmp_path, kubeconfig())))
+    assert load_config().context_name == "x"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("{", id="not YAML"),
+        pytest.param("[]", id="a list"),
+        pytest.param({}, id="nothing in it"),
+        pytest.param(kubeconfig(clusters=[{"name": "c"}]), id="a cluster without content"),
+        pytest.param(kubeconfig(clusters=[{"name": "c", "cluster": {"server": 7}}]), id="a number as server"),
+        pytest.param(kubeconfig(clusters=[]), id="a context of no cluster"),
+        pytest.param(kubeconfig(users=[]), id="a context of no user"),
+        pytest.param(kubeconfig(**{"current-context": "y"}), id="no such context"),
+        pytest.param(kubeconfig(**{"current-context": None}), id="no current context"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, document: object) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        load_config(written(tmp_path, document))
+    assert caught.value.field == "KUBECONFIG"
+    assert caught.value.problem.startswith("cannot be used (")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        load_config(tmp_path / "none")
+    assert f"{tmp_path}/none not found" in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        pytest.param({"server": "http://host:port"}, id="an address that is none"),
+        pytest.param({"server": "https://x", "certificate-authority": "gone.crt"}, id="no such authority"),
+    ],
+)
+def test_a_cluster_that_cannot_be_connected_to(tmp_path: Path, cluster: dict[str, str]) -> None:
+    config = load_config(written(tmp_path, kubeconfig(clusters=[{"name": "c", "cluster": cluster}])))
+    with pytest.raises(InvalidSetting) as caught:
+        connect(config)
+    assert caught.value.problem.startswith("cannot be used (")

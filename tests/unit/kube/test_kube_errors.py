@@ -1,0 +1,179 @@
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import AsyncClient
+from lightkube.core.exceptions import ConfigError
+from lightkube.resources.core_v1 import Pod
+
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import (
+    InvalidSetting,
+    KubeAlreadyExists,
+    KubeConflict,
+    KubeDenied,
+    KubeEfsError,
+    KubeError,
+    KubeExpired,
+    KubeInvalid,
+    KubeNotFound,
+    KubeUnavailable,
+)
+
+ClientOf = Callable[[Callable[[httpx2.Request], Awaitable[httpx2.Response]]], AsyncClient]
+
+DENIED = "; check the service account's roles"
+DOWN = "; check that the API server is up and reachable"
+
+
+def status(code: int, reason: str, message: str) -> dict[str, Any]:
+    return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+
+
+async def refused(client_of: ClientOf, response: httpx2.Response) -> KubeEfsError:
+    """What a caller sees when the API server answers so."""
+
+    async def answer(_: httpx2.Request) -> httpx2.Response:
+        return response
+
+    async with client_of(answer) as client:
+        with pytest.raises(KubeEfsError) as caught, translated("pod a"):
+            await client.get(Pod, "a", namespace="team")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind", "remedy"),
+    [
+        (400, "BadRequest", KubeInvalid, ""),
+        (401, "Unauthorized", KubeDenied, DENIED),
+        (403, "Forbidden", KubeDenied, DENIED),
+        (404, "NotFound", KubeNotFound, ""),
+        (409, "Conflict", KubeConflict, ""),
+        (409, "AlreadyExists", KubeAlreadyExists, ""),
+        (410, "Expired", KubeExpired, ""),
+        (422, "Invalid", KubeInvalid, ""),
+        (429, "TooManyRequests", KubeUnavailable, DOWN),
+        (500, "InternalError", KubeUnavailable, DOWN),
+        (503, "ServiceUnavailable", KubeUnavailable, DOWN),
+        (504, "Timeout", KubeUnavailable, DOWN),
+        (418, "Teapot", KubeUnavailable, DOWN),
+    ],
+)
+async def test_a_refusal_of_the_api_server(
+    client_of: ClientOf, code: int, reason: str, kind: type[KubeError], remedy: str
+) -> None:
+    error = await refused(client_of, httpx2.Response(code, json=status(code, reason, "because")))
+    assert type(error) is kind
+    assert str(error) == f"pod a: answered {code} (because){remedy}"
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "text"),
+    [
+        pytest.param(
+            httpx2.Response(
+                404,
+                content=json.dumps(status(404, "NotFound", "gone")),
+                headers={"content-type": "application/json; charset=utf-8"},
+            ),
+            KubeNotFound,
+            "pod a: answered 404 (gone)",
+            id="a content type with parameters",
+        ),
+        pytest.param(
+            httpx2.Response(502, html="<html>"),
+            KubeUnavailable,
+            f"pod a: answered 502 (Bad Gateway){DOWN}",
+            id="a proxy's page",
+        ),
+        pytest.param(
+            httpx2.Response(503),
+            KubeUnavailable,
+            "pod a: gave an answer that is not Kubernetes' (KeyError: 'Content-Type')" + DOWN,
+            id="no content type",
+        ),
+        pytest.param(
+            httpx2.Response(403, json={"error": "no"}),
+            KubeDenied,
+            f"pod a: answered 403 (no reason given){DENIED}",
+            id="JSON that is no Status",
+        ),
+        pytest.param(
+            httpx2.Response(503, content="upstream", headers={"content-type": "application/json; v=1"}),
+            KubeUnavailable,
+            f"pod a: answered 503 (Service Unavailable){DOWN}",
+            id="no JSON after all",
+        ),
+    ],
+)
+async def test_a_refusal_of_somebody_in_between(
+    client_of: ClientOf, response: httpx2.Response, kind: type[KubeError], text: str
+) -> None:
+    error = await refused(client_of, response)
+    assert (type(error), str(error)) == (kind, text)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(httpx2.Response(200, html="<html>"), id="a proxy's page"),
+        pytest.param(httpx2.Response(200, json=[]), id="a list"),
+        pytest.param(httpx2.Response(200, json={"metadata": 7}), id="an object of another shape"),
+        pytest.param(httpx2.Response(502, json=[]), id="a refusal of another shape"),
+    ],
+)
+async def test_an_answer_that_is_not_kubernetes(client_of: ClientOf, response: httpx2.Response) -> None:
+    error = await refused(client_of, response)
+    assert type(error) is KubeUnavailable
+    assert error.problem.startswith("gave an answer that is not Kubernetes' (")
+    assert error.retryable
+
+
+def _foreign_errors() -> list[type[Exception]]:
+    found = [
+        value for value in vars(httpx2).values() if inspect.isclass(value) and issubclass(value, Exception)
+    ]
+    # Raised by whoever looks a cookie up, which the client never does; and the one with its own tests above.
+    return [cls for cls in found if cls not in {httpx2.CookieConflict, httpx2.HTTPStatusError}]
+
+
+@pytest.mark.parametrize("kind", _foreign_errors(), ids=lambda kind: str(kind.__name__))
+def test_every_error_of_the_http_library_is_translated(kind: type[Exception]) -> None:
+    error = kind.__new__(kind)
+    Exception.__init__(error, "went wrong")
+    with pytest.raises(KubeEfsError) as caught, translated("pod a"):
+        raise error
+    assert isinstance(caught.value, (KubeUnavailable, InvalidSetting))
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError(), f"pod a: could not be reached (TimeoutError){DOWN}"),
+        (ConnectionResetError("reset"), f"pod a: could not be reached (reset){DOWN}"),
+        (httpx2.ConnectError("no route"), f"pod a: could not be reached (no route){DOWN}"),
+    ],
+)
+def test_no_answer_at_all(error: Exception, text: str) -> None:
+    with pytest.raises(KubeUnavailable) as caught, translated("pod a"):
+        raise error
+    assert str(caught.value) == text
+
+
+def test_a_kubeconfig_s_fault_is_a_setting_s() -> None:
+    with pytest.raises(InvalidSetting) as caught, translated("pod a"):
+        raise ConfigError("token file gone")
+    assert str(caught.value) == (
+        "KUBECONFIG: cannot be used (ConfigError: token file gone); "
+        "set KUBECONFIG, or run in a pod with a service account"
+    )
+
+
+def test_faults_of_our_own_are_not_dressed_up() -> None:
+    with pytest.raises(ZeroDivisionError), translated("pod a"):
+        raise ZeroDivisionError
