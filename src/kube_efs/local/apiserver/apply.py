@@ -110,10 +110,9 @@ def apply(
     known = owned(live) or _before_first_apply(before, manager, rules, now)
     previous = next((other for other in known if other.key == entry.key), None)
     others = [other for other in known if other.key != entry.key]
-    after = lay_over(before, config, rules)
-    if previous is not None:
-        kept = entry.fields.union(*(other.fields for other in others))
-        after = remove_fields(after, with_parents(previous.fields) - with_parents(kept), rules)
+    kept = entry.fields.union(*(other.fields for other in others))
+    given_up = with_parents(previous.fields) - with_parents(kept) if previous else frozenset()
+    after = remove_fields(lay_over(before, config, rules), given_up, rules)
     changes = _writable_changes(changes_between(before, after, rules), ignored)
     if not force:
         _check_conflicts(before, others, changes, manager, rules)

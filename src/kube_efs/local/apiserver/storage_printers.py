@@ -39,7 +39,7 @@ def _phase(json_object: Json) -> str:
     return "Terminating" if deleted else text(json_object, "status", "phase")
 
 
-def access_modes_text(modes: list[str] | None) -> str:
+def _access_modes(modes: list[str] | None) -> str:
     """The access modes in kubectl's short form, always in the same order."""
     return ",".join(short for mode, short in _ACCESS_MODES.items() if mode in (modes or ()))
 
@@ -55,7 +55,7 @@ def _volume(volume: Json, now: datetime) -> list[Cell]:
     return [
         name_of(volume),
         text(spec, "capacity", "storage", default="0"),
-        access_modes_text(spec.get("accessModes")),
+        _access_modes(spec.get("accessModes")),
         text(spec, "persistentVolumeReclaimPolicy"),
         _phase(volume),
         f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
@@ -75,7 +75,7 @@ def _claim(claim: Json, now: datetime) -> list[Cell]:
         _phase(claim),
         text(spec, "volumeName"),
         text(status, "capacity", "storage", default="0") if bound else "",
-        access_modes_text(status.get("accessModes")) if bound else "",
+        _access_modes(status.get("accessModes")) if bound else "",
         _storage_class(claim),
         text(spec, "volumeAttributesClassName", default=UNSET),
         age_of(claim, now),

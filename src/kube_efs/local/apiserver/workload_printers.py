@@ -18,13 +18,8 @@ from kube_efs.local.apiserver.tables import (
     parse_time,
 )
 
-_JOB_STATES = {
-    "Complete": "Complete",
-    "Failed": "Failed",
-    "Suspended": "Suspended",
-    "FailureTarget": "FailureTarget",
-    "SuccessCriteriaMet": "SuccessCriteriaMet",
-}
+# The first of these conditions that is true is a job's state.
+_JOB_STATES = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet")
 
 
 def label_text(labels: Mapping[str, str] | None) -> str:
@@ -128,7 +123,7 @@ def _job_state(job: Json) -> str:
     true = {condition["type"] for condition in conditions if condition.get("status") == "True"}
     if lookup(job, "metadata", "deletionTimestamp") and not true & {"Complete", "Failed"}:
         return "Terminating"
-    return next((state for condition, state in _JOB_STATES.items() if condition in true), "Running")
+    return next((state for state in _JOB_STATES if state in true), "Running")
 
 
 def _completions(job: Json) -> str:
