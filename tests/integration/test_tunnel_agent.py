@@ -638,6 +638,27 @@ async def test_a_killed_agent_is_followed_by_one_that_takes_over(
                     assert stunnels_of(options.conf_path) == []
 
 
+async def test_a_stunnel_that_is_taken_over_is_not_ended_while_it_is_used(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend:
+        targets = document(target("fs-1", port, a=backend.address))
+        async with agent_process(options, targets) as first:
+            await listening(port)
+            async with connected(port) as client:
+                [pid] = stunnels_of(options.conf_path)
+                await end(first, signal.SIGKILL)
+                options.state_path.unlink()
+                async with running(options) as node:
+                    node.push()  # no targets at all
+                    await eventually(lambda: node.agent.readiness().ok, "the document served")
+                    await client.call()
+                    assert stunnels_of(options.conf_path) == [pid]
+                    client.writer.close()
+                    await eventually(lambda: stunnels_of(options.conf_path) == [], "stunnel ended")
+
+
 MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
     "at its start": lambda _options: True,
     "targets remembered": lambda options: options.state_path.exists(),

@@ -60,6 +60,7 @@ class TunnelAgent:
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._probe_now.set)
         self._recorder = TunnelRecorder(metrics)
         self._served: Served | None = None
+        self._remembering = asyncio.Lock()
         self._document_problem = ""
         self._plan: tuple[PlannedTunnel, ...] = ()
         self._reachability = Reachability()
@@ -132,10 +133,16 @@ class TunnelAgent:
                 log.warning("target-rejected", entry=entry, reason=reason)
         self._served = served
         self._apply()
-        try:
-            await asyncio.to_thread(save_served, self._options.state_path, served)
-        except OSError as error:
-            log.warning("targets-not-remembered", path=str(self._options.state_path), reason=error.strerror)
+        await self._remember()
+
+    async def _remember(self) -> None:
+        path = self._options.state_path
+        # One after the other and always the latest, so that an older state never ends on top.
+        async with self._remembering:
+            try:
+                await asyncio.to_thread(save_served, path, self._served or Served())
+            except OSError as error:
+                log.warning("targets-not-remembered", path=str(path), reason=error.strerror)
 
     def _apply(self) -> None:
         """Plan anew, and have the keeper follow."""

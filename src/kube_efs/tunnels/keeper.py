@@ -20,7 +20,7 @@ from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.loading import Judge, Loaded, Outcome, Unbindable, Unloadable
 from kube_efs.tunnels.log import ConnectionLog, LogFollower
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.ports import find_taken, listening_ports, port_taken
+from kube_efs.tunnels.ports import find_taken, listening_ports, open_connections, port_taken
 from kube_efs.tunnels.services import TunnelService
 from kube_efs.tunnels.stunnel import StunnelProcess, find_stunnel
 
@@ -143,7 +143,8 @@ class StunnelKeeper:
             left_out |= await self._blame(outcome, services)
         await self._put_back()
         self._publish(left_out)
-        return self._options.retry_seconds if left_out else None
+        undone = left_out or (self._process and not wanted)
+        return self._options.retry_seconds if undone else None
 
     def _bury_the_dead(self) -> None:
         if self._process is None or not self._process.ended.is_set():
@@ -159,8 +160,11 @@ class StunnelKeeper:
         self._not_before = asyncio.get_running_loop().time() + self._delay.seconds
 
     async def _end_unwanted(self) -> None:
-        """Without a service stunnel would serve its standard input (inetd mode), so then it must not run."""
-        if self._process is not None:
+        """End stunnel, which cannot run without a service, as soon as no connection is open.
+
+        One that was taken over may have connections that nobody here knows of.
+        """
+        if self._process and not await asyncio.to_thread(_is_used, self._process.pid):
             await self.stop()
             self._process, self._loaded = None, _NOTHING
 
@@ -270,6 +274,11 @@ class StunnelKeeper:
                 log.info("stunnel-configured", pid=report.pid, tunnels=len(report.loaded))
             self.report = report
             self._on_change()
+
+
+def _is_used(pid: int) -> bool:
+    connections = open_connections()
+    return any(connections.get(port) for port in listening_ports(pid))
 
 
 def _shown(report: KeeperReport) -> tuple[object, ...]:
