@@ -250,12 +250,12 @@ def internal_error(problem: str) -> ApiError:
     return ApiError(500, "InternalError", f"Internal error occurred: {problem}", details=details)
 
 
-def success(details: Json) -> Json:
-    """The Status of a deletion that is done."""
+def success(details: Json | None = None) -> Json:
+    """The Status of something that is done and has no object to show, such as a deletion."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Success",
-        "details": details,
+        **({"details": details} if details else {}),
     }
