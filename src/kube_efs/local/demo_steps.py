@@ -66,7 +66,8 @@ class Demo:
         yield await _checked("Retain kept the data", self._kept)
 
     async def _apply(self) -> str:
-        other = self._cluster.file_system_ids[-1]
+        # "auto" takes the first id, so that this one is chosen by the claim alone.
+        other = max(self._cluster.file_system_ids)
         claims = [
             EXAMPLE_CLAIM,
             claim_like_example(_KEPT, volume_name="kept", reclaim_policy="Retain"),
