@@ -1,23 +1,31 @@
 """Objects as clients send and receive them, and as they are stored."""
 
+from kube_efs.local.apiserver.builtin_shapes import shape_of
 from kube_efs.local.apiserver.json_types import Json, JsonValue, without
 from kube_efs.local.apiserver.resources import ResourceType
 from kube_efs.local.apiserver.statuses import bad_request
 
-_TEXT_FIELDS = ("name", "generateName", "namespace", "uid", "resourceVersion")
 _TEXT_MAPS = ("labels", "annotations")
 
 
-def in_stored_form(resource: ResourceType, body: JsonValue) -> Json:
-    """What a client sent, checked to be an object of this type, with the type first; raises 400."""
+def in_stored_form(resource: ResourceType, body: JsonValue, *, strict: bool = False) -> Json:
+    """What a client sent, decoded as an object of this type, with the type first.
+
+    Raises ApiError: 400 when it is of another type, has a value of a wrong type, or, if ``strict``, has
+    fields that the type does not know; otherwise those are dropped.
+    """
     if not isinstance(body, dict):
         raise bad_request("the object provided is unrecognized (must be of type Object)")
     _check_type(resource, body)
-    metadata = _checked_metadata(body.get("metadata"))
+    decoded, unknown = resource.decode(without(body, "metadata"))
+    metadata, unknown_metadata = _decode_metadata(body.get("metadata"))
+    if strict and (unknown or unknown_metadata):
+        named = ", ".join(f'unknown field "{path}"' for path in [*unknown_metadata, *unknown])
+        raise bad_request(f"{_cannot_be_handled(resource, resource.kind)}: strict decoding error: {named}")
     if not resource.namespaced:
         metadata = without(metadata, "namespace")
-    rest = without(body, "kind", "apiVersion", "metadata")
-    new = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata, **rest}
+    head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+    new = {**head, **without(decoded, "kind", "apiVersion")}
     return resource.form.to_stored(new) if resource.form else new
 
 
@@ -36,25 +44,24 @@ def _check_type(resource: ResourceType, body: Json) -> None:
             f"({resource.api_version})"
         )
     if kind and kind != resource.kind:
-        raise bad_request(
-            f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-            f"the object is of another kind"
-        )
+        raise bad_request(f"{_cannot_be_handled(resource, kind)}: the object is of another kind")
 
 
-def _checked_metadata(metadata: JsonValue) -> Json:
-    """The metadata without empty fields, if every field that the server reads has its type."""
+def _cannot_be_handled(resource: ResourceType, kind: str) -> str:
+    return f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+
+
+def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:
+    """The metadata without unknown and empty fields, and the paths of the unknown ones."""
     if metadata is None:
-        return {}
+        return {}, []
     if not isinstance(metadata, dict):
-        raise bad_request("metadata is not an object")
-    for field in _TEXT_FIELDS:
-        if not isinstance(metadata.get(field) or "", str):
-            raise bad_request(f"cannot unmarshal a value into metadata.{field} of type string")
+        raise bad_request("json: cannot unmarshal metadata into Go struct field metadata of type object")
+    decoded, unknown = shape_of("meta", "v1", "ObjectMeta").decode(metadata)
     for field in _TEXT_MAPS:
-        entries = metadata.get(field) or {}
-        if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
-            raise bad_request(f"cannot unmarshal a value into metadata.{field} of type string")
-    if not all(isinstance(name, str) for name in metadata.get("finalizers") or ()):
-        raise bad_request("cannot unmarshal a value into metadata.finalizers of type string")
-    return {key: value for key, value in metadata.items() if value not in (None, "", {}, [])}
+        if not all(isinstance(value, str) for value in (decoded.get(field) or {}).values()):
+            raise bad_request(
+                f"json: cannot unmarshal a value into Go struct field metadata.{field} of type string"
+            )
+    kept = {key: value for key, value in decoded.items() if value not in ("", {}, [])}
+    return kept, [f"metadata.{path}" for path in unknown]

@@ -6,6 +6,7 @@ the embedded cluster (deployments, say) are kept and validated, and nothing more
 
 from typing import Any
 
+from kube_efs.local.apiserver.builtin_shapes import shape_of
 from kube_efs.local.apiserver.event_forms import EVENTS_GROUP_FORM
 from kube_efs.local.apiserver.kinds import strategy_of
 from kube_efs.local.apiserver.resources import ALL_VERBS, GroupResource, ResourceType
@@ -21,6 +22,7 @@ def builtin_types() -> tuple[ResourceType, ...]:
 def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts: Any) -> ResourceType:  # noqa: ANN401 - checked by ResourceType
     group, _, version = group_version.rpartition("/")
     return ResourceType(
+        decode=shape_of(group, version, kind).decode,
         group=group,
         version=version,
         kind=kind,
@@ -75,7 +77,7 @@ def _core() -> list[ResourceType]:
             categories=("all",),
             has_status=True,
             counts_generations=True,
-            other_subresources=("log",),
+            other_subresources=("log", "binding"),
             returns_deleted=True,
         ),
         _type("v1", "ResourceQuota", "resourcequotas", "quota", has_status=True, returns_deleted=True),

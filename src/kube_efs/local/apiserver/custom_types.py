@@ -1,11 +1,14 @@
 """Resource types that CustomResourceDefinitions add while the server runs."""
 
+from collections.abc import Iterator
+
+from kube_efs.local.apiserver.crd_schemas import StructuralSchema, compile_schema
 from kube_efs.local.apiserver.custom_columns import printer_for_definition
 from kube_efs.local.apiserver.deletion import DeleteOptions
-from kube_efs.local.apiserver.json_types import Json, lookup
+from kube_efs.local.apiserver.json_types import Json, JsonValue, lookup
 from kube_efs.local.apiserver.kinds.definitions import CLEANUP_FINALIZER, storage_version
 from kube_efs.local.apiserver.merge_rules import rules_from_schema
-from kube_efs.local.apiserver.resources import Form, GroupResource, Registry, ResourceType
+from kube_efs.local.apiserver.resources import Decoder, Form, GroupResource, Registry, ResourceType
 from kube_efs.local.apiserver.service import ObjectService, WriteOptions
 from kube_efs.local.apiserver.storage import Change, ObjectKey, Store
 from kube_efs.local.apiserver.strategies import Strategy
@@ -22,6 +25,7 @@ def types_of(definition: Json) -> list[ResourceType]:
 def _type(definition: Json, version: Json) -> ResourceType:
     spec, names = definition["spec"], definition["spec"]["names"]
     schema = lookup(version, "schema", "openAPIV3Schema") or {}
+    compiled = compile_schema(schema)
     stored = f"{spec['group']}/{storage_version(definition)}"
     selectable = [field["jsonPath"] for field in version.get("selectableFields") or ()]
     return ResourceType(
@@ -42,7 +46,8 @@ def _type(definition: Json, version: Json) -> ResourceType:
         printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
         merge_rules=rules_from_schema(schema),
         form=_form(f"{spec['group']}/{version['name']}", stored) if len(spec["versions"]) > 1 else None,
-        strategy=_strategy(schema),
+        decode=_decoder(compiled),
+        strategy=Strategy(default=compiled.default, problems=lambda new, _: compiled.validate(new)),
     )
 
 
@@ -54,8 +59,26 @@ def _form(api_version: str, stored: str) -> Form:
     )
 
 
-def _strategy(schema: Json) -> Strategy:
-    return Strategy()
+def _decoder(schema: StructuralSchema) -> Decoder:
+    def decode(body: Json) -> tuple[Json, list[str]]:
+        pruned = schema.prune(body)
+        return pruned, list(_pruned_paths(body, pruned))
+
+    return decode
+
+
+def _pruned_paths(before: JsonValue, after: JsonValue, path: str = "") -> Iterator[str]:
+    """The paths of the fields that are in one value and no longer in the other."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            here = f"{path}.{key}" if path else key
+            if key in after:
+                yield from _pruned_paths(value, after[key], here)
+            else:
+                yield here
+    elif isinstance(before, list) and isinstance(after, list):
+        for index, (value, kept) in enumerate(zip(before, after, strict=False)):
+            yield from _pruned_paths(value, kept, f"{path}[{index}]")
 
 
 class CustomTypes:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from kube_efs.local.apiserver.deletion import DeleteOptions
 from kube_efs.local.apiserver.discovery import page_not_found
+from kube_efs.local.apiserver.json_types import Json
 from kube_efs.local.apiserver.lists import list_page
 from kube_efs.local.apiserver.negotiation import JSON, representation
 from kube_efs.local.apiserver.parameters import Parameters
@@ -83,6 +84,7 @@ class Call:
             manager=self.parameters.text("fieldManager") or agent or "unknown",
             subresource=self.path.subresource,
             dry_run=parse_dry_run(self.parameters),
+            strict=self.parameters.text("fieldValidation") == "Strict",
         )
 
 
@@ -121,10 +123,17 @@ class ResourceHandlers:
 
     async def _create(self, call: Call) -> web.Response:
         body = parse_object(await call.request.read(), call.request.headers.get("Content-Type", ""))
+        if call.path.subresource:
+            return self._bind(call, body)
         if "list" not in call.resource.verbs:
             return _json(201, encode(answer_review(call.resource, body)))
         created = self._backend.service.create(call.resource, call.path.namespace, body, call.write_options())
         return self._one(call, created, code=201)
+
+    def _bind(self, call: Call, body: Json) -> web.Response:
+        options = call.write_options()
+        self._backend.service.bind(call.resource, call.key, body, dry_run=options.dry_run)
+        return _json(201, encode(success()))
 
     async def _update(self, call: Call) -> web.Response:
         body = parse_object(await call.request.read(), call.request.headers.get("Content-Type", ""))
@@ -220,13 +229,15 @@ class ResourceHandlers:
 
 def _check_verb(call: Call) -> None:
     """Raises 405 for what the resource cannot do, and for methods that do not fit the path."""
-    named, verb = bool(call.path.name), call.verb
+    named, verb, subresource = bool(call.path.name), call.verb, call.path.subresource
     wants_name = {"get", "update", "patch", "delete"}
-    if verb not in call.resource.verbs or ((verb in wants_name) != named and verb != "watch"):
+    if subresource:
+        allowed = verb in call.resource.subresources[subresource]
+    else:
+        allowed = verb in call.resource.verbs and ((verb in wants_name) == named or verb == "watch")
+    if not allowed:
         raise method_not_allowed()
     if call.resource.namespaced and not call.path.namespace and verb not in {"list", "watch"}:
-        raise method_not_allowed()
-    if call.path.subresource and verb not in {"get", "update", "patch"}:
         raise method_not_allowed()
 
 

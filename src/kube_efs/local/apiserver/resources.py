@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kube_efs.local.apiserver.json_types import Json
 from kube_efs.local.apiserver.merge_rules import Rules, rules_for
@@ -14,7 +14,12 @@ from kube_efs.local.apiserver.strategies import Strategy
 from kube_efs.local.apiserver.tables import Printer
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-SUBRESOURCE_VERBS = {"status": ("get", "patch", "update"), "finalize": ("update",), "log": ("get",)}
+SUBRESOURCE_VERBS = {
+    "status": ("get", "patch", "update"),
+    "finalize": ("update",),
+    "log": ("get",),
+    "binding": ("create",),
+}
 _VERSION = re.compile(r"v(?P<major>[1-9][0-9]*)(?:(?P<stage>alpha|beta)(?P<minor>[1-9][0-9]*))?")
 _STAGES = {None: 2, "beta": 1, "alpha": 0}
 
@@ -31,6 +36,14 @@ class GroupResource(NamedTuple):
 
     group: str
     resource: str
+
+
+Decoder: TypeAlias = Callable[[Json], tuple[Json, list[str]]]
+"""Gives what a type knows of a body, and the paths of the fields that it does not know; raises 400."""
+
+
+def _undecoded(body: Json) -> tuple[Json, list[str]]:
+    return body, []
 
 
 class Form(NamedTuple):
@@ -69,6 +82,7 @@ class ResourceType:
     stored_in: GroupResource | None = None
     printer: Printer | None = None
     form: Form | None = None
+    decode: Decoder = _undecoded
     merge_rules: Rules | None = None
     strategy: Strategy = field(default_factory=Strategy)
 

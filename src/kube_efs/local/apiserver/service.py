@@ -10,6 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from kube_efs.local.apiserver.admission import Admission
+from kube_efs.local.apiserver.bindings import bound_pod
 from kube_efs.local.apiserver.bodies import in_stored_form, in_wire_form
 from kube_efs.local.apiserver.deletion import DeleteOptions, begin_deletion, removed_by_update
 from kube_efs.local.apiserver.json_types import Json, json_equal, without
@@ -37,11 +38,15 @@ from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How to write: on whose behalf, to which subresource (if any), and whether to store anything."""
+    """How to write: on whose behalf, and to which subresource (if any).
+
+    ``dry_run`` stores nothing; ``strict`` refuses unknown fields instead of dropping them.
+    """
 
     manager: str = "unknown"
     subresource: str = ""
     dry_run: bool = False
+    strict: bool = False
 
 
 class Written(NamedTuple):
@@ -77,14 +82,14 @@ class ObjectService:
         """A new object from what the client sent."""
         if (body.get("metadata") or {}).get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
-        new = in_stored_form(resource, body)
+        new = in_stored_form(resource, body, strict=options.strict)
         _check_namespace(resource, namespace, new)
         new = self._ownership(resource, options).of_write(None, resource.strategy.default(new))
         return self._create(resource, namespace, new, options)
 
     def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
         """The object replaced by what the client sent, or made anew where its kind allows that."""
-        new = in_stored_form(resource, body)
+        new = in_stored_form(resource, body, strict=options.strict)
         _check_identity(resource, key, new)
         old = self._store.get(resource.storage, key)
         if old is None:
@@ -100,7 +105,7 @@ class ObjectService:
     ) -> Stored:
         """The object after a function, such as a patch, on its form in the request's version."""
         old = self.get(resource, key)
-        new = in_stored_form(resource, changed(in_wire_form(resource, old.json)))
+        new = in_stored_form(resource, changed(in_wire_form(resource, old.json)), strict=options.strict)
         _check_identity(resource, key, new)
         return self._update(resource, old, new, options)
 
@@ -108,7 +113,7 @@ class ObjectService:
         self, resource: ResourceType, key: ObjectKey, applied: Json, options: WriteOptions, *, force: bool
     ) -> Written:
         """The object after a server-side apply, which creates it when it is not there."""
-        config = in_stored_form(resource, applied)
+        config = in_stored_form(resource, applied, strict=options.strict)
         _check_identity(resource, key, config)
         old = self._store.get(resource.storage, key)
         if old is None and options.subresource:
@@ -120,6 +125,12 @@ class ObjectService:
         if old is None:
             return Written(self._create(resource, key.namespace, new, options), created=True)
         return Written(self._replace(resource, old, new, options), created=False)
+
+    def bind(self, resource: ResourceType, key: ObjectKey, binding: Json, *, dry_run: bool) -> None:
+        """Send a pod to the node that a Binding names; raises 409 when it cannot go there."""
+        old = self.get(resource, key)
+        new = bound_pod(old.json, binding, resource.subject(key.name), self._clock())
+        self._put(resource, _with_generation(resource, new, old.json), old, dry_run=dry_run)
 
     def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
         """The object removed, or marked as being deleted while something holds it."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from kube_efs.local.apiserver.crd_schemas import compile_schema
+from kube_efs.local.apiserver.custom_columns import printer_for_definition
 from kube_efs.local.apiserver.deletion import DeletionRules
 from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
@@ -9,6 +11,7 @@ from kube_efs.local.apiserver.metadata import IMMUTABLE, with_metadata
 from kube_efs.local.apiserver.names import label_problem, subdomain_problem
 from kube_efs.local.apiserver.statuses import Cause, invalid, not_supported, required
 from kube_efs.local.apiserver.strategies import Strategy
+from kube_efs.model.errors import InvalidValue
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Held until every object of the type is gone."""
@@ -111,8 +114,25 @@ def _version_problems(versions: list[Json]) -> Iterator[Cause]:
             yield invalid(f"{field}.name", version.get("name") or "", problem)
         if lookup(version, "schema", "openAPIV3Schema") is None:
             yield required(f"{field}.schema.openAPIV3Schema", "schemas are required")
+        yield from _content_problems(field, version)
     if sum(1 for version in versions if version.get("storage")) != 1:
         yield invalid("spec.versions", versions, "must have exactly one version marked as storage version")
+
+
+def _content_problems(field: str, version: Json) -> Iterator[Cause]:
+    """What is wrong with the schema and the columns of a version."""
+    schema, columns = (
+        lookup(version, "schema", "openAPIV3Schema"),
+        version.get("additionalPrinterColumns") or (),
+    )
+    try:
+        compile_schema(schema or {})
+    except InvalidValue as error:
+        yield invalid(f"{field}.schema.openAPIV3Schema", error.field, error.problem)
+    try:
+        printer_for_definition(columns)
+    except InvalidValue as error:
+        yield invalid(f"{field}.additionalPrinterColumns", error.value, error.problem)
 
 
 def _update_problems(spec: Json, before: Json) -> Iterator[Cause]:

@@ -1,0 +1,145 @@
+"""What fields the built-in kinds have, and of which types: taken from lightkube's generated models.
+
+A body is decoded as Go's decoder does it: unknown fields are dropped (and reported), nulls are as good as
+absent, so are empty lists of optional fields, and a value of another type is refused. Empty maps stay, since
+in many places (``emptyDir: {}``) they mean something.
+"""
+
+import importlib
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import cache
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from kube_efs.local.apiserver.json_types import Json, JsonValue
+from kube_efs.local.apiserver.statuses import bad_request
+
+_CORE = "core"
+
+
+class _Kind(StrEnum):
+    """What JSON a field takes, in the words of Go's messages."""
+
+    ANY = "any"
+    BOOL = "bool"
+    INT = "int"
+    INT_OR_TEXT = "intstr.IntOrString"
+    MAP = "map"
+    NUMBER = "float64"
+    OBJECT = "object"
+    TEXT = "string"
+
+
+_JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
+    {
+        _Kind.ANY: (object,),
+        _Kind.BOOL: (bool,),
+        _Kind.INT: (int,),
+        _Kind.INT_OR_TEXT: (int, str),
+        _Kind.MAP: (dict,),
+        _Kind.NUMBER: (int, float),
+        _Kind.OBJECT: (dict,),
+        _Kind.TEXT: (str,),
+    }
+)
+_KINDS: Mapping[object, _Kind] = types.MappingProxyType(
+    {
+        bool: _Kind.BOOL,
+        datetime: _Kind.TEXT,
+        dict: _Kind.MAP,
+        float: _Kind.NUMBER,
+        int: _Kind.INT,
+        str: _Kind.TEXT,
+    }
+)
+
+
+class _Field(NamedTuple):
+    kind: _Kind
+    model: type[msgspec.Struct] | None
+    is_list: bool
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields of a kind."""
+
+    model: type[msgspec.Struct]
+
+    def decode(self, body: Json) -> tuple[Json, list[str]]:
+        """The body with known fields only, and the paths of those left out; raises 400 for wrong types."""
+        unknown: list[str] = []
+        return _decode(body, self.model, "", unknown), unknown
+
+
+@cache
+def shape_of(group: str, version: str, kind: str) -> Shape:
+    """The shape of a built-in kind; raises AttributeError when the models do not have it."""
+    models = importlib.import_module(f"lightkube.models.{group.partition('.')[0] or _CORE}_{version}")
+    return Shape(getattr(models, kind))
+
+
+def _decode(value: JsonValue, model: type[msgspec.Struct], path: str, unknown: list[str]) -> Json:
+    fields = _fields(model)
+    result: Json = {}
+    for key, inner in value.items():
+        here = f"{path}.{key}" if path else key
+        field = fields.get(key)
+        if field is None:
+            unknown.append(here)
+        elif inner is not None and not (field.optional and inner == []):
+            result[key] = _decode_field(inner, field, here, unknown)
+    return result
+
+
+def _decode_field(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
+    if not field.is_list:
+        return _decode_one(value, field, path, unknown)
+    if not isinstance(value, list):
+        raise _wrong_type(value, path, f"[]{field.kind}")
+    return [
+        _decode_one(one, field, f"{path}[{index}]", unknown)
+        for index, one in enumerate(value)
+        if one is not None
+    ]
+
+
+def _decode_one(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
+    # A bool is an int in Python, but never in JSON.
+    mistaken = isinstance(value, bool) and field.kind not in {_Kind.BOOL, _Kind.ANY}
+    if mistaken or not isinstance(value, _JSON_TYPES[field.kind]):
+        raise _wrong_type(value, path, field.kind)
+    return value if field.model is None else _decode(value, field.model, path, unknown)
+
+
+def _wrong_type(value: JsonValue, path: str, wanted: str) -> Exception:
+    names = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    found = names.get(type(value), "null")
+    return bad_request(f"json: cannot unmarshal {found} into Go struct field {path} of type {wanted}")
+
+
+@cache
+def _fields(model: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    return types.MappingProxyType(
+        {field.encode_name: _field(field.type) for field in msgspec.structs.fields(model)}
+    )
+
+
+def _field(annotation: Any) -> _Field:  # noqa: ANN401 - a type expression
+    alternatives = get_args(annotation) if get_origin(annotation) is Union else (annotation,)
+    given = [one for one in alternatives if one is not type(None)]
+    optional = len(given) < len(alternatives)
+    if set(given) == {int, str}:
+        return _Field(_Kind.INT_OR_TEXT, None, is_list=False, optional=optional)
+    is_list = get_origin(given[0]) is list
+    element = get_args(given[0])[0] if is_list else given[0]
+    element = get_origin(element) or element
+    if isinstance(element, type) and issubclass(element, msgspec.Struct):
+        return _Field(_Kind.OBJECT, element, is_list=is_list, optional=optional)
+    return _Field(_KINDS.get(element, _Kind.ANY), None, is_list=is_list, optional=optional)
