@@ -1,6 +1,7 @@
 """The embedded API server for tests of what talks to Kubernetes: a real one on loopback, in this process."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import yaml
@@ -29,3 +30,20 @@ async def kube(cluster: SingleConfig) -> AsyncIterator[AsyncClient]:
     """A client of the embedded API server."""
     async with connect(cluster) as client:
         yield client
+
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Wait until a condition holds, for ten seconds at most."""
+
+    async def wait(condition: Callable[[], Awaitable[object]]) -> None:
+        for _ in range(1000):
+            if await condition():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it never came to be")
+
+    return wait

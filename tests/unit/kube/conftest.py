@@ -1,13 +1,14 @@
 """An API server made of a function, for answers that a real one does not give on request."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import httpx2
 import pytest
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.models import Cluster, User
 
-Answer = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+Answer = Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import yaml
-from lightkube.core.resource import Resource
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
@@ -26,7 +25,6 @@ def manifest(snapshot: SnapshotAssertion) -> SnapshotAssertion:
 
 
 def rendered(found: Any) -> str:
-    assert isinstance(found, Resource)
     return str(yaml.safe_dump(found.to_dict()))
 
 

@@ -1,6 +1,6 @@
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httpx2
@@ -23,7 +23,7 @@ from kube_efs.model.errors import (
     KubeUnavailable,
 )
 
-ClientOf = Callable[[Callable[[httpx2.Request], Awaitable[httpx2.Response]]], AsyncClient]
+ClientOf = Callable[[Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]], AsyncClient]
 
 DENIED = "; check the service account's roles"
 DOWN = "; check that the API server is up and reachable"

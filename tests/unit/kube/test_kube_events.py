@@ -1,0 +1,163 @@
+"""Events as people see them, written to the embedded API server."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Event
+from structlog.testing import capture_logs
+
+from kube_efs.kube import events
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+
+ClientOf = Callable[[Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]], AsyncClient]
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+CLAIM = Subject(
+    api_version="v1",
+    kind="PersistentVolumeClaim",
+    namespace="default",
+    name="data",
+    uid="4a2b",
+    resource_version="71",
+)
+
+
+def recorder(client: AsyncClient) -> EventRecorder:
+    return EventRecorder(client, component="kube-efs-controller", host="pod-1")
+
+
+async def written(client: AsyncClient, namespace: str = "default") -> list[Event]:
+    return [event async for event in client.list(Event, namespace=namespace)]
+
+
+async def test_an_event_names_its_object_and_who_says_so(kube: AsyncClient) -> None:
+    async with recorder(kube) as events_of:
+        events_of.publish(CLAIM, EventType.WARNING, "ProvisioningFailed", "no such file system")
+    (event,) = await written(kube)
+    body = event.to_dict()
+    assert body["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": "default",
+        "name": "data",
+        "uid": "4a2b",
+        "resourceVersion": "71",
+    }
+    assert {key: body[key] for key in ("type", "reason", "message", "count")} == {
+        "type": "Warning",
+        "reason": "ProvisioningFailed",
+        "message": "no such file system",
+        "count": 1,
+    }
+    assert body["source"] == {"component": "kube-efs-controller", "host": "pod-1"}
+    assert body["firstTimestamp"] == body["lastTimestamp"]
+
+
+async def test_repetitions_are_counted_even_when_they_come_at_once(kube: AsyncClient) -> None:
+    async with recorder(kube) as events_of:
+        for _ in range(5):
+            events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")
+    assert [event.count for event in await written(kube)] == [5]
+
+
+async def test_a_restarted_process_goes_on_counting(kube: AsyncClient) -> None:
+    for _ in range(3):
+        async with recorder(kube) as events_of:
+            events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")
+    assert [event.count for event in await written(kube)] == [3]
+
+
+async def test_an_event_that_the_server_has_forgotten_is_made_anew(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with recorder(kube) as events_of:
+        events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")
+        await eventually(lambda: written(kube))
+        (event,) = await written(kube)
+        assert event.metadata
+        assert event.metadata.name
+        await kube.delete(Event, event.metadata.name, namespace="default")
+        events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")
+    assert [event.count for event in await written(kube)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("subject", "reason", "message"),
+    [
+        pytest.param(replace(CLAIM, uid="other"), "Failed", "x", id="another object"),
+        pytest.param(CLAIM, "Other", "x", id="another reason"),
+        pytest.param(CLAIM, "Failed", "y", id="another message"),
+    ],
+)
+async def test_what_differs_is_another_event(
+    kube: AsyncClient, subject: Subject, reason: str, message: str
+) -> None:
+    async with recorder(kube) as events_of:
+        events_of.publish(CLAIM, EventType.WARNING, "Failed", "x")
+        events_of.publish(subject, EventType.WARNING, reason, message)
+    assert [event.count for event in await written(kube)] == [1, 1]
+
+
+async def test_an_object_without_a_namespace_has_its_events_in_default(kube: AsyncClient) -> None:
+    volume = Subject(api_version="v1", kind="PersistentVolume", name="pv", uid="u")
+    async with recorder(kube) as events_of:
+        events_of.publish(volume, EventType.NORMAL, "DirectoryKept", "kept")
+    (event,) = await written(kube)
+    assert "namespace" not in event.involvedObject.to_dict()
+
+
+async def test_long_messages_and_names_are_cut(kube: AsyncClient) -> None:
+    long = replace(CLAIM, name="a" * 199 + ".b" * 20)
+    async with recorder(kube) as events_of:
+        events_of.publish(long, EventType.NORMAL, "Provisioning", "x" * 2000)
+    (event,) = await written(kube)
+    assert event.metadata
+    assert event.message == "x" * 1024
+    assert (event.metadata.name or "").startswith("a" * 199 + ".")
+
+
+async def test_what_the_server_refuses_is_logged_and_the_next_is_written(kube: AsyncClient) -> None:
+    with capture_logs() as logs:
+        async with recorder(kube) as events_of:
+            events_of.publish(replace(CLAIM, namespace="gone"), EventType.NORMAL, "Provisioning", "x")
+            events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "y")
+    assert [event.message for event in await written(kube)] == ["y"]
+    (line,) = [line for line in logs if line["event"] == "event-not-written"]
+    assert (line["object"], line["event_reason"]) == ("data", "Provisioning")
+
+
+async def test_publishing_never_waits_and_never_fails(client_of: ClientOf) -> None:
+    client = client_of(_never)
+    events_of = recorder(client)
+    with capture_logs() as logs:
+        for _ in range(10_001):
+            events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "x")
+    assert logs[-1] == {
+        "event": "event-dropped",
+        "log_level": "warning",
+        "object": "data",
+        "reason": "Provisioning",
+    }
+    await client.close()
+
+
+async def test_the_end_waits_only_a_moment_for_a_server_that_hangs(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_FLUSH_SECONDS", 0.05)
+    with capture_logs() as logs:
+        async with client_of(_never) as client, recorder(client) as events_of:
+            # The first is under way, and may or may not arrive.
+            for _ in range(3):
+                events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "x")
+    assert [(line["event"], line["count"]) for line in logs] == [("events-dropped", 2)]
+
+
+async def _never(_: httpx2.Request) -> httpx2.Response:
+    await asyncio.Event().wait()
+    raise AssertionError

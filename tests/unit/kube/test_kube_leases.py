@@ -1,0 +1,223 @@
+"""Leadership on the embedded API server, with a clock that jumps."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.resources.coordination_v1 import Lease
+from structlog.testing import capture_logs
+
+from kube_efs.kube.leases import Leadership, LeaseTerms
+
+ClientOf = Callable[[Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]], AsyncClient]
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+
+class Clock:
+    """Monotonic seconds that move when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def terms(identity: str) -> LeaseTerms:
+    return LeaseTerms(namespace="default", name="lead", identity=identity, retry_period_seconds=0.01)
+
+
+def candidate(client: AsyncClient, identity: str, clock: Clock) -> Leadership:
+    return Leadership(client, terms(identity), clock)
+
+
+async def spec(client: AsyncClient) -> LeaseSpec:
+    found = (await client.get(Lease, "lead", namespace="default")).spec
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def turns(client: AsyncClient) -> None:
+    """Long enough for the other candidate to have tried several times."""
+    for _ in range(5):
+        await asyncio.sleep(0.02)
+        await spec(client)
+
+
+async def test_the_first_candidate_leads(kube: AsyncClient) -> None:
+    leader = candidate(kube, "a", Clock())
+    async with asyncio.timeout(5):
+        await leader.acquire()
+    found = await spec(kube)
+    assert leader.is_leader
+    assert (found.holderIdentity, found.leaseDurationSeconds, found.leaseTransitions) == ("a", 15, 0)
+
+
+async def test_the_second_waits_from_the_last_change_that_it_saw(kube: AsyncClient) -> None:
+    clock = Clock()
+    first, second = candidate(kube, "a", clock), candidate(kube, "b", clock)
+    await first.acquire()
+    async with running(second.acquire()) as waiting:
+        await turns(kube)
+        clock.now += 14.9
+        await turns(kube)
+        assert not waiting.done()
+        clock.now += 0.2
+        async with asyncio.timeout(5):
+            await waiting
+    found = await spec(kube)
+    assert (found.holderIdentity, found.leaseTransitions) == ("b", 1)
+
+
+async def test_each_renewal_makes_the_second_wait_anew(kube: AsyncClient) -> None:
+    clock = Clock()
+    first, second = candidate(kube, "a", clock), candidate(kube, "b", clock)
+    await first.acquire()
+    async with running(second.acquire()) as waiting, running(first.keep()) as keeping:
+        for _ in range(4):
+            clock.now += 5
+            await turns(kube)
+        assert not waiting.done()
+        assert not keeping.done()
+
+
+async def test_how_long_a_lease_holds_is_its_holder_s_word(kube: AsyncClient) -> None:
+    clock = Clock()
+    slow = Leadership(
+        kube, LeaseTerms(namespace="default", name="lead", identity="a", duration_seconds=60), clock
+    )
+    await slow.acquire()
+    async with running(candidate(kube, "b", clock).acquire()) as waiting:
+        await turns(kube)
+        clock.now += 59
+        await turns(kube)
+        assert not waiting.done()
+
+
+async def test_a_restarted_leader_takes_its_own_lease_at_once(kube: AsyncClient) -> None:
+    await candidate(kube, "a", Clock()).acquire()
+    async with asyncio.timeout(5):
+        await candidate(kube, "a", Clock()).acquire()
+    assert (await spec(kube)).leaseTransitions == 0
+
+
+async def test_a_released_lease_is_taken_at_once(kube: AsyncClient) -> None:
+    first = candidate(kube, "a", Clock())
+    await first.acquire()
+    await first.release()
+    assert not first.is_leader
+    assert (await spec(kube)).holderIdentity == ""
+    async with asyncio.timeout(5):
+        await candidate(kube, "b", Clock()).acquire()
+
+
+async def test_nobody_releases_what_another_holds(kube: AsyncClient) -> None:
+    first = candidate(kube, "a", Clock())
+    await first.acquire()
+    await candidate(kube, "b", Clock()).release()
+    assert (await spec(kube)).holderIdentity == "a"
+
+
+async def test_of_candidates_at_one_moment_one_leads(kube: AsyncClient) -> None:
+    clock = Clock()
+    several = [candidate(kube, identity, clock) for identity in "abcde"]
+    tasks = [asyncio.create_task(one.acquire()) for one in several]
+    async with asyncio.timeout(5):
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await turns(kube)
+    assert sum(one.is_leader for one in several) == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_lease_that_another_has_taken_is_lost(kube: AsyncClient) -> None:
+    clock = Clock()
+    leader = candidate(kube, "a", clock)
+    await leader.acquire()
+    async with running(leader.keep()) as keeping:
+        with capture_logs() as logs:
+            # Whatever version it has now.
+            await kube.patch(Lease, "lead", {"spec": {"holderIdentity": "b"}}, namespace="default")
+            async with asyncio.timeout(5):
+                await keeping
+    assert not leader.is_leader
+    assert (await spec(kube)).holderIdentity == "b"
+    assert "leadership-lost" in [line["event"] for line in logs]
+
+
+async def test_a_lease_that_was_deleted_is_made_again(kube: AsyncClient, eventually: Eventually) -> None:
+    leader = candidate(kube, "a", Clock())
+    await leader.acquire()
+    async with running(leader.keep()) as keeping:
+        await kube.delete(Lease, "lead", namespace="default")
+        await eventually(lambda: _holders(kube))
+        assert await _holders(kube) == ["a"]
+        assert not keeping.done()
+
+
+async def _holders(client: AsyncClient) -> list[str | None]:
+    return [
+        lease.spec.holderIdentity if lease.spec else None
+        async for lease in client.list(Lease, namespace="default")
+    ]
+
+
+@pytest.mark.parametrize("code", [500, 409, 403])
+async def test_who_cannot_renew_gives_up_before_others_may_take_over(client_of: ClientOf, code: int) -> None:
+    clock = Clock()
+
+    async def refuse(_: httpx2.Request) -> httpx2.Response:
+        clock.now += 1
+        await asyncio.sleep(0)
+        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "no"})
+
+    async with client_of(refuse) as client:
+        leader = candidate(client, "a", clock)
+        leader.is_leader = True
+        async with asyncio.timeout(5):
+            await leader.keep()
+    assert not leader.is_leader
+    assert clock.now - 1000 <= 11
+
+
+async def test_a_renewal_that_hangs_ends_with_the_deadline(client_of: ClientOf) -> None:
+    async def hang(_: httpx2.Request) -> httpx2.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with client_of(hang) as client:
+        short = LeaseTerms(
+            namespace="default",
+            name="lead",
+            identity="a",
+            renew_deadline_seconds=0.05,
+            retry_period_seconds=0.01,
+        )
+        async with asyncio.timeout(5):
+            await Leadership(client, short, Clock()).keep()
+
+
+async def test_a_release_that_fails_only_costs_time(client_of: ClientOf) -> None:
+    async def refuse(_: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("down")
+
+    async with client_of(refuse) as client:
+        with capture_logs() as logs:
+            await candidate(client, "a", Clock()).release()
+    assert [line["event"] for line in logs] == ["lease-not-released"]

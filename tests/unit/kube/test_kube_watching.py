@@ -1,0 +1,233 @@
+"""Watches that do not die: on the embedded API server, and on one that answers as the test says."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import AsyncClient
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
+from structlog.testing import capture_logs
+
+from kube_efs.kube import watching
+from kube_efs.kube.client import connect
+from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.local.apiserver import ApiServer
+
+Handler = Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]
+ClientOf = Callable[[Handler], AsyncClient]
+
+
+def config_map(name: str, *, labels: dict[str, str] | None = None, namespace: str = "default") -> ConfigMap:
+    return ConfigMap(metadata=ObjectMeta(name=name, namespace=namespace, labels=labels))
+
+
+def told(change: Change[ConfigMap]) -> str:
+    """The change in a few words."""
+    match change:
+        case Listed(objects):
+            return "listed " + " ".join(sorted(_name(one) for one in objects))
+        case Applied(found):
+            return f"applied {_name(found)}"
+        case Deleted(found):
+            return f"deleted {_name(found)}"
+
+
+def _name(found: ConfigMap) -> str:
+    return (found.metadata and found.metadata.name) or ""
+
+
+class Reader:
+    """Reads changes one by one, each within ten seconds."""
+
+    def __init__(self, stream: AsyncGenerator[Change[ConfigMap], None]) -> None:
+        self._stream = stream
+
+    async def next(self) -> str:
+        async with asyncio.timeout(10):
+            return told(await anext(self._stream))
+
+
+@asynccontextmanager
+async def reading(client: AsyncClient, **scope: Any) -> AsyncIterator[Reader]:
+    async with aclosing(follow(client, ConfigMap, **{"namespace": "default", **scope})) as stream:
+        yield Reader(stream)
+
+
+async def test_what_there_is_then_every_change(kube: AsyncClient) -> None:
+    await kube.create(config_map("a"))
+    async with reading(kube) as reader:
+        assert await reader.next() == "listed a"
+        await kube.create(config_map("b"))
+        await kube.patch(ConfigMap, "a", {"data": {"k": "v"}}, namespace="default")
+        await kube.delete(ConfigMap, "b", namespace="default")
+        assert [await reader.next() for _ in range(3)] == ["applied b", "applied a", "deleted b"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "seen"),
+    [
+        pytest.param({"namespace": "default"}, "listed a b", id="one namespace"),
+        pytest.param({"namespace": "*"}, "listed a b c", id="all namespaces"),
+        pytest.param({"labels": {"component": "x"}}, "listed b", id="a label"),
+        pytest.param({"fields": {"metadata.name": "a"}}, "listed a", id="a field"),
+    ],
+)
+async def test_scope(kube: AsyncClient, scope: dict[str, Any], seen: str) -> None:
+    for each in (
+        config_map("a"),
+        config_map("b", labels={"component": "x"}),
+        config_map("c", namespace="kube-system"),
+    ):
+        await kube.create(each)
+    async with reading(kube, **scope) as reader:
+        assert await reader.next() == seen
+
+
+async def test_an_expired_version_is_listed_anew(client_of: ClientOf) -> None:
+    server = _Scripted(
+        [_listing("a", version="5"), _gone(), _listing("b", version="9"), _events(_event("ADDED", "c", "10"))]
+    )
+    async with client_of(server) as client, reading(client) as reader:
+        with capture_logs() as logs:
+            assert [await reader.next() for _ in range(3)] == ["listed a", "listed b", "applied c"]
+    assert logs == []
+    assert server.versions == [None, "5", None, "9"]
+
+
+async def test_a_version_that_is_refused_at_once_is_listed_anew(client_of: ClientOf) -> None:
+    refused = httpx2.Response(410, json={"kind": "Status", "code": 410, "message": "too old"})
+    server = _Scripted([_listing("a", version="5"), refused, _listing("b", version="9")])
+    async with client_of(server) as client, reading(client) as reader:
+        assert [await reader.next() for _ in range(2)] == ["listed a", "listed b"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(httpx2.ConnectError("refused"), id="connection refused"),
+        pytest.param(httpx2.ReadTimeout("slow"), id="no answer in time"),
+        pytest.param(httpx2.Response(500, text="broken"), id="a server error"),
+        pytest.param(httpx2.Response(403, json={"code": 403}), id="denied for a while"),
+        pytest.param(httpx2.Response(200, text='{"type": "ADDED", "obj'), id="half a line"),
+    ],
+)
+async def test_after_a_failure_the_watch_goes_on_where_it_was(
+    client_of: ClientOf, fault: httpx2.Response | Exception
+) -> None:
+    server = _Scripted(
+        [
+            _listing("a", version="5"),
+            _events(_event("ADDED", "b", "6"), end=httpx2.ReadError("cut")),
+            fault,
+            _events(_event("MODIFIED", "b", "7")),
+        ]
+    )
+    async with client_of(server) as client, reading(client) as reader:
+        with capture_logs() as logs:
+            assert [await reader.next() for _ in range(3)] == ["listed a", "applied b", "applied b"]
+    assert server.versions == [None, "5", "6", "6"]
+    assert [(line["event"], line["resource"]) for line in logs] == [("watch-interrupted", "ConfigMap")] * 2
+
+
+async def test_pauses_grow_while_nothing_comes_of_it(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    down = httpx2.ConnectError("refused")
+    server = _Scripted([*[down] * 10, _listing("a", version="5")])
+    async with client_of(server) as client, reading(client) as reader:
+        assert await reader.next() == "listed a"
+    expected = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+    assert [
+        0.8 * wanted <= pause <= 1.2 * wanted for pause, wanted in zip(pauses, expected, strict=True)
+    ] == [True] * 10
+
+
+async def test_a_connection_that_died_without_a_word_is_given_up(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_WATCH_SECONDS", (0, 0))
+    monkeypatch.setattr(watching, "_GRACE_SECONDS", 0.05)
+    server = _Scripted([_listing("a", version="5"), _events(), _events(_event("ADDED", "b", "6"))])
+    async with client_of(server) as client, reading(client) as reader:
+        assert [await reader.next() for _ in range(2)] == ["listed a", "applied b"]
+    assert server.versions == [None, "5", "5"]
+
+
+async def test_a_server_that_comes_back_is_followed_again(
+    api_server: ApiServer, cluster: SingleConfig
+) -> None:
+    async with connect(cluster) as client, reading(client) as reader:
+        assert await reader.next() == "listed "
+        await api_server.stop()
+        again = ApiServer(host=api_server.host, port=api_server.port, token=api_server.token)
+        again._identity = api_server._identity
+        async with again:
+            await client.create(config_map("b"))
+            seen = await reader.next()
+            while seen not in {"listed b", "applied b"}:
+                seen = await reader.next()
+
+
+async def test_the_reader_stops_when_it_likes(kube: AsyncClient) -> None:
+    async with reading(kube) as reader:
+        await reader.next()
+        waiting = asyncio.create_task(reader.next())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+class _Scripted:
+    """Answers in order; afterwards every watch stays open without a word."""
+
+    def __init__(self, answers: list[httpx2.Response | Exception]) -> None:
+        self._answers = iter(answers)
+        self.versions: list[str | None] = []
+
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.versions.append(request.url.params.get("resourceVersion"))
+        answer = next(self._answers, None)
+        if answer is None:
+            return _events()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _listing(*names: str, version: str) -> httpx2.Response:
+    items = [{"metadata": {"name": name, "resourceVersion": version}} for name in names]
+    return httpx2.Response(200, json={"metadata": {"resourceVersion": version}, "items": items})
+
+
+def _event(kind: str, name: str, version: str) -> dict[str, Any]:
+    return {"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}}}
+
+
+def _gone() -> httpx2.Response:
+    return _events({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}})
+
+
+def _events(*several: dict[str, Any], end: Exception | None = None) -> httpx2.Response:
+    """A watch that brings these events, then fails, or stays open for ever."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        for one in several:
+            yield json.dumps(one).encode() + b"\n"
+        if end is not None:
+            raise end
+        await asyncio.Event().wait()
+
+    return httpx2.Response(200, content=lines())
