@@ -22,13 +22,14 @@ class Bootstrap:
     def create_namespaces(self) -> None:
         """Create the namespaces that are not there yet."""
         for name in _NAMESPACES:
-            if self._store.get(NAMESPACES, ObjectKey("", name)) is None:
-                self._create("namespaces", "", name)
+            self._ensure("namespaces", ObjectKey("", name))
 
     def _on_change(self, resource: GroupResource, change: Change) -> None:
         if resource == NAMESPACES and change.old is None:
-            self._create("serviceaccounts", change.new.key.name, "default")
+            self._ensure("serviceaccounts", ObjectKey(change.new.key.name, "default"))
 
-    def _create(self, plural: str, namespace: str, name: str) -> None:
-        body: Json = {"metadata": {"name": name}}
-        self._service.create(self._registry.get("", "v1", plural), namespace, body, _OPTIONS)
+    def _ensure(self, plural: str, key: ObjectKey) -> None:
+        resource = self._registry.get("", "v1", plural)
+        if self._store.get(resource.storage, key) is None:
+            body: Json = {"metadata": {"name": key.name}}
+            self._service.create(resource, key.namespace, body, _OPTIONS)

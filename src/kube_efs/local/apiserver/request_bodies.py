@@ -10,6 +10,7 @@ from kube_efs.local.apiserver.deletion import DeleteOptions
 from kube_efs.local.apiserver.json_types import Json, JsonValue, lookup
 from kube_efs.local.apiserver.negotiation import JSON, YAML
 from kube_efs.local.apiserver.parameters import Parameters
+from kube_efs.local.apiserver.protobuf_bodies import PROTOBUF, parse_protobuf
 from kube_efs.local.apiserver.statuses import (
     Subject,
     bad_request,
@@ -41,8 +42,10 @@ class Patch:
 
 
 def parse_object(content: bytes, content_type: str) -> Json:
-    """The object in a body, JSON or YAML; raises 400 or 415."""
+    """The object in a body: JSON, YAML or, for some kinds, protocol buffers; raises 400 or 415."""
     media_type = _media_type(content_type)
+    if media_type == PROTOBUF:
+        return parse_protobuf(content)
     if media_type not in {"", JSON, YAML}:
         raise unsupported_media_type([JSON, YAML])
     value = _yaml(content) if media_type == YAML else _json(content)
