@@ -1,7 +1,6 @@
 """The process ``kube-efs tunnel``: the agent, fed from the Kubernetes API and watched over HTTP."""
 
 import asyncio
-import signal
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
 
@@ -15,6 +14,7 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.settings import TunnelSettings
+from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import HealthServer
 from kube_efs.telemetry.metrics import TunnelMetrics, new_registry
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
@@ -27,7 +27,11 @@ log = structlog.get_logger()
 
 async def run_tunnel(settings: TunnelSettings) -> None:
     """Run until SIGTERM or SIGINT; raises InvalidSetting and StunnelMissing at the start."""
-    config = load_config(settings.kubeconfig)
+    await run_until_told_to_stop(_run(settings))
+    log.info("tunnel-agent-stopped", node=settings.node_name)
+
+
+async def _run(settings: TunnelSettings) -> None:
     registry = new_registry()
     agent = TunnelAgent(await _options(settings), TunnelMetrics(registry))
     health = HealthServer(
@@ -38,8 +42,9 @@ async def run_tunnel(settings: TunnelSettings) -> None:
         readiness=agent.readiness,
         pages={"/tunnels": lambda: asdict(agent.status())},
     )
-    async with connect(config) as client, health:
+    async with connect(load_config(settings.kubeconfig)) as client, health, asyncio.TaskGroup() as tasks:
         log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
+        tasks.create_task(agent.run(_documents(client, settings.namespace)))
         publishing = publish_status(
             client,
             agent.status,
@@ -47,27 +52,7 @@ async def run_tunnel(settings: TunnelSettings) -> None:
             node=settings.node_name,
             interval_seconds=min(1.0, settings.probe_interval_seconds),
         )
-        async with asyncio.TaskGroup() as tasks:
-            work = [
-                tasks.create_task(agent.run(_documents(client, settings.namespace))),
-                tasks.create_task(publishing),
-            ]
-            await _told_to_stop()
-            for task in work:
-                task.cancel()
-    log.info("tunnel-agent-stopped", node=settings.node_name)
-
-
-async def _told_to_stop() -> None:
-    """Return at the first signal that ends a process."""
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    try:
-        await told.wait()
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        tasks.create_task(publishing)
 
 
 async def _options(settings: TunnelSettings) -> TunnelOptions:
