@@ -1,0 +1,249 @@
+"""A real Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager.
+
+It has no nodes and no scheduler. Admission, RBAC, garbage collection, the volume binder and the rest are
+Kubernetes' own, from the programs that ``tests/conformance/tools/build`` made.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from lightkube import AsyncClient
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.local.apiserver.certificates import make_identity
+from kube_efs.local.apiserver.kubeconfig import render_kubeconfig, write_kubeconfig
+from kube_efs.local.efs.process import ChildProcess
+
+PROGRAMS = Path(__file__).parents[2] / ".cache" / "conformance" / "bin"
+
+_HOST = "127.0.0.1"
+_ISSUER = "https://kubernetes.default.svc"
+_READY_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_CONTROLLER_MANAGER = "system:kube-controller-manager"
+# Nodes are a test's own business: nobody renews their leases, so nobody may judge them by these.
+_CONTROLLERS = "*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccountName:
+    """A service account of the cluster."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    api: int
+    etcd: int
+    etcd_peer: int
+
+
+class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
+    """A fresh cluster while its context is open; all its files, logs too, are in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.admin_kubeconfig = folder / "admin.kubeconfig"
+        self._ports = _free_ports()
+        self._identity = make_identity(_HOST)
+        self._admin_token = secrets.token_urlsafe(32)
+        self._stack = AsyncExitStack()
+
+    @property
+    def url(self) -> str:
+        """Where the API server listens."""
+        return f"https://{_HOST}:{self._ports.api}"
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def kubeconfig(self, user: ServiceAccountName | None = None) -> Path:
+        """A kubeconfig for a service account, with a token as pods get it; else for the administrator."""
+        if user is None:
+            return self.admin_kubeconfig
+        path = f"/api/v1/namespaces/{user.namespace}/serviceaccounts/{user.name}/token"
+        async with self._session.post(self.url + path, json={"spec": {"expirationSeconds": 3600}}) as answer:
+            body: dict[str, Any] = await answer.json()
+            assert answer.status == 201, body
+        file = self.folder / f"{user.namespace}-{user.name}.kubeconfig"
+        self._write_kubeconfig(file, body["status"]["token"])
+        return file
+
+    def connect(self) -> AsyncClient:
+        """A client of the administrator; close it with ``async with``."""
+        return connect(load_config(self.admin_kubeconfig))
+
+    async def restart_api_server(self) -> None:
+        """End the API server as a crash would, and start it again at the same address."""
+        await self._api_server.kill()
+        await self._start_api_server()
+
+    async def _start(self) -> None:
+        token = secrets.token_urlsafe(32)
+        self._write_credentials(controller_manager_token=token)
+        self._write_kubeconfig(self.admin_kubeconfig, self._admin_token)
+        self._write_kubeconfig(self.folder / "controller-manager.kubeconfig", token)
+        trust = ssl.create_default_context(cadata=self._identity.ca_pem.decode())
+        self._session = await self._stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=trust),
+                headers={"Authorization": f"Bearer {self._admin_token}"},
+                timeout=aiohttp.ClientTimeout(total=5),
+            )
+        )
+        await self._start_etcd()
+        await self._start_api_server()
+        await self._start_controller_manager()
+
+    async def _start_etcd(self) -> None:
+        url, peer_url = (f"http://{_HOST}:{port}" for port in (self._ports.etcd, self._ports.etcd_peer))
+        etcd = await self._run(
+            "etcd",
+            {
+                "data-dir": self.folder / "etcd",
+                "listen-client-urls": url,
+                "advertise-client-urls": url,
+                "listen-peer-urls": peer_url,
+                "initial-advertise-peer-urls": peer_url,
+                "initial-cluster": f"default={peer_url}",
+                "unsafe-no-fsync": "true",
+                "log-level": "warn",
+            },
+        )
+        await self._wait_for(etcd, f"{url}/health")
+
+    async def _start_api_server(self) -> None:
+        self._api_server = await self._run(
+            "kube-apiserver",
+            {
+                "etcd-servers": f"http://{_HOST}:{self._ports.etcd}",
+                "bind-address": _HOST,
+                "secure-port": self._ports.api,
+                "tls-cert-file": self.folder / "server.crt",
+                "tls-private-key-file": self.folder / "server.key",
+                "token-auth-file": self.folder / "tokens.csv",
+                "authorization-mode": "RBAC",
+                "service-account-issuer": _ISSUER,
+                "service-account-key-file": self.folder / "service-account.pub",
+                "service-account-signing-key-file": self.folder / "service-account.key",
+                "service-cluster-ip-range": "10.0.0.0/24",
+                # OpenShift has it too: who sets blockOwnerDeletion must be allowed to delay the owner's end.
+                "enable-admission-plugins": "OwnerReferencesPermissionEnforcement",
+                # A loopback address must not become the endpoint of the service "kubernetes".
+                "endpoint-reconciler-type": "none",
+                "allow-privileged": "true",
+            },
+        )
+        await self._wait_for(self._api_server, f"{self.url}/readyz")
+
+    async def _start_controller_manager(self) -> None:
+        manager = await self._run(
+            "kube-controller-manager",
+            {
+                "kubeconfig": self.folder / "controller-manager.kubeconfig",
+                "controllers": _CONTROLLERS,
+                "leader-elect": "false",
+                "secure-port": 0,
+                "root-ca-file": self.folder / "ca.crt",
+                "service-account-private-key-file": self.folder / "service-account.key",
+                "use-service-account-credentials": "true",
+                # By default its binder, not kube-efs, would be what a test of 100 claims measures.
+                "kube-api-qps": 200,
+                "kube-api-burst": 400,
+            },
+        )
+        # What the controllers give to every namespace shows that they work.
+        namespace = f"{self.url}/api/v1/namespaces/default"
+        await self._wait_for(manager, f"{namespace}/serviceaccounts/default")
+        await self._wait_for(manager, f"{namespace}/configmaps/kube-root-ca.crt")
+
+    async def _run(self, program: str, flags: Mapping[str, object]) -> ChildProcess:
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        log_file = self.folder / f"{program}.log"
+        process = await ChildProcess.start(str(PROGRAMS / program), *arguments, log_file=log_file)
+        # What it would leave behind in order is thrown away, so nobody waits for an orderly end.
+        self._stack.push_async_callback(process.kill)
+        return process
+
+    async def _wait_for(self, process: ChildProcess, url: str) -> None:
+        """Return when that address answers well; raises PlatformError when it does not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READY_SECONDS):
+                while process.running:
+                    if await self._answers(url):
+                        return
+                    await asyncio.sleep(_POLL_SECONDS)
+        raise process.failure(f"did not come so far that {url} answers")
+
+    async def _answers(self, url: str) -> bool:
+        try:
+            async with self._session.get(url) as answer:
+                return answer.ok
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    def _write_credentials(self, *, controller_manager_token: str) -> None:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+        public = key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        tokens = (
+            f"{self._admin_token},admin,admin,system:masters\n"
+            f"{controller_manager_token},{_CONTROLLER_MANAGER},{_CONTROLLER_MANAGER}\n"
+        )
+        for name, content in {
+            "ca.crt": self._identity.ca_pem,
+            "server.crt": self._identity.certificate_pem,
+            "server.key": self._identity.key_pem,
+            "service-account.key": private,
+            "service-account.pub": public,
+            "tokens.csv": tokens.encode(),
+        }.items():
+            with os.fdopen(
+                os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+            ) as file:
+                file.write(content)
+
+    def _write_kubeconfig(self, path: Path, token: str) -> None:
+        write_kubeconfig(path, render_kubeconfig(url=self.url, ca_pem=self._identity.ca_pem, token=token))
+
+
+def _free_ports() -> _Ports:
+    """Ports that were free a moment ago; held together while they are chosen, so that they differ."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for one in held:
+            one.bind((_HOST, 0))
+        api, etcd, peer = (int(one.getsockname()[1]) for one in held)
+    return _Ports(api=api, etcd=etcd, etcd_peer=peer)

@@ -1,0 +1,29 @@
+"""kube-efs brought into a cluster as the page on installing says it."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.conformance.kubectl import Kubectl
+
+NAMESPACE = "openshift-efs-stunnel"
+MANAGER, TUNNEL, WORKER = "efs-manager", "efs-stunnel", "efs-worker"
+
+_CONSTRAINTS = Path(__file__).with_name("security-context-constraints-crd.yaml")
+
+
+async def render(*arguments: str) -> str:
+    """The output of ``kube-efs render``."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "kube_efs", "render", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
+async def install(kubectl: Kubectl) -> None:
+    """Give the cluster OpenShift's own kind, then kube-efs."""
+    await kubectl("apply", "-f", str(_CONSTRAINTS))
+    await kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=20s")
+    await kubectl("apply", "--validate=strict", "-f", "-", stdin=await render("--for", "openshift"))

@@ -1,0 +1,49 @@
+"""kubectl as a person runs it."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command gave back."""
+
+    status: int
+    output: str
+    errors: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """kubectl with one kubeconfig."""
+
+    kubeconfig: Path
+
+    async def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """The output; fails unless the command succeeds."""
+        answer = await self.run(*arguments, stdin=stdin)
+        assert answer.status == 0, answer.errors
+        return answer.output
+
+    async def run(self, *arguments: str, stdin: str = "") -> Answer:
+        """The answer, whatever it is."""
+        process = await asyncio.create_subprocess_exec(
+            "kubectl",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+        )
+        try:
+            async with asyncio.timeout(_SECONDS):
+                output, errors = await process.communicate(stdin.encode())
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return Answer(process.returncode or 0, output.decode(), errors.decode())

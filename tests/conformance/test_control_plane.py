@@ -1,0 +1,127 @@
+"""The control plane itself: that it is a real one, and that it starts, restarts and ends as tests need it."""
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
+from tests.conformance.control_plane import RealControlPlane
+from tests.conformance.kubectl import Kubectl
+
+from kube_efs.kube.watching import Applied, Listed, follow
+from kube_efs.model.errors import PlatformError
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# The claim of openshift-efs-stunnel's own page, and the volume that kube-efs makes for it.
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: efs-example
+spec:
+  accessModes:
+  - ReadWriteMany
+  resources:
+    requests:
+      storage: 1Gi
+  selector:
+    matchLabels:
+      volume_name: example
+  storageClassName: efs-stunnel
+"""
+VOLUME = """
+apiVersion: v1
+kind: PersistentVolume
+metadata:
+  name: efs-example
+  labels: {{volume_name: example}}
+spec:
+  accessModes: [ReadWriteMany]
+  capacity: {{storage: 1Gi}}
+  claimRef: {{apiVersion: v1, kind: PersistentVolumeClaim, namespace: default, name: efs-example, uid: {uid}}}
+  mountOptions: [port=20490]
+  nfs: {{server: 127.0.0.1, path: /default/example}}
+  persistentVolumeReclaimPolicy: Retain
+  storageClassName: efs-stunnel
+"""
+
+
+async def test_it_is_the_version_that_is_pinned(kubectl: Kubectl) -> None:
+    versions = json.loads(await kubectl("version", "--output", "json"))
+    pinned = (Path(__file__).parent / "tools" / "go.mod").read_text(encoding="utf-8")
+    assert f"k8s.io/kubernetes {versions['serverVersion']['gitVersion']} " in pinned
+
+
+async def test_a_volume_that_names_its_claim_is_bound_to_it_and_released_with_it(kubectl: Kubectl) -> None:
+    await kubectl("apply", "-f", "-", stdin=CLAIM)
+    claim = json.loads(await kubectl("get", "pvc", "efs-example", "-o", "json"))
+    assert claim["status"]["phase"] == "Pending"
+    assert claim["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+
+    await kubectl("apply", "-f", "-", stdin=VOLUME.format(uid=claim["metadata"]["uid"]))
+    await kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    described = await kubectl("describe", "pv", "efs-example")
+    assert re.search(r"^Status: +Bound$", described, flags=re.MULTILINE)
+    assert re.search(r"^Finalizers: +\[kubernetes.io/pv-protection\]$", described, flags=re.MULTILINE)
+
+    await kubectl("delete", "pvc", "efs-example", "--timeout=20s")
+    await kubectl("wait", "pv/efs-example", "--for=jsonpath={.status.phase}=Released", "--timeout=20s")
+    await kubectl("delete", "pv", "efs-example", "--timeout=20s")
+
+
+async def test_what_has_an_owner_goes_with_it(kubectl: Kubectl) -> None:
+    await kubectl("create", "configmap", "owner")
+    uid = await kubectl("get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
+    owned = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "owned", "ownerReferences": [owner]},
+    }
+    await kubectl("create", "-f", "-", stdin=yaml.safe_dump(owned))
+
+    await kubectl("delete", "configmap", "owner")
+    await kubectl("wait", "configmap/owned", "--for=delete", "--timeout=20s")
+
+
+async def test_watches_go_on_after_the_api_server_was_killed(
+    control_plane: RealControlPlane, client: AsyncClient
+) -> None:
+    fields = {"metadata.name": "seen"}
+    stream = follow(client, ConfigMap, namespace="default", fields=fields)
+    async with asyncio.timeout(60):
+        assert await anext(stream) == Listed(())
+        await control_plane.restart_api_server()
+        await client.create(ConfigMap(metadata=ObjectMeta(name="seen", namespace="default")))
+        async for change in stream:
+            if isinstance(change, Applied) or (isinstance(change, Listed) and change.objects):
+                break
+    await stream.aclose()
+
+
+async def test_nothing_is_left_running(tmp_path: Path) -> None:
+    def programs() -> dict[str, psutil.Process]:
+        children = psutil.Process().children()
+        return {one.name(): one for one in children if any(str(tmp_path) in word for word in one.cmdline())}
+
+    async with RealControlPlane(tmp_path):
+        running = programs()
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert running.keys() == {"etcd", "kube-apiserver", "kube-controller-manager"}
+    assert programs() == {}
+
+
+async def test_a_program_that_ends_too_soon_is_told_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "etcd").write_text("no folder")
+    with pytest.raises(PlatformError, match="etcd"):
+        async with RealControlPlane(tmp_path):
+            pass

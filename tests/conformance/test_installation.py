@@ -1,0 +1,114 @@
+"""``kube-efs render`` on a real API server: accepted, complete, and able to take over what is there."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.conformance.installing import NAMESPACE, render
+from tests.conformance.kubectl import Kubectl
+
+from kube_efs.operator.manifests import RenderOptions, render_manifests
+from kube_efs.operator.platforms import Platform
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OLDER_SYSTEM = Path(__file__).with_name("openshift-efs-stunnel.yaml")
+WORKLOADS = ("deployment/efs-manager", "daemonset/efs-stunnel")
+
+
+@pytest.mark.parametrize("platform", Platform)
+async def test_the_api_server_knows_every_field(installed: Kubectl, platform: Platform) -> None:
+    manifests = await render("--for", str(platform), "--region", "us-east-1")
+    flags = ("--dry-run=server", "--validate=strict")
+    answer = await installed.run("apply", *flags, "-f", "-", stdin=manifests)
+    assert (answer.status, answer.errors) == (0, "")
+    assert answer.output.count("(server dry run)") == len(list(yaml.safe_load_all(manifests)))
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+async def test_applying_again_changes_nothing(installed: Kubectl, output: str) -> None:
+    manifests = await render("--for", "openshift", "--output", output)
+    again = await installed("apply", "-f", "-", stdin=manifests)
+    assert {line.split()[-1] for line in again.splitlines()} == {"unchanged"}
+
+
+async def test_people_find_the_installation(installed: Kubectl) -> None:
+    listing = await installed("get", "deployment,daemonset", "-n", NAMESPACE)
+    assert all(name in listing for name in ("deployment.apps/efs-manager", "daemonset.apps/efs-stunnel"))
+    described = await installed("describe", "deployment", "efs-manager", "-n", NAMESPACE)
+    assert "http-get http://:health/readyz" in described
+    assert "gnuthought.com/efs-stunnel" in await installed("get", "storageclass", "efs-stunnel")
+
+
+async def test_two_installations_share_a_cluster(installed: Kubectl) -> None:
+    options = ("--for", "kubernetes", "--namespace", "second", "--storage-class", "second")
+    await installed("apply", "-f", "-", stdin=await render(*options))
+    for namespace in (NAMESPACE, "second"):
+        assert await installed("get", "clusterrolebinding", f"kube-efs-controller:{namespace}")
+
+
+async def test_pods_of_the_installation_pass_admission(installed: Kubectl) -> None:
+    """Each pod template as a pod: the namespace's own level of Pod Security must let the tunnel in."""
+    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES))
+    for template in [one["spec"]["template"] for one in manifests if "template" in one.get("spec", {})]:
+        metadata = {**template["metadata"], "name": "trial", "namespace": NAMESPACE}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        answer = await installed.run("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod))
+        assert (answer.status, answer.errors) == (0, "")
+
+
+async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubectl) -> None:
+    await _install_older_system(installed)
+    old_pods = await _tunnel_pods(installed)
+    assert len(old_pods) == 2
+
+    # From here on as in docs/install.md.
+    await installed("delete", "deployment", "efs-manager", "-n", NAMESPACE)
+    await installed("delete", "daemonset", "efs-stunnel", "--cascade=orphan", "-n", NAMESPACE)
+    await installed("apply", "-f", "-", stdin=await render("--for", "openshift"))
+    bindings = ("edit-efs-manager", "edit-efs-worker", "view-efs-stunnel")
+    await installed("delete", "rolebinding", *bindings, "-n", NAMESPACE)
+    binder = f"system:{NAMESPACE}:controller:persistent-volume-binder"
+    await installed("delete", "clusterrolebinding", binder)
+
+    # The new tunnel of one node never becomes ready here, so the other node keeps the one that it has.
+    await _wait_for_tunnels(installed, "updatedNumberScheduled", 1)
+    uid = await installed("get", "daemonset/efs-stunnel", "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}")
+    pods = await _tunnel_pods(installed)
+    assert len(pods) == 2
+    assert set(pods.values()) == {uid}
+    assert len(pods.keys() & old_pods.keys()) == 1
+    for workload in WORKLOADS:
+        limits = "jsonpath={.spec.template.spec.containers[0].resources.limits}"
+        found = await installed("get", workload, "-n", NAMESPACE, "-o", limits)
+        assert json.loads(found) == {"memory": "512Mi"}
+
+
+async def _install_older_system(kubectl: Kubectl) -> None:
+    """The older system on two nodes, with tunnels that look well."""
+    for name in ("first", "second"):
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        await kubectl("create", "-f", "-", stdin=yaml.safe_dump(node))
+        # Nobody but this test judges the node.
+        await kubectl("taint", "node", name, "node.kubernetes.io/not-ready:NoSchedule-")
+    await kubectl("delete", *WORKLOADS, "-n", NAMESPACE)
+    await kubectl("create", "-f", str(OLDER_SYSTEM))
+    await _wait_for_tunnels(kubectl, "currentNumberScheduled", 2)
+    well = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    for pod in await _tunnel_pods(kubectl):
+        patch = ("--subresource=status", "--patch", json.dumps(well))
+        await kubectl("patch", "pod", pod, "-n", NAMESPACE, *patch)
+    await _wait_for_tunnels(kubectl, "numberReady", 2)
+
+
+async def _wait_for_tunnels(kubectl: Kubectl, count: str, number: int) -> None:
+    condition = f"--for=jsonpath={{.status.{count}}}={number}"
+    await kubectl("wait", "daemonset/efs-stunnel", "-n", NAMESPACE, condition, "--timeout=20s")
+
+
+async def _tunnel_pods(kubectl: Kubectl) -> dict[str, str]:
+    """The uid of the owner of each pod of a tunnel."""
+    output = await kubectl("get", "pods", "-n", NAMESPACE, "-l", "component=efs-stunnel", "-o", "json")
+    metadata = [pod["metadata"] for pod in json.loads(output)["items"]]
+    return {one["name"]: one["ownerReferences"][0]["uid"] for one in metadata}

@@ -1,0 +1,185 @@
+"""RBAC as ``kube-efs render`` prints it: enough for every call of the code, and no more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from lightkube import AsyncClient
+from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessReviewSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.authorization_v1 import SubjectAccessReview
+from lightkube.resources.core_v1 import ConfigMap, Secret
+from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
+from tests.conformance.installing import MANAGER, NAMESPACE, TUNNEL, WORKER
+from tests.conformance.kubectl import Kubectl
+
+from kube_efs.controllers.run import LEASE_NAME
+from kube_efs.kube.building import build_config_map
+from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.errors import translated
+from kube_efs.kube.leases import Leadership, LeaseTerms
+from kube_efs.kube.watching import Listed, follow
+from kube_efs.model.errors import KubeDenied
+from kube_efs.model.targets import CONFIG_MAP_NAME
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("installed")]
+
+OTHER = "default"
+STATUS = "efs-stunnel-status-first"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, as RBAC sees it; "" stands for no namespace and for any name."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.verb, self.resource, self.name, self.namespace)))
+
+
+def _calls(verbs: str, resource: str, namespace: str = "", name: str = "") -> list[Call]:
+    return [Call(verb, resource, namespace, name) for verb in verbs.split()]
+
+
+# Each line names the part of the code that makes the calls.
+ALLOWED = {
+    MANAGER: [
+        *_calls("list watch patch", "persistentvolumeclaims"),  # watches, announcing
+        *_calls("patch", "persistentvolumeclaims", OTHER, "any"),
+        *_calls("list create delete", "persistentvolumeclaims", NAMESPACE),  # root_volumes
+        *_calls("get list watch create patch delete", "persistentvolumes"),  # volumes, root_volumes
+        *_calls("list watch", "storageclasses.storage.k8s.io"),  # run, watches
+        *_calls("create patch", "events", OTHER),  # events
+        *_calls("create patch", "events", NAMESPACE),
+        *_calls("get list watch create patch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # tunnel_targets
+        *_calls("get list watch create delete", "pods", NAMESPACE),  # workers
+        *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
+        *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, LEASE_NAME),
+    ],
+    TUNNEL: [
+        *_calls("list watch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # run
+        *_calls("create patch delete", "configmaps", NAMESPACE, STATUS),  # publishing
+    ],
+    WORKER: [],
+}
+REFUSED = {
+    MANAGER: [
+        *_calls("create delete update", "persistentvolumeclaims", OTHER),
+        *_calls("update deletecollection", "persistentvolumes"),
+        *_calls("create update patch delete", "storageclasses.storage.k8s.io"),
+        *_calls("get list watch create delete", "pods", OTHER),
+        *_calls("patch update", "pods", NAMESPACE),
+        *_calls("create get", "pods/exec", NAMESPACE),
+        *_calls("get list watch create patch", "configmaps", OTHER),
+        *_calls("get list patch delete", "configmaps", NAMESPACE, "kube-root-ca.crt"),
+        *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, "another"),
+        *_calls("get list watch delete", "events", OTHER),
+        *_calls("get list watch create", "secrets", NAMESPACE),
+        *_calls("create", "serviceaccounts/token", NAMESPACE, MANAGER),
+        *_calls("get list watch", "nodes"),
+        *_calls("get list watch", "namespaces"),
+        *_calls("create patch bind escalate", "clusterroles.rbac.authorization.k8s.io"),
+    ],
+    TUNNEL: [
+        *_calls("get list watch", "configmaps", NAMESPACE),
+        *_calls("create patch delete", "configmaps", OTHER),
+        *_calls("get list watch create", "secrets", NAMESPACE),
+        *_calls("get list watch create", "pods", NAMESPACE),
+        *_calls("get list watch patch", "persistentvolumes"),
+        *_calls("get list watch patch", "persistentvolumeclaims", NAMESPACE),
+    ],
+    WORKER: [
+        *_calls("get list watch create", "configmaps", NAMESPACE),
+        *_calls("get list watch create", "pods", NAMESPACE),
+        *_calls("get list watch create", "secrets", NAMESPACE),
+        *_calls("get list patch", "persistentvolumes"),
+    ],
+}
+
+
+def _table(rules: dict[str, list[Call]]) -> list[Any]:
+    return [
+        pytest.param(account, call, id=f"{account}: {call}") for account in rules for call in rules[account]
+    ]
+
+
+@pytest.mark.parametrize(("account", "call"), _table(ALLOWED))
+async def test_a_call_that_the_code_makes_is_allowed(client: AsyncClient, account: str, call: Call) -> None:
+    assert await _may(client, account, call)
+
+
+@pytest.mark.parametrize(("account", "call"), _table(REFUSED))
+async def test_what_the_code_does_not_need_is_refused(client: AsyncClient, account: str, call: Call) -> None:
+    assert not await _may(client, account, call)
+
+
+async def _may(client: AsyncClient, account: str, call: Call) -> bool:
+    kind, _, group = call.resource.partition(".")
+    resource, _, subresource = kind.partition("/")
+    attributes = ResourceAttributes(
+        verb=call.verb,
+        group=group,
+        resource=resource,
+        subresource=subresource,
+        namespace=call.namespace,
+        name=call.name,
+    )
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"]
+    user = f"system:serviceaccount:{NAMESPACE}:{account}"
+    spec = SubjectAccessReviewSpec(user=user, groups=groups, resourceAttributes=attributes)
+    review = await client.create(SubjectAccessReview(metadata=ObjectMeta(), spec=spec))
+    assert review.status is not None
+    return review.status.allowed
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def manager(control_plane: RealControlPlane, installed: Kubectl) -> AsyncIterator[AsyncClient]:
+    """A client that is the controller, as far as the API server can tell."""
+    kubeconfig = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))
+    assert f"system:serviceaccount:{NAMESPACE}:{MANAGER}" in await Kubectl(kubeconfig)("auth", "whoami")
+    async with connect(load_config(kubeconfig)) as client:
+        yield client
+
+
+def _targets(name: str) -> ConfigMap:
+    return build_config_map(
+        namespace=NAMESPACE, name=name, labels={"component": "efs-stunnel"}, data={"a": "b"}
+    )
+
+
+async def test_the_controller_applies_the_one_config_map_that_is_its_own(manager: AsyncClient) -> None:
+    # Once to create it, once to change it: the first needs one permission more.
+    for _ in range(2):
+        await manager.apply(_targets(CONFIG_MAP_NAME), force=True)
+    with pytest.raises(KubeDenied, match="another"), translated("ConfigMap another"):
+        await manager.apply(_targets("another"), force=True)
+
+
+async def test_the_controller_follows_that_config_map_by_its_name(manager: AsyncClient) -> None:
+    stream = follow(manager, ConfigMap, namespace=NAMESPACE, fields={"metadata.name": CONFIG_MAP_NAME})
+    async with asyncio.timeout(20):
+        assert isinstance(await anext(stream), Listed)
+    await stream.aclose()
+    with pytest.raises(KubeDenied), translated("ConfigMaps"):
+        [_ async for _ in manager.list(ConfigMap, namespace=NAMESPACE)]
+
+
+async def test_the_controller_leads_by_its_lease_and_no_other(manager: AsyncClient) -> None:
+    terms = LeaseTerms(namespace=NAMESPACE, name=LEASE_NAME, identity="one", retry_period_seconds=0.1)
+    leadership = Leadership(manager, terms, asyncio.get_running_loop().time)
+    async with asyncio.timeout(20):
+        await leadership.acquire()
+        await leadership.release()
+    assert not leadership.is_leader
+
+
+async def test_the_controller_reads_no_secret(manager: AsyncClient) -> None:
+    with pytest.raises(KubeDenied), translated("secrets"):
+        [_ async for _ in manager.list(Secret, namespace=NAMESPACE)]
