@@ -114,8 +114,7 @@ async def test_a_forged_volume_removes_nothing(cluster: Cluster, path: str) -> N
     _claim_for(forged, namespace)
     await cluster.client.create(forged)
 
-    expected = "does not tell a directory" if ".." in path else "is not the claim's directory"
-    assert expected in await _refusal(cluster, f"forged-{namespace}")
+    assert "is not the claim's directory" in await _refusal(cluster, f"forged-{namespace}")
     assert all(folder.is_dir() for folder in kept)
     assert await _exists(cluster, f"forged-{namespace}")
     # A volume of the root is above everything, so it would stand in the way of the other tests' removals.
