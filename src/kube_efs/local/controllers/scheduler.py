@@ -6,9 +6,10 @@ import structlog
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, PodBinding
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.types import PatchType
+from msgspec import field
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
@@ -22,6 +23,12 @@ from kube_efs.local.controllers.work_queue import WorkQueue
 log = structlog.get_logger(__name__)
 
 _WORKERS = 4
+
+
+class _Binding(PodBinding):
+    """A binding that can be made from the answer too: that is a Status, which has no target."""
+
+    target: ObjectReference = field(default_factory=ObjectReference)
 
 
 class Scheduler:
@@ -70,7 +77,7 @@ class Scheduler:
 
     async def _bind(self, pod: Pod) -> None:
         key = pod.meta.key
-        binding = PodObject.Binding(
+        binding = _Binding(
             metadata=ObjectMeta(name=key.name, namespace=key.namespace, uid=pod.meta.uid),
             target=ObjectReference(apiVersion="v1", kind="Node", name=self._node),
         )

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from shutil import rmtree
 from typing import Protocol
 
-from kube_efs.local.kubelet.cluster import Cluster
+from kube_efs.local.kubelet.cluster import BoundVolume
 from kube_efs.local.kubelet.nfs import NfsMounter
 from kube_efs.local.kubelet.pods import (
     ClaimSource,
@@ -17,6 +17,7 @@ from kube_efs.local.kubelet.pods import (
     HostPath,
     Nfs,
     Pod,
+    Store,
     Unsupported,
     Volume,
     VolumeSource,
@@ -33,6 +34,16 @@ class Mounted:
     groups: tuple[int, ...] = ()
     stands_for: str = ""
     """What a folder of this machine stands in for, where nothing was really mounted."""
+
+
+class PodObjects(Protocol):
+    """What volumes are made of, in the API (see ``Cluster``)."""
+
+    async def contents(self, namespace: str, store: Store, name: str) -> Mapping[str, bytes] | None:
+        """The keys of a ConfigMap or Secret, None when there is none of that name."""
+
+    async def bound_volume(self, namespace: str, claim_name: str) -> BoundVolume:
+        """What a claim is bound to; raises NotYet."""
 
 
 class VolumeMaker(Protocol):
@@ -63,7 +74,7 @@ class EmptyDirs:
 class FileVolumes:
     """configMap and secret: written once, when the pod starts."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: PodObjects) -> None:
         self._cluster = cluster
 
     async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
@@ -98,7 +109,7 @@ class HostPaths:
 class NfsVolumes:
     """nfs, and claims that are bound to it."""
 
-    def __init__(self, cluster: Cluster, mounter: NfsMounter) -> None:
+    def __init__(self, cluster: PodObjects, mounter: NfsMounter) -> None:
         self._cluster = cluster
         self._mounter = mounter
 
@@ -154,7 +165,7 @@ class Volumes:
         await asyncio.to_thread(remove_tree, directory)
 
 
-def standard_makers(cluster: Cluster, mounter: NfsMounter) -> dict[type[VolumeSource], VolumeMaker]:
+def standard_makers(cluster: PodObjects, mounter: NfsMounter) -> dict[type[VolumeSource], VolumeMaker]:
     """The kinds of volumes that every kubelet has."""
     nfs = NfsVolumes(cluster, mounter)
     return {
