@@ -8,19 +8,24 @@ from it, and the next run empties the trash.
 
 import errno
 import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import structlog
+
 from kube_efs.model.directories import Directory, Relation
 from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed
+
+log = structlog.get_logger(__name__)
 
 TRASH = ".kube-efs-trash"
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PARENT_MODE = 0o755
+# What opening anything else with these flags fails with: a link, a file.
+_NO_DIRECTORY = frozenset({errno.ELOOP, errno.ENOTDIR})
 
 
 def make_directory(root: Path, directory: Directory, *, mode: int) -> bool:
@@ -75,9 +80,12 @@ def remove_directory(root: Path, directory: Directory, *, base: Directory) -> bo
     _refuse_outside(directory, base)
     try:
         with _opened_root(root) as descriptor:
-            was_there = _move_to_trash(descriptor, directory)
-            empty_trash(root)
-            return was_there
+            moved_to = _move_to_trash(descriptor, directory)
+            with _opened_trash(descriptor) as trash:
+                if moved_to is not None:
+                    _remove_tree(trash, moved_to)
+                _empty(trash, directory)
+            return moved_to is not None
     except OSError as error:
         raise WorkerFailed(
             f"could not be removed ({error.strerror})",
@@ -87,25 +95,51 @@ def remove_directory(root: Path, directory: Directory, *, base: Directory) -> bo
         ) from error
 
 
-def empty_trash(root: Path) -> None:
-    """Remove for good what was renamed away, also by a run that was interrupted."""
-    with _opened_root(root) as descriptor:
+def _empty(trash: int, directory: Directory) -> None:
+    """Remove what interrupted runs have left; what resists must not keep others' directories from going."""
+    for name in os.listdir(trash):
         try:
-            trash = os.open(TRASH, _OPEN_DIRECTORY, dir_fd=descriptor)
-        except FileNotFoundError:
-            return
+            _remove_tree(trash, name)
+        except OSError as error:
+            log.warning("trash-not-emptied", entry=name, after=str(directory), reason=error.strerror)
+
+
+def _remove_tree(trash: int, name: str) -> None:
+    """Remove an entry of the trash with all that is in it.
+
+    Directories in it are moved up into the trash before they are removed in turn, so that neither stack
+    nor descriptors run out however deep people have nested them. What is mounted there does not move and
+    so is not entered.
+    """
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
         try:
-            for name in os.listdir(trash):  # noqa: PTH208 - a descriptor has no path
-                _remove_entry(trash, name)
+            folder = os.open(name, _OPEN_DIRECTORY, dir_fd=trash)
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY:
+                raise
+            os.unlink(name, dir_fd=trash)
+            continue
+        try:
+            waiting += _unload(folder, trash)
         finally:
-            os.close(trash)
+            os.close(folder)
+        os.rmdir(name, dir_fd=trash)
 
 
-def _remove_entry(trash: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=trash)
-    except (IsADirectoryError, PermissionError):
-        shutil.rmtree(name, dir_fd=trash)
+def _unload(folder: int, trash: int) -> list[str]:
+    """Empty the folder; gives the names under which its directories are in the trash now."""
+    moved = []
+    with os.scandir(folder) as listing:
+        entries = list(listing)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            moved.append(uuid.uuid4().hex)
+            os.rename(entry.name, moved[-1], src_dir_fd=folder, dst_dir_fd=trash)
+        else:
+            os.unlink(entry.name, dir_fd=folder)
+    return moved
 
 
 def _refuse_outside(directory: Directory, base: Directory) -> None:
@@ -120,26 +154,24 @@ def _refuse_outside(directory: Directory, base: Directory) -> None:
         raise RemovalRefused("is the trash folder", field="directory", value=str(directory))
 
 
-def _move_to_trash(root: int, directory: Directory) -> bool:
+def _move_to_trash(root: int, directory: Directory) -> str | None:
+    """Rename the directory into the trash; gives its name there, None when it was not in its place."""
     with _opened_parent(root, directory) as parent:
         if parent is None:
-            return False
+            return None
         name = directory.parts[-1]
         try:
             before = _checked_leaf(root, parent, name, directory)
         except FileNotFoundError:
-            return False
-        trash = _open_trash(root)
-        try:
-            kept_as = f"{name[:200]}.{uuid.uuid4().hex}"
+            return None
+        with _opened_trash(root) as trash:
+            kept_as = uuid.uuid4().hex
             os.rename(name, kept_as, src_dir_fd=parent, dst_dir_fd=trash)
             after = os.stat(kept_as, dir_fd=trash, follow_symlinks=False)
             if (after.st_dev, after.st_ino) != before:
                 os.rename(kept_as, name, src_dir_fd=trash, dst_dir_fd=parent)
                 raise RemovalRefused("was replaced meanwhile", field="directory", value=str(directory))
-        finally:
-            os.close(trash)
-    return True
+    return kept_as
 
 
 @contextmanager
@@ -184,7 +216,7 @@ def _open_step(parent: int, name: str, directory: Directory) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+        if error.errno in _NO_DIRECTORY:
             raise _link_in_the_way(directory, name) from error
         raise
 
@@ -194,7 +226,7 @@ def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tu
     try:
         leaf = os.open(name, _OPEN_DIRECTORY, dir_fd=parent)
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+        if error.errno in _NO_DIRECTORY:
             raise _link_in_the_way(directory, name) from error
         raise
     try:
@@ -211,18 +243,23 @@ def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tu
         os.close(leaf)
 
 
-def _open_trash(root: int) -> int:
+@contextmanager
+def _opened_trash(root: int) -> Iterator[int]:
     with suppress(FileExistsError):
         os.mkdir(TRASH, 0o700, dir_fd=root)
     try:
-        return os.open(TRASH, _OPEN_DIRECTORY, dir_fd=root)
+        trash = os.open(TRASH, _OPEN_DIRECTORY, dir_fd=root)
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+        if error.errno in _NO_DIRECTORY:
             remedy = f"remove what is called {TRASH} at the top of the file system"
             raise RemovalRefused(
                 "is no directory", field="trash folder", value=TRASH, remedy=remedy
             ) from error
         raise
+    try:
+        yield trash
+    finally:
+        os.close(trash)
 
 
 def _link_in_the_way(directory: Directory, name: str) -> RemovalRefused:
@@ -235,7 +272,7 @@ def _link_in_the_way(directory: Directory, name: str) -> RemovalRefused:
 def _hint(error: OSError) -> str:
     if error.errno in {errno.EACCES, errno.EPERM}:
         return "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
-    if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+    if error.errno in _NO_DIRECTORY:
         return "a link or file is in the way; move it"
     if error.errno == errno.EROFS:
         return "the file system's policy must allow writing (elasticfilesystem:ClientWrite)"

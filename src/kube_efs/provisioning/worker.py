@@ -86,12 +86,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("action", type=Action, choices=list(Action))
     parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
-    parser.add_argument("--base", type=parse_directory, default=Directory(), help="remove only below this")
+    parser.add_argument("--base", type=_directory, default=Directory(), help="remove only below this")
     parser.add_argument(
         "--mode", type=lambda text: int(text, 8), default=0o777, help="mode of new directories, octal"
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="directory inside the file system")
     return parser
+
+
+def _directory(text: str) -> Directory:
+    try:
+        return parse_directory(text)
+    except InvalidValue as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _action(options: argparse.Namespace) -> Callable[[Directory], object]:
@@ -103,8 +110,6 @@ def _action(options: argparse.Namespace) -> Callable[[Directory], object]:
 def _attempt(action: Callable[[Directory], object], path: str) -> str | None:
     try:
         action(parse_directory(path))
-    except InvalidValue as error:
-        return str(error)
     except (KubeEfsError, OSError) as error:
         return str(error)
     return None

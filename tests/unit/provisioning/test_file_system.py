@@ -1,0 +1,418 @@
+"""Directories made and removed on a real file system, against everything that could lead a removal astray."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.provisioning import file_system
+from kube_efs.provisioning.file_system import TRASH, make_directory, remove_directory
+
+ROOT = Directory()
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+
+def make(root: Path, path: str, mode: int = 0o777) -> bool:
+    return make_directory(root, parse_directory(path), mode=mode)
+
+
+def remove(root: Path, path: str, base: str = "/") -> bool:
+    return remove_directory(root, parse_directory(path), base=parse_directory(base))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def tree(root: Path) -> set[str]:
+    """Every path below the root, links not followed; the empty trash folder left out."""
+    found = {
+        str(Path(folder, name).relative_to(root))
+        for folder, folders, files in os.walk(root)
+        for name in [*folders, *files]
+    }
+    return found - {TRASH}
+
+
+@pytest.fixture
+def mask() -> Iterator[Callable[[int], None]]:
+    def set_to(value: int) -> None:
+        os.umask(value)
+
+    before = os.umask(0o022)
+    yield set_to
+    os.umask(before)
+
+
+# --- making
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+def test_modes_are_as_asked_whatever_the_umask(
+    tmp_path: Path, mask: Callable[[int], None], umask: int
+) -> None:
+    mask(umask)
+    assert make(tmp_path, "/team/data")
+    assert (mode(tmp_path / "team"), mode(tmp_path / "team/data")) == (0o755, 0o777)
+    assert os.umask(umask) == umask
+
+
+def test_a_directory_that_is_there_keeps_its_mode_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "team/data").mkdir(parents=True)
+    (tmp_path / "team/data/file").write_text("kept")
+    (tmp_path / "team/data").chmod(0o700)
+    (tmp_path / "team").chmod(0o711)
+    assert not make(tmp_path, "/team/data")
+    assert (mode(tmp_path / "team"), mode(tmp_path / "team/data")) == (0o711, 0o700)
+    assert (tmp_path / "team/data/file").read_text() == "kept"
+
+
+def test_the_root_is_always_there(tmp_path: Path) -> None:
+    assert not make_directory(tmp_path, ROOT, mode=0o777)
+
+
+@pytest.mark.parametrize("at", ["team", "team/data", "team/data/deep"], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("what", ["link", "link to nothing", "file", "socket"])
+def test_what_is_in_the_way_is_not_passed(tmp_path: Path, at: str, what: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / at).parent.mkdir(parents=True)
+    outside.mkdir()
+    _plant(root / at, what, outside)
+    with pytest.raises(WorkerFailed) as caught:
+        make(root, "/team/data/deep")
+    error = caught.value
+    assert (error.field, error.value) == ("directory", "/team/data/deep")
+    assert error.problem.startswith("could not be made (")
+    assert error.remedy == "a link or file is in the way; move it"
+    assert tree(outside) == set()
+
+
+def _plant(path: Path, what: str, target: Path) -> None:
+    if what == "link":
+        path.symlink_to(target)
+    elif what == "link to nothing":
+        path.symlink_to("nowhere")
+    elif what == "socket":
+        os.mknod(path, stat.S_IFSOCK)
+    else:
+        path.write_text("in the way")
+
+
+def test_nothing_is_mounted_there(tmp_path: Path) -> None:
+    with pytest.raises(PlatformError) as caught:
+        make(tmp_path / "none", "/team/data")
+    assert str(caught.value) == (
+        f"root: '{tmp_path}/none' cannot be opened (No such file or directory); mount the file system there"
+    )
+
+
+_NAMES = st.text(min_size=1, max_size=30).filter(lambda name: name.isprintable() and "/" not in name)
+_PATHS = st.lists(_NAMES, min_size=1, max_size=4).map(lambda names: "/" + "/".join(names))
+
+
+@given(_PATHS)
+def test_any_name_is_made_and_removed_literally(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+    root = tmp_path_factory.mktemp("root")
+    try:
+        directory = parse_directory(path)
+    except InvalidValue:
+        return
+    assert make_directory(root, directory, mode=0o777)
+    assert (root / path[1:]).is_dir()
+    assert not make_directory(root, directory, mode=0o777)
+    (root / path[1:] / "file").touch()
+    assert remove_directory(root, directory, base=ROOT)
+    assert tree(root) == {str(Path(*directory.parts[:depth])) for depth in range(1, len(directory.parts))}
+
+
+# --- removing
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A file system with data of two volumes, and something outside that must survive everything."""
+    root = tmp_path / "root"
+    for name in ("team/data/deep", "team/other", "team2/data"):
+        (root / name).mkdir(parents=True)
+        (root / name / "file").write_text("content")
+    (tmp_path / "outside/precious").mkdir(parents=True)
+    (tmp_path / "outside/precious/file").write_text("content")
+    return root
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    return tmp_path / "outside"
+
+
+OTHERS = {"team", "team/other", "team/other/file", "team2", "team2/data", "team2/data/file"}
+DATA = {"team/data", "team/data/deep", "team/data/deep/file"}
+
+
+def test_a_directory_goes_with_all_that_is_in_it_and_nothing_else(root: Path, outside: Path) -> None:
+    data = root / "team/data"
+    (data / "link").symlink_to(outside)
+    (data / "deep/link").symlink_to("../../other")
+    os.link(root / "team/other/file", data / "hard")
+    os.mkfifo(data / "pipe")
+    (data / "no access").mkdir(mode=0)
+    assert remove(root, "/team/data")
+    assert tree(root) == OTHERS
+    assert (root / "team/other/file").read_text() == "content"
+    assert tree(outside) == {"precious", "precious/file"}
+
+
+def test_a_directory_that_is_not_there_is_no_error(root: Path) -> None:
+    assert not remove(root, "/team/none")
+    assert not remove(root, "/none/none")
+    assert tree(root) == OTHERS | DATA
+
+
+def test_twice_is_as_good_as_once(root: Path) -> None:
+    assert remove(root, "/team/data")
+    assert not remove(root, "/team/data")
+    assert tree(root) == OTHERS
+
+
+@pytest.mark.parametrize(
+    ("path", "base"),
+    [
+        pytest.param("/", "/", id="the root itself"),
+        pytest.param("/team", "/team", id="the base itself"),
+        pytest.param("/team", "/team/data", id="above the base"),
+        pytest.param("/", "/team", id="the root above the base"),
+        pytest.param("/team2/data", "/team", id="beside the base"),
+        pytest.param("/team2/data", "/tea", id="beside a base that begins alike"),
+    ],
+)
+def test_only_what_is_strictly_inside_the_base_goes(root: Path, path: str, base: str) -> None:
+    with pytest.raises(RemovalRefused) as caught:
+        remove(root, path, base)
+    assert str(caught.value) == (
+        f"directory: {path!r} is not strictly inside the base directory; "
+        f"only directories below {base} are removed"
+    )
+    assert tree(root) == OTHERS | DATA
+
+
+@pytest.mark.parametrize("path", [f"/{TRASH}", f"/{TRASH}/something"])
+def test_the_trash_is_not_a_directory_to_remove(root: Path, path: str) -> None:
+    with pytest.raises(RemovalRefused) as caught:
+        remove(root, path)
+    assert caught.value.problem == "is the trash folder"
+
+
+@pytest.mark.parametrize("path", ["/team/../team/data", "/team/..", "/..", "/../outside"])
+def test_a_path_that_goes_up_cannot_even_be_asked_for(root: Path, path: str) -> None:
+    with pytest.raises(InvalidValue):
+        remove(root, path)
+
+
+@pytest.mark.parametrize("what", ["link", "link to nothing", "file", "socket"])
+@pytest.mark.parametrize(
+    ("at", "path"), [("team/x", "/team/x"), ("x", "/x/precious"), ("team/x", "/team/x/precious")]
+)
+def test_what_is_no_directory_is_neither_removed_nor_passed(
+    root: Path, outside: Path, at: str, path: str, what: str
+) -> None:
+    _plant(root / at, what, outside)
+    with pytest.raises(RemovalRefused) as caught:
+        remove(root, path)
+    assert str(caught.value) == (
+        f"directory: {path!r} is or lies behind a link or file (x); "
+        "look at it; a volume's directory is never a link"
+    )
+    assert (root / at).is_symlink() or (root / at).exists()
+    assert tree(outside) == {"precious", "precious/file"}
+    assert tree(root) == OTHERS | DATA | {at}
+
+
+def test_a_link_inside_the_file_system_is_not_passed_either(root: Path) -> None:
+    (root / "alias").symlink_to("team")
+    with pytest.raises(RemovalRefused):
+        remove(root, "/alias/data")
+    assert tree(root) == OTHERS | DATA | {"alias"}
+
+
+@pytest.mark.parametrize("what", ["link", "file"])
+def test_a_trash_that_is_none_is_refused(root: Path, outside: Path, what: str) -> None:
+    _plant(root / TRASH, what, outside)
+    with pytest.raises(RemovalRefused) as caught:
+        remove(root, "/team/data")
+    assert str(caught.value) == (
+        f"trash folder: '{TRASH}' is no directory; "
+        f"remove what is called {TRASH} at the top of the file system"
+    )
+    assert tree(outside) == {"precious", "precious/file"}
+    assert tree(root) == OTHERS | DATA
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Mounts a file system of its own on a directory, with a file in it, until the test ends."""
+
+    def mount(point: Path) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(point)], check=True, capture_output=True)
+        (point / "precious").write_text("content")
+
+    yield mount
+    # By now they may have moved with the directories that they are in.
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for point in reversed([point for point in mounts if Path(point).is_relative_to(tmp_path)]):
+        subprocess.run(["umount", point], check=True, capture_output=True)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("at", "path"), [("team/data", "/team/data"), ("team", "/team/data")], ids=["the leaf", "its parent"]
+)
+def test_another_file_system_is_refused(
+    root: Path, mounted: Callable[[Path], None], at: str, path: str
+) -> None:
+    mounted(root / at)
+    (root / path[1:]).mkdir(exist_ok=True)
+    with pytest.raises(RemovalRefused) as caught:
+        remove(root, path)
+    assert str(caught.value) == (f"directory: {path!r} is another file system; unmount what is mounted there")
+    assert (root / at / "precious").read_text() == "content"
+
+
+@needs_root
+def test_what_is_mounted_deeper_inside_is_not_entered(root: Path, mounted: Callable[[Path], None]) -> None:
+    mounted(root / "team/data/deep")
+    with pytest.raises(WorkerFailed) as caught:
+        remove(root, "/team/data")
+    assert str(caught.value).startswith(
+        "directory: '/team/data' could not be removed (Device or resource busy)"
+    )
+    (kept,) = (root / TRASH).glob("*/deep/precious")
+    assert kept.read_text() == "content"
+
+
+@needs_root
+def test_a_trash_that_resists_does_not_keep_others_from_going(
+    root: Path, mounted: Callable[[Path], None]
+) -> None:
+    (root / TRASH / "old/busy").mkdir(parents=True)
+    mounted(root / TRASH / "old/busy")
+    with capture_logs() as logs:
+        assert remove(root, "/team/data")
+    assert not tree(root) & DATA
+    assert [(line["event"], line["entry"], line["reason"]) for line in logs] == [
+        ("trash-not-emptied", "old", "Device or resource busy")
+    ]
+
+
+def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The moment between looking at the directory and renaming it is where somebody else may act.
+    checked = file_system._checked_leaf
+
+    def check_then_replace(*arguments: object) -> tuple[int, int]:
+        found = checked(*arguments)  # type: ignore[arg-type]
+        (root / "team/data").rename(root / "team/moved")
+        (root / "team/data").symlink_to("/")
+        return found
+
+    monkeypatch.setattr(file_system, "_checked_leaf", check_then_replace)
+    with pytest.raises(RemovalRefused) as caught:
+        remove(root, "/team/data")
+    assert str(caught.value) == "directory: '/team/data' was replaced meanwhile"
+    assert (root / "team/data").is_symlink()
+    assert (root / "team/moved/deep/file").read_text() == "content"
+    assert list((root / TRASH).iterdir()) == []
+
+
+def test_what_an_interrupted_run_has_left_goes_with_the_next(root: Path, outside: Path) -> None:
+    (root / TRASH / "old/deep").mkdir(parents=True)
+    (root / TRASH / "old/deep/file").touch()
+    (root / TRASH / "file").touch()
+    (root / TRASH / "link").symlink_to(outside)
+    assert not remove(root, "/team/none")
+    assert list((root / TRASH).iterdir()) == []
+    assert tree(outside) == {"precious", "precious/file"}
+
+
+def test_a_run_that_is_killed_leaves_the_directory_whole_or_gone(root: Path) -> None:
+    """Kill it at every system call that changes something; the next run finishes the work."""
+    for step in range(1, 30):
+        data = root / "team/data"
+        (data / "deep").mkdir(parents=True, exist_ok=True)
+        (data / "deep/file").write_text("content")
+        finished = _removal_killed_at(root, step)
+        assert not data.exists() or tree(root) >= DATA
+        remove(root, "/team/data")
+        assert tree(root) == OTHERS
+        if finished:
+            return
+    raise AssertionError("it takes fewer steps than that")
+
+
+def _removal_killed_at(root: Path, step: int) -> bool:
+    """Whether the removal got to its end before that step."""
+    program = f"""
+import os, sys
+from pathlib import Path
+from kube_efs.model.directories import parse_directory
+from kube_efs.provisioning.file_system import remove_directory
+left = [{step}]
+def killing(call):
+    def killed(*a, **k):
+        left[0] -= 1
+        if not left[0]:
+            os._exit(9)
+        return call(*a, **k)
+    return killed
+for name in ("mkdir", "rename", "unlink", "rmdir"):
+    setattr(os, name, killing(getattr(os, name)))
+remove_directory(Path(sys.argv[1]), parse_directory("/team/data"), base=parse_directory("/"))
+"""
+    return subprocess.run([sys.executable, "-c", program, str(root)], check=False).returncode == 0
+
+
+def test_no_depth_is_too_deep(root: Path) -> None:
+    """Deeper than Python's stack, a path's length and the number of open files allow."""
+    here = os.open(root / "team/data", os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(3000):
+        os.mkdir("d" * 20, dir_fd=here)
+        deeper = os.open("d" * 20, os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(here)
+    assert remove(root, "/team/data")
+    assert tree(root) == OTHERS
+
+
+def test_a_name_of_full_length_goes_too(root: Path) -> None:
+    name = "é" * 127
+    (root / "team" / name).mkdir()
+    assert remove(root, f"/team/{name}")
+    assert tree(root) == OTHERS | DATA
+
+
+def _open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_descriptor_is_left_open(root: Path) -> None:
+    before = _open_descriptors()
+    (root / "x").symlink_to("team")
+    make(root, "/team/new/deep")
+    remove(root, "/team/new")
+    remove(root, "/none/none")
+    for path in ("/x/data", "/x", f"/{TRASH}"):
+        with pytest.raises(RemovalRefused):
+            remove(root, path)
+    with pytest.raises(WorkerFailed):
+        make(root, "/x/data")
+    assert _open_descriptors() == before
