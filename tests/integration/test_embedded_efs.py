@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 import pytest_asyncio
@@ -140,8 +140,8 @@ async def test_two_file_systems_are_up_in_six_seconds_and_down_in_three(tmp_path
     assert time.monotonic() - started < 3
     assert all([await refused(target.address) for target in targets])
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
-    async with httpx.AsyncClient(trust_env=False) as client:
-        with pytest.raises(httpx.ConnectError):
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        with pytest.raises(httpx2.ConnectError):
             await client.get(efs.endpoint_url)
 
 
@@ -287,7 +287,7 @@ async def test_a_failing_mount_target_fails_alone(efs: EmbeddedEfs, file_system:
 
 async def test_the_node_sits_where_it_was_placed(efs: EmbeddedEfs) -> None:
     async def subnet_and_zone() -> tuple[str, str]:
-        async with httpx.AsyncClient(base_url=efs.metadata_url, trust_env=False, timeout=5) as client:
+        async with httpx2.AsyncClient(base_url=efs.metadata_url, trust_env=False, timeout=5) as client:
             ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
             token = (await client.put("/latest/api/token", headers=ttl)).text
             client.headers["X-aws-ec2-metadata-token"] = token

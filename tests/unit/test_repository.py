@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,54 @@ def test_the_version_is_the_changelog_s_newest() -> None:
     newest = re.search(r"^## \[(\d+\.\d+\.\d+)\]", _text("CHANGELOG.md"), flags=re.MULTILINE)
     assert newest is not None
     assert newest.group(1) == version
+
+
+# Parts of a dependency that its own documentation tells to import.
+_PART_OF = {"botocore": "aiobotocore", "pydantic-core": "pydantic", "lightkube-models": "lightkube"}
+
+
+def _imported(folder: str, *, but_not: str = "") -> set[str]:
+    """The distributions that the modules of a folder import directly."""
+    providers = packages_distributions()
+    found: set[str] = set()
+    for path in _tracked():
+        inside = path.is_relative_to(ROOT / folder) and not (but_not and path.is_relative_to(ROOT / but_not))
+        if path.suffix == ".py" and inside:
+            for top in _top_modules(path) - sys.stdlib_module_names - {"kube_efs", "tests"}:
+                name = _canonical(providers.get(top, [top])[0])
+                found.add(_PART_OF.get(name, name))
+    return found
+
+
+def _top_modules(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+def _canonical(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-")
+
+
+def _declared(*extras: str) -> set[str]:
+    project = tomllib.loads(_text("pyproject.toml"))["project"]
+    optional = [name for extra in extras for name in project["optional-dependencies"][extra]]
+    return {_canonical(requirement) for requirement in [*project["dependencies"], *optional]}
+
+
+def test_every_import_is_of_a_declared_dependency() -> None:
+    assert _imported("src", but_not="src/kube_efs/local") - _declared() == set()
+    assert _imported("src/kube_efs/local") - _declared("embedded") == set()
+    assert (_imported("tests") | _imported("scripts")) - _declared("embedded", "dev") == set()
+
+
+def test_every_dependency_is_imported() -> None:
+    run_as_programs = {"moto"}
+    assert _declared("embedded") - _imported("src") - run_as_programs == set()
 
 
 def test_the_readme_shows_both_commands_before_anything_else() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kube_efs.local.apiserver.builtin_shapes import shape_of
 from kube_efs.local.apiserver.event_forms import EVENTS_GROUP_FORM
-from kube_efs.local.apiserver.kinds import strategy_of
+from kube_efs.local.apiserver.kinds.strategies import strategy_of
 from kube_efs.local.apiserver.resources import ALL_VERBS, GroupResource, ResourceType
 
 _WITHOUT_DELETE_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 
 from kube_efs.local.efs.instance_metadata import (
@@ -68,24 +68,24 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def client(clock: Clock) -> AsyncIterator[httpx.AsyncClient]:
+async def client(clock: Clock) -> AsyncIterator[httpx2.AsyncClient]:
     service = InstanceMetadata(INSTANCE, clock=clock)
     await service.start()
     try:
-        async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=5) as client:
+        async with httpx2.AsyncClient(base_url=service.url, trust_env=False, timeout=5) as client:
             yield client
     finally:
         await service.stop()
 
 
-async def token(client: httpx.AsyncClient, seconds: str) -> str:
+async def token(client: httpx2.AsyncClient, seconds: str) -> str:
     answer = await client.put(TOKEN_PATH, headers={TTL: seconds})
     assert answer.status_code == 200
     assert answer.headers[TTL] == seconds
     return answer.text
 
 
-async def test_a_token_opens_the_document(client: httpx.AsyncClient) -> None:
+async def test_a_token_opens_the_document(client: httpx2.AsyncClient) -> None:
     headers = {TOKEN: await token(client, "60")}
     answer = await client.get("/latest/dynamic/instance-identity/document", headers=headers)
     assert answer.json() == {
@@ -97,7 +97,7 @@ async def test_a_token_opens_the_document(client: httpx.AsyncClient) -> None:
     }
 
 
-async def test_values_are_served_as_text_and_unknown_paths_are_not_found(client: httpx.AsyncClient) -> None:
+async def test_values_are_served_as_text_and_unknown_paths_are_not_found(client: httpx2.AsyncClient) -> None:
     headers = {TOKEN: await token(client, "60")}
     answer = await client.get("/latest/meta-data/placement/region", headers=headers)
     assert (answer.status_code, answer.text) == (200, "us-east-1")
@@ -106,13 +106,13 @@ async def test_values_are_served_as_text_and_unknown_paths_are_not_found(client:
 
 @pytest.mark.parametrize("headers", [{}, {TOKEN: "made-up"}], ids=["no token", "unknown token"])
 async def test_without_a_valid_token_nothing_is_told(
-    client: httpx.AsyncClient, headers: dict[str, str]
+    client: httpx2.AsyncClient, headers: dict[str, str]
 ) -> None:
     answer = await client.get("/latest/meta-data/instance-id", headers=headers)
     assert (answer.status_code, answer.text) == (401, "")
 
 
-async def test_a_token_ends_with_its_time_to_live(client: httpx.AsyncClient, clock: Clock) -> None:
+async def test_a_token_ends_with_its_time_to_live(client: httpx2.AsyncClient, clock: Clock) -> None:
     headers = {TOKEN: await token(client, "60")}
     clock.now += 59
     assert (await client.get("/latest/meta-data/mac", headers=headers)).status_code == 200
@@ -121,5 +121,5 @@ async def test_a_token_ends_with_its_time_to_live(client: httpx.AsyncClient, clo
 
 
 @pytest.mark.parametrize("seconds", ["", "0", "21601", "-1", "many"])
-async def test_a_token_needs_a_time_to_live_in_range(client: httpx.AsyncClient, seconds: str) -> None:
+async def test_a_token_needs_a_time_to_live_in_range(client: httpx2.AsyncClient, seconds: str) -> None:
     assert (await client.put(TOKEN_PATH, headers={TTL: seconds})).status_code == 400

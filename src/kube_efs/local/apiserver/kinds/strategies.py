@@ -1,0 +1,30 @@
+"""Every built-in kind with its rules; those without their own have the common ones."""
+
+from kube_efs.local.apiserver.kinds import (
+    access,
+    claims,
+    core,
+    definitions,
+    pods,
+    storage,
+    volumes,
+    workloads,
+)
+from kube_efs.local.apiserver.strategies import Strategy
+
+_STRATEGIES: dict[tuple[str, str], Strategy] = {
+    **access.STRATEGIES,
+    **claims.STRATEGIES,
+    **core.STRATEGIES,
+    **definitions.STRATEGIES,
+    **pods.STRATEGIES,
+    **storage.STRATEGIES,
+    **volumes.STRATEGIES,
+    **workloads.STRATEGIES,
+}
+_COMMON = Strategy()
+
+
+def strategy_of(group: str, kind: str) -> Strategy:
+    """The rules of a built-in kind."""
+    return _STRATEGIES.get((group, kind), _COMMON)
