@@ -7,12 +7,9 @@ from typing import Self
 
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.controllers.service import Service
-from kube_efs.model.errors import KubeEfsError, NotYet, RemovalRefused
+from kube_efs.model.errors import KubeEfsError, RemovalRefused
 from kube_efs.model.volumes import Volume, VolumePhase
 from kube_efs.telemetry.metrics import Outcome
-
-# A directory in use by a claim that is just being served is free again within seconds.
-_IN_USE_SECONDS = 2.0
 
 
 class VolumeController(AbstractAsyncContextManager["VolumeController"]):
@@ -67,9 +64,6 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         except RemovalRefused as error:
             self._refused.add(name)
             return self._not_reclaimed(volume, error, Outcome.REFUSED, None)
-        except NotYet as error:
-            delay = min(_IN_USE_SECONDS, self._backoff_seconds)
-            return self._not_reclaimed(volume, error, Outcome.RETRIED, delay)
         except KubeEfsError as error:
             return self._not_reclaimed(volume, error, Outcome.RETRIED, self._backoff_seconds)
         if done is not None:

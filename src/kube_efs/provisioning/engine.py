@@ -97,7 +97,8 @@ class Engine:
     async def reclaim(self, volume: Volume) -> Reclaimed | None:
         """Delete a released volume and its data; None when it is not to be deleted.
 
-        Raises RemovalRefused when a guard says no, NotYet when its directory is in use at the moment.
+        Waits while the directory is in the hands of another claim or volume. Raises RemovalRefused when a
+        guard says no, and whatever KubeEfsError keeps the backend or the API server from it.
         """
         backend = next((one for one in self._backends if one.owns(volume)), None)
         if backend is None or not _is_to_go(volume):
@@ -132,7 +133,7 @@ class Engine:
                 await self._store.get(name)
                 found.add(name)
             except KubeNotFound:
-                self._inventory.drop_volume(self._inventory.volumes[name])
+                self._inventory.forget_volume(name)
         return frozenset(found)
 
     def _refuse_neighbours(self, location: Location, volume: Volume) -> None:

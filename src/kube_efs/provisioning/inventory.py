@@ -133,6 +133,10 @@ class Inventory:
         if current is not None and current.uid == volume.uid:
             self._unlink(volume.name)
 
+    def forget_volume(self, name: str) -> None:
+        """Note that there is no volume of that name, though no watch has told so."""
+        self._unlink(name)
+
     def removed_volume(self, volume: Volume) -> None:
         """Note that this process has deleted the volume, though watches may show it for a moment more."""
         self._unlink(volume.name)

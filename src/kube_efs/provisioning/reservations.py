@@ -6,11 +6,10 @@ a claim that is about to use the directory, nor with another removal that counts
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from kube_efs.model.directories import Relation
-from kube_efs.model.errors import NotYet
 from kube_efs.model.volumes import Location
 
 
@@ -19,40 +18,42 @@ class Reservations:
 
     def __init__(self) -> None:
         self._making: Counter[Location] = Counter()
-        self._removing: dict[Location, asyncio.Event] = {}
+        self._removing: set[Location] = set()
+        self._let_go = asyncio.Event()
 
     @asynccontextmanager
     async def making(self, location: Location) -> AsyncIterator[None]:
-        """Hold the directory for a volume that will use it; waits while it is being removed."""
-        while (ended := self._removal_near(location)) is not None:
-            await ended.wait()
+        """Hold the directory for a volume to come; waits while it or one near it is being removed."""
+        while _near(location, self._removing):
+            await self._let_go.wait()
         self._making[location] += 1
         try:
             yield
         finally:
             self._making[location] -= 1
             self._making += Counter()  # drops what is at zero
+            self._tell()
 
     @asynccontextmanager
     async def removing(self, location: Location) -> AsyncIterator[None]:
-        """Hold the directory alone; raises NotYet while somebody else holds it or one near it."""
-        if self._removal_near(location) or any(_touch(location, other) for other in self._making):
-            raise NotYet(
-                "is in use by another claim or volume at this moment", field="directory", value=str(location)
-            )
-        ended = self._removing[location] = asyncio.Event()
+        """Hold the directory alone; waits while anybody else holds it or one near it."""
+        while _near(location, self._removing) or _near(location, self._making):
+            await self._let_go.wait()
+        self._removing.add(location)
         try:
             yield
         finally:
-            del self._removing[location]
-            ended.set()
+            self._removing.remove(location)
+            self._tell()
 
-    def _removal_near(self, location: Location) -> asyncio.Event | None:
-        return next((ended for other, ended in self._removing.items() if _touch(location, other)), None)
+    def _tell(self) -> None:
+        self._let_go.set()
+        self._let_go = asyncio.Event()
 
 
-def _touch(one: Location, other: Location) -> bool:
-    return (
-        one.file_system_id == other.file_system_id
-        and one.directory.relation_to(other.directory) is not Relation.APART
+def _near(location: Location, others: Iterable[Location]) -> bool:
+    return any(
+        location.file_system_id == other.file_system_id
+        and location.directory.relation_to(other.directory) is not Relation.APART
+        for other in others
     )

@@ -1,0 +1,154 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.reservations import Reservations
+
+
+def at(path: str, file_system: str = "fs-1") -> Location:
+    return Location(file_system_id=FileSystemId(file_system), directory=parse_directory(path))
+
+
+DATA = at("/team/data")
+
+
+async def turns() -> None:
+    """Let every task that can go on go on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Holder:
+    """A task that holds a reservation until it is let go."""
+
+    def __init__(self, reservation: AbstractAsyncContextManager[None]) -> None:
+        self.holds = False
+        self._let_go = asyncio.Event()
+        self._task = asyncio.create_task(self._hold(reservation))
+
+    async def _hold(self, reservation: AbstractAsyncContextManager[None]) -> None:
+        async with reservation:
+            self.holds = True
+            await self._let_go.wait()
+            self.holds = False
+
+    async def let_go(self) -> None:
+        self._let_go.set()
+        await self._task
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def holding(reservation: AbstractAsyncContextManager[None]) -> AsyncIterator[Holder]:
+    holder = Holder(reservation)
+    await turns()
+    try:
+        yield holder
+    finally:
+        await holder.cancel()
+
+
+async def test_many_make_one_directory_at_a_time() -> None:
+    hands = Reservations()
+    async with holding(hands.making(DATA)) as one, holding(hands.making(DATA)) as other:
+        assert (one.holds, other.holds) == (True, True)
+
+
+NEAR = [
+    pytest.param("/team/data", id="the same"),
+    pytest.param("/team", id="above"),
+    pytest.param("/team/data/deep", id="below"),
+]
+APART = [
+    pytest.param(at("/team/other"), id="beside"),
+    pytest.param(at("/team/data2"), id="a name that begins alike"),
+    pytest.param(at("/team/data", "fs-2"), id="another file system"),
+]
+
+
+@pytest.mark.parametrize("path", NEAR)
+async def test_a_removal_waits_for_every_maker(path: str) -> None:
+    hands = Reservations()
+    async with (
+        holding(hands.making(DATA)) as one,
+        holding(hands.making(DATA)) as other,
+        holding(hands.removing(at(path))) as removal,
+    ):
+        assert not removal.holds
+        await one.let_go()
+        await turns()
+        assert not removal.holds
+        await other.let_go()
+        await turns()
+        assert removal.holds
+
+
+@pytest.mark.parametrize("path", NEAR)
+async def test_a_maker_waits_for_the_removal(path: str) -> None:
+    hands = Reservations()
+    async with holding(hands.removing(DATA)) as removal, holding(hands.making(at(path))) as maker:
+        assert not maker.holds
+        await removal.let_go()
+        await turns()
+        assert maker.holds
+
+
+@pytest.mark.parametrize("path", NEAR)
+async def test_removals_go_one_by_one(path: str) -> None:
+    hands = Reservations()
+    async with holding(hands.removing(DATA)) as one, holding(hands.removing(at(path))) as other:
+        assert (one.holds, other.holds) == (True, False)
+        await one.let_go()
+        await turns()
+        assert other.holds
+
+
+@pytest.mark.parametrize("location", APART)
+async def test_what_lies_apart_waits_for_nothing(location: Location) -> None:
+    hands = Reservations()
+    async with (
+        holding(hands.removing(DATA)),
+        holding(hands.removing(location)) as removal,
+        holding(hands.making(at("/elsewhere"))) as maker,
+    ):
+        assert (removal.holds, maker.holds) == (True, True)
+
+
+@pytest.mark.parametrize("kind", ["making", "removing"])
+async def test_whoever_is_cancelled_holds_nothing_any_more(kind: str) -> None:
+    hands = Reservations()
+    async with holding(getattr(hands, kind)(DATA)) as holder, holding(hands.removing(DATA)) as waiting:
+        assert not waiting.holds
+        await holder.cancel()
+        await turns()
+        assert waiting.holds
+
+
+async def test_whoever_waits_and_is_cancelled_leaves_no_trace() -> None:
+    hands = Reservations()
+    async with holding(hands.making(DATA)) as maker:
+        async with holding(hands.removing(DATA)):
+            pass
+        await maker.let_go()
+    async with holding(hands.making(DATA)) as again:
+        assert again.holds
+    async with holding(hands.removing(DATA)) as removal:
+        assert removal.holds
+
+
+async def test_a_failure_inside_lets_go() -> None:
+    hands = Reservations()
+    for reservation in (hands.making(DATA), hands.removing(DATA)):
+        with pytest.raises(ZeroDivisionError):
+            async with reservation:
+                raise ZeroDivisionError
+    async with holding(hands.removing(DATA)) as removal:
+        assert removal.holds
