@@ -64,9 +64,10 @@ async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubec
     assert len(old_pods) == 2
 
     # From here on as in docs/install.md.
-    await installed("delete", "deployment", "efs-manager", "-n", NAMESPACE)
+    await installed("delete", "deployment", "efs-manager", "--cascade=foreground", "-n", NAMESPACE)
     await installed("delete", "daemonset", "efs-stunnel", "--cascade=orphan", "-n", NAMESPACE)
     await installed("apply", "-f", "-", stdin=await render("--for", "openshift"))
+    await installed("rollout", "restart", "daemonset", "efs-stunnel", "-n", NAMESPACE)
     bindings = ("edit-efs-manager", "edit-efs-worker", "view-efs-stunnel")
     await installed("delete", "rolebinding", *bindings, "-n", NAMESPACE)
     binder = f"system:{NAMESPACE}:controller:persistent-volume-binder"
@@ -88,7 +89,8 @@ async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubec
 async def _install_older_system(kubectl: Kubectl) -> None:
     """The older system on two nodes, with tunnels that look well."""
     for name in ("first", "second"):
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        metadata = {"name": name, "labels": {"kubernetes.io/os": "linux"}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         await kubectl("create", "-f", "-", stdin=yaml.safe_dump(node))
         # Nobody but this test judges the node.
         await kubectl("taint", "node", name, "node.kubernetes.io/not-ready:NoSchedule-")
