@@ -4,8 +4,19 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+
+# Nobody listens on port 1.
+_NOBODY = """
+apiVersion: v1
+kind: Config
+current-context: nobody
+contexts: [{name: nobody, context: {cluster: nobody, user: nobody}}]
+clusters: [{name: nobody, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: nobody, user: {}}]
+"""
 
 
 def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -55,12 +66,21 @@ def test_bad_settings_exit_with_2_and_no_traceback(command: str) -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_cluster_that_cannot_be_reached_exits_with_1_and_one_line() -> None:
+def test_a_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
     answer = _run("status", "--kubeconfig", "/nowhere/kubeconfig")
-    assert answer.returncode in {1, 2}
-    assert answer.stderr.startswith("error: ")
-    assert "/nowhere/kubeconfig" in answer.stderr
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("error: KUBECONFIG: ")
+    assert "/nowhere/kubeconfig not found" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_a_cluster_that_does_not_answer_exits_with_1_and_one_line(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(_NOBODY)
+    answer = _run("status", "--kubeconfig", str(kubeconfig))
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("error: ConfigMap efs-stunnel: could not be reached")
+    assert len(answer.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("module", ["asyncio", "pydantic", "lightkube", "kopf", "aiobotocore", "rich.table"])
