@@ -390,6 +390,7 @@ async def test_deleted_pod_gets_its_grace_and_takes_everything_along(world: Worl
     await world.client.delete(Pod, "pod", namespace="default")
     await gone(world.client)
     assert (await following).splitlines() == ["ready", "bye"]
+    assert (await event(world.client, "Killing")).message == "Stopping container main"
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4711"]]
     assert not list((world.root / "pods").iterdir())
 

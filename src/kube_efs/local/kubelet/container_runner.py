@@ -78,6 +78,11 @@ class ContainerRunner:
         return self.paths.log
 
     @property
+    def running(self) -> bool:
+        """Whether it is just running."""
+        return isinstance(self.state.state, Running)
+
+    @property
     def finished(self) -> bool:
         """Whether it has ended for good."""
         return isinstance(self.state.state, Terminated) and self.state.state.final

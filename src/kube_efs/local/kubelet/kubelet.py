@@ -49,7 +49,7 @@ class Kubelet:
     ) -> None:
         self._client = client
         self._description = node
-        self._root = root
+        self._root = root.resolve()  # as the table of mounts has it
         self._nfs = nfs
         self._images = images
         self._pods: dict[str, _Running] = {}

@@ -72,20 +72,24 @@ def _start(launch: Launch) -> int:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        what = launch.working_dir
         try:
-            _become(launch)
+            _become_container(launch)
+            what = launch.argv[0]
+            os.execvpe(launch.argv[0], launch.argv, dict(launch.env))  # noqa: S606 - what this is for
         except OSError as error:
-            os.write(writer, str(error.errno).encode())
+            os.write(writer, f"{error.errno}:{what}".encode(errors="replace"))
         os._exit(START_FAILED_CODE)
     os.close(writer)
     with open(reader, "rb") as pipe:  # noqa: PTH123 - a file descriptor
-        number = pipe.read()  # empty when exec has closed the other end
-    if number:
-        raise OSError(int(number), os.strerror(int(number)), launch.argv[0])
+        number, _, what = pipe.read().decode().partition(":")
+    if number:  # else exec has closed the other end
+        raise OSError(int(number), os.strerror(int(number)), what)
     return child
 
 
-def _become(launch: Launch) -> NoReturn:
+def _become_container(launch: Launch) -> None:
+    """Be what the launch says, with nothing left to do but to run its command."""
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)  # what Python has changed
@@ -96,7 +100,6 @@ def _become(launch: Launch) -> NoReturn:
     os.setuid(launch.uid)
     os.chdir(launch.working_dir)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.execvpe(launch.argv[0], launch.argv, dict(launch.env))  # noqa: S606 - what this program is for
 
 
 def _wait(main_child: int) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from kube_efs.local.kubelet.pods import Nfs
@@ -16,7 +16,7 @@ class NfsFolders(Protocol):
     """Knows the folders of this machine that NFS servers export."""
 
     async def folder(self, server: str, port: int | None, path: str) -> Path | None:
-        """Where an export's path lies on this machine, with no link in it; it need not exist.
+        """The exported path below the folder that is exported; it need not exist.
 
         None when there is no such server.
         """
@@ -73,13 +73,11 @@ class FolderNfs:
         folder = await self._folders.folder(volume.server, port_of(volume.options), volume.path)
         if folder is None:
             problem = f"mount.nfs: Connection refused for {what} on {target}"
-        elif not folder.exists():
-            problem = f"mount.nfs: mounting {what} failed, reason given by server: No such file or directory"
-        elif not folder.is_dir() or folder.resolve() != folder:
-            # A link would lead out of the export, which a server does not let happen.
-            problem = f"mount.nfs: mounting {what} failed, reason given by server: Not a directory"
         else:
-            return folder
+            reason = await asyncio.to_thread(_reason, folder, len(PurePosixPath(volume.path).parts) - 1)
+            if not reason:
+                return folder
+            problem = f"mount.nfs: mounting {what} failed, reason given by server: {reason}"
         raise NotYet(_failure(mount_arguments(volume, target), 32, problem))
 
     async def unmount(self, target: Path) -> None:
@@ -112,6 +110,16 @@ def mount_arguments(volume: Nfs, target: Path) -> tuple[str, ...]:
     options = [*volume.options, *(["ro"] if volume.read_only else [])]
     chosen = ("-o", ",".join(options)) if options else ()
     return ("-t", "nfs", *chosen, f"{server}:{volume.path}", str(target))
+
+
+def _reason(folder: Path, depth: int) -> str:
+    """What a server would say about a path so many directories below its export; empty for a good one."""
+    # A server leaves links to its client: one that led out of the export here would not do so there.
+    if any(path.is_symlink() for path in (folder, *folder.parents)[:depth]):
+        return "Not a directory"
+    if not folder.exists():
+        return "No such file or directory"
+    return "" if folder.is_dir() else "Not a directory"
 
 
 def _failure(arguments: tuple[str, ...], code: int, output: str) -> str:

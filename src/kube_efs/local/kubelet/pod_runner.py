@@ -83,7 +83,9 @@ class PodRunner:
         """Live, end, and wait to be deleted."""
         writing = asyncio.create_task(self._status.run())
         try:
-            if not self.pod.phase.ended and not self.pod.deleting:
+            if self.pod.phase.ended or self.pod.deleting:
+                await self._tear_down()  # what a kubelet before this one may have left
+            else:
                 await self._live()
                 await self._status.flush()
             await self._deleted.wait()
@@ -118,8 +120,11 @@ class PodRunner:
             deleted.cancel()
             running.cancel()
             await asyncio.gather(running, deleted, return_exceptions=True)
-            await self._node.volumes.tear_down(self.pod, self._directory / "volumes")
+            await self._tear_down()
         self._status.changed()
+
+    async def _tear_down(self) -> None:
+        await self._node.volumes.tear_down(self.pod, self._directory / "volumes")
 
     async def _run_containers(self) -> None:
         await self._set_up_volumes()
@@ -132,6 +137,9 @@ class PodRunner:
 
     async def _stop_containers(self) -> None:
         """Within the grace; whatever is left then is killed by cancelling it."""
+        for runner in self.containers:
+            if runner.running:
+                self._report("Killing", f"Stopping container {runner.container.name}", warning=False)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._grace_seconds):
                 await asyncio.gather(*(runner.stop() for runner in self.containers))

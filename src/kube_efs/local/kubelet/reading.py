@@ -133,7 +133,9 @@ def _read_env_from(found: models.EnvFromSource) -> KeyReference:
 
 
 def _read_source(found: models.Volume) -> VolumeSource:
-    if found.emptyDir is not None:
+    # Projected volumes are there and empty: what they would bring above all, a token, only pods need that
+    # talk to the API, and those are given a kubeconfig here.
+    if found.emptyDir is not None or found.projected is not None:
         return EmptyDir()
     if found.persistentVolumeClaim is not None:
         claim = found.persistentVolumeClaim

@@ -2,23 +2,29 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
-from kube_efs.local.kubelet.cluster import Cluster
 from kube_efs.local.kubelet.pods import Pod
-from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound
+from kube_efs.model.errors import KubeError, KubeNotFound
 
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 0.5
 
 
+class StatusApi(Protocol):
+    """Where statuses go (see ``Cluster``)."""
+
+    async def write_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
+        """Write it; raises KubeError."""
+
+
 class StatusWriter:
     """Writes the newest status whenever it has changed; states that pass quickly may be skipped."""
 
-    def __init__(self, cluster: Cluster, pod: Pod, render: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, cluster: StatusApi, pod: Pod, render: Callable[[], Mapping[str, Any]]) -> None:
         self._cluster = cluster
         self._pod = pod
         self._render = render
@@ -26,11 +32,13 @@ class StatusWriter:
         self._clean = asyncio.Event()
         self._clean.set()
         self._written: Mapping[str, Any] = {}
+        self._gone = False
 
     def changed(self) -> None:
-        """Have the status written soon."""
-        self._clean.clear()
-        self._dirty.set()
+        """Have the status written soon, if there is still somewhere to write it."""
+        if not self._gone:
+            self._clean.clear()
+            self._dirty.set()
 
     async def flush(self) -> None:
         """Wait until the newest status is written."""
@@ -45,9 +53,10 @@ class StatusWriter:
                 await self._write()
                 if not self._dirty.is_set():
                     self._clean.set()
-        except (KubeNotFound, KubeConflict) as error:
-            log.debug("pod-gone", pod=self._pod.name, reason=str(error))
+        except KubeNotFound:
+            log.debug("pod-gone", pod=self._pod.name, namespace=self._pod.namespace)
         finally:
+            self._gone = True
             self._clean.set()
 
     async def _write(self) -> None:
@@ -56,7 +65,7 @@ class StatusWriter:
             return
         try:
             await self._cluster.write_status(self._pod, status)
-        except (KubeNotFound, KubeConflict):
+        except KubeNotFound:
             raise
         except KubeError as error:
             log.warning("status-not-written", pod=self._pod.name, reason=str(error))

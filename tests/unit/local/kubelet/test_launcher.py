@@ -156,6 +156,12 @@ async def test_command_that_cannot_be_run(
     assert caught.value.problem == text
 
 
+async def test_working_directory_that_cannot_be_made(launch: MakeLaunch, log: Path) -> None:
+    with pytest.raises(StartFailed) as caught:
+        await ContainerProcess.start(launch("true", working_dir="/w", read_only_root=True), log)
+    assert caught.value.problem == 'exec: "/w": Read-only file system'
+
+
 async def test_bind_of_nothing(launch: MakeLaunch, log: Path) -> None:
     binds = (Bind(source="/no/such", target="/x"),)
     with pytest.raises(StartFailed) as caught:

@@ -71,9 +71,10 @@ def test_grace(spec: dict[str, Any], metadata: dict[str, Any], seconds: float) -
             {"secret": {"secretName": "s", "optional": True, "defaultMode": 256}},
             Files(store=Store.SECRET, name="s", mode=0o400, optional=True),
         ),
+        ({"projected": {"sources": []}}, EmptyDir()),
         ({"csi": {"driver": "efs.csi.aws.com"}}, Unsupported(kind="csi")),
     ],
-    ids=["emptyDir", "hostPath", "nfs", "claim", "configMap", "secret", "another"],
+    ids=["emptyDir", "hostPath", "nfs", "claim", "configMap", "secret", "projected", "another"],
 )
 def test_volumes(volume: dict[str, Any], source: object) -> None:
     found = pod({"volumes": [{"name": "v", **volume}]}).volumes[0]

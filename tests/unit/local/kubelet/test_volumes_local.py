@@ -146,6 +146,14 @@ async def test_nfs_stands_for_what_is_not_mounted(tmp_path: Path) -> None:
     assert mounted == Mounted(path=tmp_path / "data", read_only=True, stands_for="127.0.0.1:/data")
 
 
+async def test_export_may_lie_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real" / "data").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    source = Nfs(server="127.0.0.1", path="/data", options=("port=20490",))
+    mounted = await set_up(source, tmp_path / "pod", exports=tmp_path / "link")
+    assert mounted.path == tmp_path / "link" / "data"
+
+
 async def test_claim_brings_its_volumes_group(tmp_path: Path) -> None:
     export = Nfs(server="127.0.0.1", path="/", options=("port=20490",))
     cluster = Contents(BoundVolume(name="vol", source=export, gid=5000))
@@ -161,6 +169,7 @@ async def test_claim_brings_its_volumes_group(tmp_path: Path) -> None:
         pytest.param("/none", 20490, "reason given by server: No such file or directory", id="no directory"),
         pytest.param("/file", 20490, "reason given by server: Not a directory", id="a file"),
         pytest.param("/link", 20490, "reason given by server: Not a directory", id="a link"),
+        pytest.param("/link/ssl", 20490, "reason given by server: Not a directory", id="below a link"),
         pytest.param("/", 20491, "mount.nfs: Connection refused for 127.0.0.1:/ on", id="no server"),
     ],
 )
