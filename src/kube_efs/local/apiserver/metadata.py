@@ -68,8 +68,10 @@ def for_update(json_object: Json, old: Json) -> Json:
     """The object with those fields of its metadata that no update can change as they were."""
     metadata, before = json_object["metadata"], old["metadata"]
     kept = {key: before[key] for key in _KEPT_IN_UPDATES if key in before}
-    identity = {"uid": metadata.get("uid") or before["uid"], "resourceVersion": before["resourceVersion"]}
-    return {**json_object, "metadata": {**without(metadata, *_KEPT_IN_UPDATES), **identity, **kept}}
+    kept |= {"uid": metadata.get("uid") or before["uid"], "resourceVersion": before["resourceVersion"]}
+    if "namespace" in before:
+        kept["namespace"] = metadata.get("namespace") or before["namespace"]
+    return {**json_object, "metadata": {**without(metadata, *_KEPT_IN_UPDATES), **kept}}
 
 
 def metadata_problems(json_object: Json, name_rule: NameRule) -> Iterator[Cause]:

@@ -1,0 +1,7 @@
+import pytest
+from tests.unit.local.apiserver.inside import Inside
+
+
+@pytest.fixture
+def inside() -> Inside:
+    return Inside()
