@@ -1,0 +1,473 @@
+"""At most one volume for a claim, and data removed only when every guard agrees, whatever fails between."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.provisioning.world import EFS, PROVISIONER, World, claim
+
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.errors import (
+    ClaimRefused,
+    KubeAlreadyExists,
+    KubeUnavailable,
+    NotYet,
+    RemovalRefused,
+)
+from kube_efs.model.file_systems import Discovery
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume, VolumePhase
+from kube_efs.provisioning.engine import Removal
+
+FS1 = FileSystemId("fs-1")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def at(path: str) -> Location:
+    return Location(file_system_id=FS1, directory=parse_directory(path))
+
+
+DATA = at("/team/example")
+
+# --- which claims are planned
+
+
+def test_a_claim_of_ours_is_planned(world: World) -> None:
+    plan = world.engine.plan(claim())
+    assert plan is not None
+    assert (plan.location, plan.claim) == (DATA, claim())
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(replace(claim(), storage_class="other"), id="another class"),
+        pytest.param(replace(claim(), storage_class=None), id="no class yet"),
+        pytest.param(replace(claim(), storage_class=""), id="no class wanted"),
+        pytest.param(replace(claim(), phase=ClaimPhase.BOUND), id="bound"),
+        pytest.param(replace(claim(), volume_name="pv"), id="tied to a volume"),
+        pytest.param(replace(claim(), deleting=True), id="being deleted"),
+        pytest.param(replace(claim(), match_labels={"root_key": "x", "volume_name": "a"}), id="a root claim"),
+    ],
+)
+def test_what_is_none_of_its_business_is_left_alone(world: World, wanted: Claim) -> None:
+    assert world.engine.plan(wanted) is None
+
+
+def test_a_class_of_another_provisioner_is_left_alone(world: World) -> None:
+    world.inventory.classes["efs"] = replace(EFS, provisioner="other.example/efs")
+    assert world.engine.plan(claim()) is None
+
+
+def test_a_claim_that_waits_for_its_pod_is_waited_with(world: World) -> None:
+    world.inventory.classes["efs"] = replace(EFS, waits_for_consumer=True)
+    assert world.engine.plan(claim()) is None
+    assert world.engine.plan(replace(claim(), selected_node="node-1")) is not None
+
+
+async def test_a_claim_that_has_a_volume_is_left_alone(world: World) -> None:
+    await world.provision(claim())
+    assert world.engine.plan(claim()) is None
+
+
+def test_a_refusal_goes_to_whoever_asked(world: World) -> None:
+    with pytest.raises(ClaimRefused):
+        world.engine.plan(replace(claim(), match_labels={}))
+
+
+def test_a_file_system_without_a_port_is_waited_for(world: World) -> None:
+    world.inventory.targets = TunnelTargets()
+    with pytest.raises(NotYet) as caught:
+        world.engine.plan(claim())
+    assert str(caught.value) == (
+        "file system: 'fs-1' has no tunnel port yet; it gets one with the next discovery"
+    )
+
+
+def test_a_file_system_that_is_not_there_is_waited_for(world: World) -> None:
+    world.inventory.discovery = Discovery(complete=True)
+    with pytest.raises(NotYet):
+        world.engine.plan(claim())
+
+
+def test_which_classes_are_served(world: World) -> None:
+    assert world.engine.serves(EFS)
+    assert not world.engine.serves(StorageClass(name="x", provisioner="other.example/efs"))
+
+
+# --- provisioning
+
+
+async def test_directory_first_then_the_volume(world: World) -> None:
+    volume = await world.provision(claim())
+    assert world.moment.passed == ["before make", "after make", "before create", "after create"]
+    assert world.folders.there == {DATA}
+    assert volume == world.store.volumes[volume.name]
+    assert world.inventory.volume_of(claim().uid) == volume
+
+
+async def test_a_volume_of_its_own_is_found_again(world: World) -> None:
+    plan = world.engine.plan(claim())
+    assert plan is not None
+    first = await world.engine.provision(plan)
+    assert await world.engine.provision(plan) == first
+    assert list(world.store.volumes) == [first.name]
+
+
+async def test_a_name_of_somebody_else_s_is_passed_by(world: World) -> None:
+    plan = world.engine.plan(claim())
+    assert plan is not None
+    taken = [replace(plan.volume(attempt), claim=None) for attempt in range(2)]
+    for volume in taken:
+        world.store.volumes[volume.name] = volume
+    made = await world.engine.provision(plan)
+    assert made.name == plan.volume(2).name
+    assert [world.store.volumes[volume.name] for volume in taken] == taken
+
+
+async def test_when_every_name_is_taken_it_says_so(world: World) -> None:
+    plan = world.engine.plan(claim())
+    assert plan is not None
+    for attempt in range(4):
+        volume = plan.volume(attempt)
+        world.store.volumes[volume.name] = replace(
+            volume, claim=ClaimReference(namespace="team", name="other", uid=None)
+        )
+    with pytest.raises(KubeAlreadyExists) as caught:
+        await world.engine.provision(plan)
+    assert str(caught.value) == (
+        f"volume: {plan.volume(0).name!r} belongs to another claim; "
+        "delete the volumes of that name that nobody uses"
+    )
+
+
+class _Crash(BaseException):
+    """The process ends here."""
+
+
+class _FailingAt:
+    """Raises at one moment of all those that pass."""
+
+    def __init__(self, step: int, error: type[BaseException]) -> None:
+        self._left, self._error = step, error
+
+    def __call__(self, name: str) -> int:
+        self._left -= 1
+        if self._left == 0:
+            raise self._error(name)
+        return 0
+
+
+_FAULTS = st.lists(st.tuples(st.integers(1, 8), st.sampled_from([KubeUnavailable, _Crash])), max_size=4)
+
+
+@given(faults=_FAULTS, taken=st.integers(0, 3))
+def test_whatever_fails_a_claim_gets_one_volume_of_one_name(
+    faults: list[tuple[int, type[BaseException]]], taken: int
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        plan = world.engine.plan(claim())
+        assert plan is not None
+        for attempt in range(taken):
+            foreign = replace(plan.volume(attempt), claim=None)
+            world.store.volumes[foreign.name] = foreign
+        for step, error in faults:
+            world.moment.on_moment = _FailingAt(step, error)
+            try:
+                again = world.engine.plan(claim())
+                if again is not None:
+                    await world.engine.provision(again)
+            except KubeUnavailable:
+                continue
+            except _Crash:
+                world.start()
+        world.moment.on_moment = lambda _: 0
+        again = world.engine.plan(claim())
+        if again is not None:
+            await world.engine.provision(again)
+        ours = [volume for volume in world.store.volumes.values() if volume.claim]
+        assert [volume.name for volume in ours] == [plan.volume(taken).name]
+        assert DATA in world.folders.there
+
+    asyncio.run(scenario())
+
+
+@given(st.lists(st.integers(0, 5), min_size=20, max_size=20))
+def test_two_controllers_at_once_make_one_volume(pauses: list[int]) -> None:
+    async def scenario() -> None:
+        world = World()
+        old, new = world.engine, world.start()
+        waits = iter(pauses * 10)
+        world.moment.on_moment = lambda _: next(waits)
+        plans = [old.plan(claim()), new.plan(claim()), new.plan(claim("u2"))]
+        volumes = await asyncio.gather(
+            *(engine.provision(plan) for engine, plan in zip((old, new, new), plans, strict=True) if plan)
+        )
+        assert volumes[0] == volumes[1]
+        assert set(world.store.volumes) == {volumes[0].name, volumes[2].name}
+
+    asyncio.run(scenario())
+
+
+# --- reclaiming
+
+
+async def test_a_released_volume_goes_with_its_directory(world: World) -> None:
+    (volume,) = await world.released([claim()])
+    world.moment.passed.clear()
+    done = await world.engine.reclaim(volume)
+    assert done is not None
+    assert (done.volume, done.location, done.removal, done.sharers) == (
+        volume,
+        DATA,
+        Removal.REMOVED,
+        frozenset(),
+    )
+    assert world.moment.passed == [
+        "before get",
+        "before remove",
+        "after remove",
+        "before delete",
+        "after delete",
+    ]
+    assert (world.store.volumes, world.folders.there) == ({}, set())
+    assert not world.inventory.volumes
+
+
+RELEASED = Volume(
+    name="pv",
+    uid="pv-uid",
+    phase=VolumePhase.RELEASED,
+    reclaim_policy=ReclaimPolicy.DELETE,
+    storage_class="efs",
+    provisioned_by=PROVISIONER,
+    file_system_id="fs-1",
+    claim=ClaimReference(namespace="team", name="data", uid=claim().uid),
+    nfs=NfsSource(server="127.0.0.1", path="/team/example"),
+    mount_options=("port=20490",),
+)
+NOT_TO_GO = [
+    *(
+        pytest.param({"phase": phase}, id=f"phase {phase}")
+        for phase in VolumePhase
+        if phase is not VolumePhase.RELEASED
+    ),
+    pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, id="Retain"),
+    pytest.param({"reclaim_policy": ReclaimPolicy.RECYCLE}, id="Recycle"),
+    pytest.param({"storage_class": "efs-stunnel-system"}, id="a root volume"),
+    pytest.param({"deleting": True}, id="somebody else deletes it"),
+]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *NOT_TO_GO,
+        pytest.param({"provisioned_by": None}, id="nobody's"),
+        pytest.param({"provisioned_by": "other.example/efs"}, id="another provisioner's"),
+    ],
+)
+async def test_what_is_not_to_go_stays(world: World, changes: dict[str, object]) -> None:
+    volume = replace(RELEASED, **changes)  # type: ignore[arg-type]
+    world.add(volume)
+    world.folders.there.add(DATA)
+    assert await world.engine.reclaim(volume) is None
+    assert (set(world.store.volumes), world.folders.there) == ({"pv"}, {DATA})
+
+
+@pytest.mark.parametrize(
+    "changes", [*NOT_TO_GO, pytest.param({"uid": "another"}, id="a new volume of that name")]
+)
+async def test_the_api_server_has_the_last_word(world: World, changes: dict[str, object]) -> None:
+    world.add(RELEASED)
+    world.folders.there.add(DATA)
+    world.store.volumes["pv"] = replace(RELEASED, **changes)  # type: ignore[arg-type]
+    assert await world.engine.reclaim(RELEASED) is None
+    assert (set(world.store.volumes), world.folders.there) == ({"pv"}, {DATA})
+
+
+async def test_a_volume_that_is_gone_takes_nothing_with_it(world: World) -> None:
+    world.add(RELEASED)
+    world.folders.there.add(DATA)
+    world.store.volumes.clear()
+    assert await world.engine.reclaim(RELEASED) is None
+    assert world.folders.there == {DATA}
+    assert not world.inventory.volumes
+
+
+async def test_a_volume_of_another_shape_is_refused(world: World) -> None:
+    volume = replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path="/team"))
+    world.add(volume)
+    world.folders.there.add(at("/team"))
+    with pytest.raises(RemovalRefused):
+        await world.engine.reclaim(volume)
+    assert (set(world.store.volumes), world.folders.removed) == ({"pv"}, [])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({}, id="another claim's"),
+        pytest.param({"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.RETAIN}, id="retained"),
+        pytest.param({"provisioned_by": None, "claim": None}, id="made by hand"),
+        pytest.param(
+            {"nfs": NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/team/example")},
+            id="not tunnelled",
+        ),
+        pytest.param({"nfs": None, "csi_handle": "fs-1:/team/example"}, id="of the CSI driver"),
+        pytest.param(
+            {"nfs": NfsSource(server="127.0.0.1", path="//team/./example/")}, id="written in another way"
+        ),
+    ],
+)
+async def test_a_directory_that_another_volume_uses_is_kept(world: World, other: dict[str, object]) -> None:
+    sharer = replace(RELEASED, name="sharer", uid="s", **{"phase": VolumePhase.BOUND, **other})  # type: ignore[arg-type]
+    world.add(RELEASED, sharer)
+    world.folders.there.add(DATA)
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.removal is Removal.SHARED
+    assert done.sharers == {"sharer"}
+    assert (set(world.store.volumes), world.folders.there) == ({"sharer"}, {DATA})
+
+
+async def test_a_sharer_whose_end_was_missed_does_not_count(world: World) -> None:
+    world.add(RELEASED, replace(RELEASED, name="sharer", uid="s"))
+    world.folders.there.add(DATA)
+    del world.store.volumes["sharer"]
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.removal is Removal.REMOVED
+    assert world.folders.there == set()
+
+
+async def test_a_sharer_that_goes_while_it_is_looked_up_is_no_fault(world: World) -> None:
+    sharer = replace(RELEASED, name="sharer", uid="s")
+    world.add(RELEASED, sharer)
+    gets = 0
+
+    def gone_meanwhile(moment: str) -> int:
+        nonlocal gets
+        gets += moment == "before get"
+        if gets == 2:
+            world.store.volumes.pop("sharer", None)
+            world.inventory.drop_volume(sharer)
+        return 0
+
+    world.moment.on_moment = gone_meanwhile
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.removal is Removal.REMOVED
+
+
+@pytest.mark.parametrize("path", ["/", "/team", "/team/example/deep"])
+async def test_a_directory_above_or_below_another_s_is_not_removed(world: World, path: str) -> None:
+    world.add(
+        RELEASED,
+        replace(
+            RELEASED, name="near", uid="n", provisioned_by=None, nfs=NfsSource(server="127.0.0.1", path=path)
+        ),
+    )
+    world.folders.there.add(DATA)
+    with pytest.raises(RemovalRefused) as caught:
+        await world.engine.reclaim(RELEASED)
+    assert str(caught.value) == (
+        "directory: 'fs-1:/team/example' lies above or below the directory of volume near; "
+        "delete those volumes first, or set pv to Retain"
+    )
+    assert (set(world.store.volumes), world.folders.there) == ({"pv", "near"}, {DATA})
+
+
+@pytest.mark.parametrize(
+    ("path", "file_system"), [("/team/example2", "fs-1"), ("/team/exampl", "fs-1"), ("/team", "fs-2")]
+)
+async def test_what_lies_apart_is_in_nobody_s_way(world: World, path: str, file_system: str) -> None:
+    apart = replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path=path), file_system_id=file_system)
+    world.add(RELEASED, replace(apart, name="apart", uid="a", provisioned_by=None))
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.removal is Removal.REMOVED
+
+
+async def test_a_file_system_that_is_gone_is_waited_for(world: World) -> None:
+    world.add(RELEASED)
+    world.inventory.targets = TunnelTargets()
+    with pytest.raises(NotYet) as caught:
+        await world.engine.reclaim(RELEASED)
+    assert str(caught.value) == (
+        "file system: 'fs-1' is not known (any more); "
+        "delete the volume by hand if the file system is gone for good"
+    )
+    assert set(world.store.volumes) == {"pv"}
+
+
+@given(st.lists(st.integers(0, 5), min_size=20, max_size=20), st.integers(2, 4))
+def test_sharers_released_at_one_moment_remove_the_directory_once(pauses: list[int], count: int) -> None:
+    async def scenario() -> None:
+        world = World()
+        volumes = await world.released([claim(f"u{number}") for number in range(count)])
+        waits = iter(pauses * 10)
+        world.moment.on_moment = lambda _: next(waits)
+        done = await asyncio.gather(*(world.engine.reclaim(volume) for volume in volumes))
+        assert sorted(one.removal for one in done if one) == [
+            Removal.REMOVED,
+            *[Removal.SHARED] * (count - 1),
+        ]
+        assert world.folders.removed == [DATA]
+        assert world.store.volumes == {}
+
+    asyncio.run(scenario())
+
+
+@given(st.lists(st.integers(0, 5), min_size=20, max_size=20))
+def test_a_claim_that_comes_while_its_directory_goes_finds_it_there(pauses: list[int]) -> None:
+    async def scenario() -> None:
+        world = World()
+        (old,) = await world.released([claim("u1")])
+        waits = iter(pauses * 10)
+        world.moment.on_moment = lambda _: next(waits)
+        await asyncio.gather(world.engine.reclaim(old), world.provision(claim("u2")))
+        assert [volume.claim and volume.claim.uid for volume in world.store.volumes.values()] == ["u2"]
+        assert world.folders.there == {DATA}
+
+    asyncio.run(scenario())
+
+
+@given(_FAULTS)
+def test_whatever_fails_a_released_volume_goes_once_and_its_directory_before_it(
+    faults: list[tuple[int, type[BaseException]]],
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        (volume,) = await world.released([claim()])
+        for step, error in faults:
+            world.moment.on_moment = _FailingAt(step, error)
+            try:
+                await world.engine.reclaim(volume)
+            except KubeUnavailable:
+                pass
+            except _Crash:
+                world.start()
+            assert world.store.volumes or not world.folders.there
+        world.moment.on_moment = lambda _: 0
+        await world.engine.reclaim(volume)
+        assert (world.store.volumes, world.folders.removed) == ({}, [DATA])
+
+    asyncio.run(scenario())
+
+
+async def test_retained_data_serves_the_next_claim_of_that_name(world: World) -> None:
+    (kept,) = await world.released([claim("u1", policy="Retain")])
+    assert await world.engine.reclaim(kept) is None
+    volume = await world.provision(claim("u2"))
+    assert volume.nfs == kept.nfs
+    assert set(world.store.volumes) == {kept.name, volume.name}

@@ -1,0 +1,173 @@
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.directories import Directory, Relation, parse_directory
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume, VolumePhase
+from kube_efs.provisioning.inventory import DirectoryIndex, Inventory
+
+FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
+
+
+def volume(
+    name: str, *, uid: str = "", path: str = "/team/data", claim: str = "c", port: int = 20490
+) -> Volume:
+    return Volume(
+        name=name,
+        uid=uid or f"uid-of-{name}",
+        file_system_id="fs-1",
+        claim=ClaimReference(namespace="team", name="data", uid=ClaimUid(claim)),
+        nfs=NfsSource(server="127.0.0.1", path=path),
+        mount_options=(f"port={port}",),
+    )
+
+
+def at(path: str, file_system_id: FileSystemId = FS1) -> Location:
+    return Location(file_system_id=file_system_id, directory=parse_directory(path))
+
+
+# --- directories
+
+_LOCATIONS = st.builds(
+    Location,
+    file_system_id=st.sampled_from([FS1, FS2]),
+    directory=st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: Directory(tuple(parts))),
+)
+_NAMES = st.sampled_from(["v1", "v2", "v3"])
+_STEPS = st.lists(st.tuples(st.booleans(), _LOCATIONS, _NAMES), max_size=30)
+
+
+@given(_STEPS, _LOCATIONS, _NAMES)
+def test_the_index_says_what_looking_at_every_volume_says(
+    steps: list[tuple[bool, Location, str]], asked: Location, name: str
+) -> None:
+    index, users = DirectoryIndex(), set[tuple[Location, str]]()
+    for is_added, location, user in steps:
+        (index.add if is_added else index.discard)(location, user)
+        (users.add if is_added else users.discard)((location, user))
+    near = {
+        relation: {
+            user
+            for location, user in users
+            if location.file_system_id == asked.file_system_id
+            and location.directory.relation_to(asked.directory) is relation
+        }
+        for relation in Relation
+    }
+    assert index.sharers(asked, name) == near[Relation.SAME] - {name}
+    neighbours = index.neighbours(asked)
+    assert near[Relation.ABOVE] <= neighbours
+    assert neighbours <= near[Relation.ABOVE] | near[Relation.BELOW]
+    assert bool(neighbours) == bool(near[Relation.ABOVE] | near[Relation.BELOW])
+    assert (not near[Relation.BELOW]) or neighbours & near[Relation.BELOW]
+
+
+# --- volumes
+
+
+def test_a_volume_is_found_by_its_claim_and_its_directory() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("pv"))
+    assert inventory.volume_of(ClaimUid("c")) == volume("pv")
+    assert inventory.volume_of(ClaimUid("other")) is None
+    assert inventory.location_of("pv") == at("/team/data")
+    assert inventory.directories.sharers(at("/team/data"), "") == {"pv"}
+
+
+def test_a_changed_volume_replaces_what_was_known() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("pv"))
+    inventory.put_volume(volume("pv", path="/team/moved", claim="d"))
+    assert inventory.volume_of(ClaimUid("c")) is None
+    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+    assert inventory.directories.sharers(at("/team/moved"), "") == {"pv"}
+
+
+def test_a_volume_that_is_gone_is_gone_everywhere() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("pv"))
+    inventory.drop_volume(volume("pv"))
+    assert not inventory.volumes
+    assert inventory.volume_of(ClaimUid("c")) is None
+    assert inventory.location_of("pv") is None
+    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+    assert inventory.ports_in_use() == {}
+
+
+def test_news_of_an_older_volume_of_that_name_change_nothing() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("pv", uid="new"))
+    inventory.drop_volume(volume("pv", uid="old"))
+    assert inventory.volumes == {"pv": volume("pv", uid="new")}
+
+
+def test_a_volume_that_was_removed_does_not_come_back_by_late_news() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("pv"))
+    inventory.removed_volume(volume("pv"))
+    inventory.put_volume(replace(volume("pv"), phase=VolumePhase.RELEASED))
+    inventory.replace_volumes([volume("pv")])
+    assert not inventory.volumes
+    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+
+
+def test_a_new_volume_of_a_removed_one_s_name_is_seen() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("pv"))
+    inventory.removed_volume(volume("pv"))
+    inventory.drop_volume(volume("pv"))
+    inventory.put_volume(volume("pv", uid="new"))
+    assert inventory.volumes == {"pv": volume("pv", uid="new")}
+
+
+def test_a_list_is_all_there_is() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("a", claim="a"))
+    inventory.put_volume(volume("b", claim="b"))
+    inventory.replace_volumes([volume("b", claim="b"), volume("c", claim="c")])
+    assert set(inventory.volumes) == {"b", "c"}
+    assert inventory.directories.sharers(at("/team/data"), "b") == {"c"}
+
+
+def test_a_root_volume_is_nobody_s_neighbour() -> None:
+    inventory = Inventory()
+    inventory.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
+    assert inventory.directories.neighbours(at("/team/data")) == frozenset()
+    assert inventory.ports_in_use() == {}
+
+
+def test_ports_that_volumes_carry() -> None:
+    inventory = Inventory()
+    inventory.put_volume(volume("a", port=20490))
+    inventory.put_volume(replace(volume("b", port=20495), file_system_id="fs-2"))
+    inventory.put_volume(replace(volume("no-port"), mount_options=()))
+    inventory.put_volume(
+        replace(
+            volume("direct", port=2049),
+            nfs=NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/"),
+        )
+    )
+    assert inventory.ports_in_use() == {20490: FS1, 20495: FS2}
+
+
+def test_a_volume_known_by_its_port_only_follows_the_ports() -> None:
+    inventory = Inventory()
+    inventory.put_volume(replace(volume("pv"), file_system_id=None))
+    assert inventory.location_of("pv") is None
+    inventory.targets = TunnelTargets(targets={FS2: TunnelTarget(file_system_id=FS2, port=20490)})
+    assert inventory.location_of("pv") == at("/team/data", FS2)
+    inventory.targets = TunnelTargets()
+    assert inventory.location_of("pv") is None
+    assert inventory.directories.sharers(at("/team/data", FS2), "") == frozenset()
+
+
+def test_nothing_is_known_at_first() -> None:
+    inventory = Inventory()
+    assert inventory.classes == dict[str, StorageClass]()
+    assert inventory.targets == TunnelTargets()
+    assert not inventory.discovery.complete

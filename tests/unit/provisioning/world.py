@@ -1,0 +1,146 @@
+"""A small world around the engine: a store of volumes and a file system; both can fail at any step."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound
+from kube_efs.model.file_systems import Discovery, FileSystem
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volumes import Location, Volume, VolumePhase
+from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.tunnel import TunnelBackend
+
+PROVISIONER = "gnuthought.com/efs-stunnel"
+FILE_SYSTEMS = tuple(FileSystemId(f"fs-{number}") for number in (1, 2))
+EFS = StorageClass(name="efs", provisioner=PROVISIONER, parameters={"default_file_system_id": "auto"})
+
+
+class Moments:
+    """Every moment between two effects; a test may fail or pause there."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.on_moment: Callable[[str], int] = lambda _: 0
+
+    async def __call__(self, name: str) -> None:
+        self.passed.append(name)
+        for _ in range(self.on_moment(name)):
+            await asyncio.sleep(0)
+
+
+class Store(VolumeStore):
+    """Volumes as an API server keeps them."""
+
+    def __init__(self, moment: Moments) -> None:
+        self.volumes: dict[str, Volume] = {}
+        self._moment = moment
+        self._made = 0
+
+    async def create(self, volume: Volume) -> Volume:
+        await self._moment("before create")
+        if volume.name in self.volumes:
+            raise KubeAlreadyExists("answered 409", field=f"volume {volume.name}")
+        self._made += 1
+        self.volumes[volume.name] = replace(volume, uid=f"pv-{self._made}")
+        await self._moment("after create")
+        return self.volumes[volume.name]
+
+    async def get(self, name: str) -> Volume:
+        await self._moment("before get")
+        if name not in self.volumes:
+            raise KubeNotFound("answered 404", field=f"volume {name}")
+        return self.volumes[name]
+
+    async def delete(self, volume: Volume) -> None:
+        await self._moment("before delete")
+        self.volumes.pop(volume.name, None)
+        await self._moment("after delete")
+
+
+class Folders:
+    """Directories of file systems; notes each removal of one that was there."""
+
+    def __init__(self, moment: Moments) -> None:
+        self.there: set[Location] = set()
+        self.removed: list[Location] = []
+        self._moment = moment
+
+    async def make(self, location: Location) -> None:
+        await self._moment("before make")
+        self.there.add(location)
+        await self._moment("after make")
+
+    async def remove(self, location: Location) -> None:
+        await self._moment("before remove")
+        if location in self.there:
+            self.there.remove(location)
+            self.removed.append(location)
+        await self._moment("after remove")
+
+
+class World:
+    """A cluster with file systems, and any number of controllers that come and go."""
+
+    def __init__(self) -> None:
+        self.moment = Moments()
+        self.store = Store(self.moment)
+        self.folders = Folders(self.moment)
+        self.classes = {EFS.name: EFS}
+        self.start()
+
+    def start(self) -> Engine:
+        """A controller that has just read the cluster's state."""
+        self.inventory = Inventory()
+        self.inventory.classes = dict(self.classes)
+        self.inventory.discovery = Discovery(
+            file_systems={fs: FileSystem(file_system_id=fs) for fs in FILE_SYSTEMS}, complete=True
+        )
+        self.inventory.targets = TunnelTargets(
+            targets={
+                fs: TunnelTarget(file_system_id=fs, port=20490 + place)
+                for place, fs in enumerate(FILE_SYSTEMS)
+            }
+        )
+        self.inventory.replace_volumes(self.store.volumes.values())
+        backend = TunnelBackend(provisioner=PROVISIONER, inventory=self.inventory, directories=self.folders)
+        self.engine = Engine(inventory=self.inventory, backends=[backend], store=self.store)
+        return self.engine
+
+    def add(self, *volumes: Volume) -> None:
+        """Volumes that are there and known."""
+        for volume in volumes:
+            self.store.volumes[volume.name] = volume
+            self.inventory.put_volume(volume)
+
+    async def provision(self, wanted: Claim) -> Volume:
+        plan = self.engine.plan(wanted)
+        assert plan is not None
+        return await self.engine.provision(plan)
+
+    async def released(self, claims: Iterable[Claim]) -> list[Volume]:
+        """Volumes of claims that were served and then deleted."""
+        found = []
+        for each in claims:
+            volume = await self.provision(each)
+            found.append(replace(volume, phase=VolumePhase.RELEASED))
+        self.add(*found)
+        return found
+
+
+def claim(
+    uid: str = "u1", *, volume_name: str = "example", namespace: str = "team", policy: str | None = None
+) -> Claim:
+    labels = {"volume_name": volume_name} | ({"reclaim_policy": policy} if policy else {})
+    return Claim(
+        namespace=namespace,
+        name=f"claim-{uid}",
+        uid=ClaimUid(uid),
+        storage_class=EFS.name,
+        match_labels=labels,
+        access_modes=("ReadWriteMany",),
+    )
