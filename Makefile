@@ -9,16 +9,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup programs demo up test lint format settings clean
+.PHONY: help setup programs demo up test conformance lint format settings clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## Set up what is missing, then show the way from a claim to data and back (needs root)
 	$(BIN)/kube-efs demo
 
 test: setup ## Set up what is missing, then run the tests
 	$(BIN)/pytest --timeout=180
+
+conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
+	tests/conformance/tools/build
+	$(BIN)/pytest --timeout=180 tests/conformance
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up
@@ -46,4 +50,4 @@ $(INSTALLED): pyproject.toml constraints.txt scripts/install-python
 	@touch $@
 
 clean: ## Remove .venv and everything else that was made here
-	rm -rf $(VENV) .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .cache .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
