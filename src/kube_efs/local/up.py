@@ -43,6 +43,7 @@ The cluster is there, with the StorageClass efs-stunnel. In another terminal:
   kubectl apply -f your-claim.yaml
   kube-efs status
 
+The AWS API is at {cluster.efs.endpoint_url}, for making file systems and mount targets with any credentials.
 The logs of all parts are in {cluster.folder}. Ctrl-C ends everything and removes the data.
 """
 
