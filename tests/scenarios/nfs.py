@@ -1,71 +1,135 @@
 """A reader of a large file through a tunnel, slow enough that something can happen meanwhile."""
 
 import asyncio
+import ctypes
 import hashlib
 import os
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-import psutil
 from tests.scenarios.steps import Cluster, port_of
 
 from kube_efs.model.ids import FileSystemId
 
-_FIRST_BYTES = 1024 * 1024
+CHUNK_BYTES = 256 * 1024
+_TIMEOUT_MILLISECONDS = 5000
+
+
+class LibnfsError(Exception):
+    """The library's own words."""
+
+
+class LibnfsFile:
+    """A file opened for reading with libnfs (NFSv4), which never reconnects by itself; calls block."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self._library = _load()
+        self._context = self._library.nfs_init_context()
+        url = f"nfs://127.0.0.1//{name}?version=4&nfsport={port}&mountport={port}&autoreconnect=0".encode()
+        parsed = self._library.nfs_parse_url_full(self._context, url)
+        self._library.nfs_set_timeout(self._context, _TIMEOUT_MILLISECONDS)
+        self._file = ctypes.c_void_p()
+        try:
+            self._check(self._library.nfs_mount(self._context, b"127.0.0.1", b"/"))
+            path = f"/{name}".encode()
+            self._check(self._library.nfs_open(self._context, path, os.O_RDONLY, ctypes.byref(self._file)))
+        except LibnfsError:
+            self.close()
+            raise
+        finally:
+            self._library.nfs_destroy_url(parsed)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to that many bytes from there; raises LibnfsError when the connection is gone."""
+        buffer = ctypes.create_string_buffer(size)
+        count = self._check(self._library.nfs_pread(self._context, self._file, offset, size, buffer))
+        return buffer.raw[:count]
+
+    def close(self) -> None:
+        """End the connection without a word to the server."""
+        if self._context:
+            self._library.nfs_destroy_context(self._context)
+            self._context = None
+
+    def _check(self, status: int) -> int:
+        if status < 0:
+            raise LibnfsError(self._library.nfs_get_error(self._context).decode(errors="replace"))
+        return status
+
+
+def _load() -> ctypes.CDLL:
+    library = ctypes.CDLL("libnfs.so.13")
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    library.nfs_init_context.restype = pointer
+    library.nfs_get_error.argtypes, library.nfs_get_error.restype = [pointer], text
+    library.nfs_parse_url_full.argtypes, library.nfs_parse_url_full.restype = [pointer, text], pointer
+    library.nfs_destroy_url.argtypes = [pointer]
+    library.nfs_destroy_context.argtypes = [pointer]
+    library.nfs_set_timeout.argtypes = [pointer, ctypes.c_int]
+    library.nfs_mount.argtypes = [pointer, text, text]
+    library.nfs_open.argtypes = [pointer, text, ctypes.c_int, ctypes.POINTER(pointer)]
+    library.nfs_pread.argtypes = [pointer, pointer, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p]
+    return library
 
 
 class SlowReader(AbstractAsyncContextManager["SlowReader"]):
-    """Reads a file of random bytes with libnfs's own client; use as ``async with``.
+    """Reads a file of random bytes piece by piece; use as ``async with``.
 
-    The client stops when nobody takes what it has read, so after the first mebibyte the rest waits, with
-    the connection open, until ``finish`` reads it all and compares.
+    The first piece is read when it is entered, the rest by ``finish``. As the kernel's client does, it
+    connects anew and goes on where it was when its connection is lost; ``reconnects`` counts how often.
     """
 
     def __init__(self, cluster: Cluster, file_system_id: FileSystemId, *, size_bytes: int) -> None:
         self._cluster = cluster
         self._file_system_id = file_system_id
         self._size_bytes = size_bytes
+        self._offset = 0
+        self._digest = hashlib.sha256()
+        self._file: LibnfsFile | None = None
+        self.reconnects = 0
 
     async def __aenter__(self) -> Self:
-        file = self._cluster.efs.folder(self._file_system_id) / "large"
+        large = self._cluster.efs.folder(self._file_system_id) / "large"
         content = os.urandom(self._size_bytes)
-        await asyncio.to_thread(file.write_bytes, content)
+        await asyncio.to_thread(large.write_bytes, content)
         self._expected = hashlib.sha256(content).hexdigest()
-        port = await port_of(self._cluster, self._file_system_id)
-        self._client = await asyncio.create_subprocess_exec(
-            "nfs-cat",
-            f"nfs://127.0.0.1//large?version=4&nfsport={port}&mountport={port}&autoreconnect=-1",
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert self._client.stdout
-        self._digest = hashlib.sha256()
-        self._digest.update(await self._client.stdout.readexactly(_FIRST_BYTES))
+        self._port = await port_of(self._cluster, self._file_system_id)
+        self._file = await asyncio.to_thread(LibnfsFile, self._port, "large")
+        await self._read_piece()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._client.returncode is None:
-            self._client.kill()
-        await self._client.wait()
-
-    def source_port(self) -> int:
-        """The port that its connection to the tunnel comes from; another one after a reconnect."""
-        [connection] = [
-            one
-            for one in psutil.Process(self._client.pid).net_connections("tcp")
-            if one.status == psutil.CONN_ESTABLISHED
-        ]
-        return int(connection.laddr.port)
+        if self._file:
+            await asyncio.to_thread(self._file.close)
 
     async def finish(self, *, seconds: float = 60.0) -> None:
-        """Read the rest; fails unless every byte arrived and is right."""
-        assert self._client.stdout
+        """Read the rest; fails unless every byte arrives and is right."""
         async with asyncio.timeout(seconds):
-            while chunk := await self._client.stdout.read(_FIRST_BYTES):
-                self._digest.update(chunk)
-            errors = await self._client.stderr.read() if self._client.stderr else b""
-            assert await self._client.wait() == 0, errors.decode()
+            while self._offset < self._size_bytes:
+                try:
+                    await self._read_piece()
+                except LibnfsError:
+                    self.reconnects += 1
+                    await self._connect_anew()
         assert self._digest.hexdigest() == self._expected
+
+    async def _read_piece(self) -> None:
+        assert self._file
+        piece = await asyncio.to_thread(self._file.read, self._offset, CHUNK_BYTES)
+        assert piece, f"the file ends at {self._offset} of {self._size_bytes} bytes"
+        self._digest.update(piece)
+        self._offset += len(piece)
+
+    async def _connect_anew(self) -> None:
+        assert self._file
+        await asyncio.to_thread(self._file.close)
+        while True:
+            try:
+                self._file = await asyncio.to_thread(LibnfsFile, self._port, "large")
+            except LibnfsError:
+                await asyncio.sleep(0.05)
+            else:
+                return

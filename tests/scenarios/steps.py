@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import aiohttp
@@ -46,6 +47,7 @@ class Cluster(Protocol):
     controller: Program
     tunnel: Program
     namespace: str
+    kubeconfig: Path
     file_system_ids: tuple[FileSystemId, ...]
 
 

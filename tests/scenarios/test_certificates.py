@@ -22,14 +22,14 @@ def _other_authority(cluster: Cluster, system: FileSystemId) -> ServerCertificat
 
 
 IMPOSTORS = {
-    "another name": (_other_name, "name"),
-    "another authority": (_other_authority, "authority"),
+    "another name": (_other_name, "is for another name"),
+    "another authority": (_other_authority, "is not trusted"),
 }
 
 
-@pytest.mark.parametrize(("certificate", "word"), IMPOSTORS.values(), ids=IMPOSTORS.keys())
+@pytest.mark.parametrize(("certificate", "words"), IMPOSTORS.values(), ids=IMPOSTORS.keys())
 async def test_an_impostor_gets_nothing(
-    cluster: Cluster, certificate: Callable[[Cluster, FileSystemId], ServerCertificate], word: str
+    cluster: Cluster, certificate: Callable[[Cluster, FileSystemId], ServerCertificate], words: str
 ) -> None:
     impostor, honest = cluster.file_system_ids
     await _in_state(cluster, impostor, "up")
@@ -39,7 +39,7 @@ async def test_an_impostor_gets_nothing(
         before = await _bytes_of_nfs(cluster, impostor)
         assert await _list_root(await steps.port_of(cluster, impostor)) != 0
         await steps.eventually(
-            lambda: _reason_names(cluster, impostor, word), what=f"the reason tells of the {word}"
+            lambda: _reason_names(cluster, impostor, words), what=f"the reason tells that it {words}"
         )
         assert await _bytes_of_nfs(cluster, impostor) == before
         await _in_state(cluster, honest, "up")
@@ -59,9 +59,9 @@ async def _in_state(cluster: Cluster, system: FileSystemId, state: str) -> None:
     await steps.eventually(look, what=f"the tunnel of {system} is {state}")
 
 
-async def _reason_names(cluster: Cluster, system: FileSystemId, word: str) -> bool:
+async def _reason_names(cluster: Cluster, system: FileSystemId, words: str) -> bool:
     tunnel = await steps.tunnel_status(cluster, system)
-    return tunnel is not None and word in tunnel.reason
+    return tunnel is not None and words in tunnel.reason
 
 
 async def _bytes_of_nfs(cluster: Cluster, system: FileSystemId) -> int:

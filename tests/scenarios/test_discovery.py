@@ -1,17 +1,14 @@
 """File systems and mount targets that come, go and move: what follows, and what must not be disturbed."""
 
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 import pytest
-import pytest_asyncio
 from lightkube import ApiError
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim
 from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.model.ids import FileSystemId, ZoneName
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 from kube_efs.model.tunnel_volumes import root_name
@@ -67,6 +64,7 @@ async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobo
         assert await steps.port_of(cluster, first) == ports[first]
         assert await steps.port_of(cluster, second) == ports[second]
         await reader.finish()
+        assert reader.reconnects == 0
 
 
 async def test_a_moved_mount_target_is_followed_and_other_tunnels_are_not_cut(cluster: Cluster) -> None:
@@ -85,6 +83,7 @@ async def test_a_moved_mount_target_is_followed_and_other_tunnels_are_not_cut(cl
         await steps.eventually(served_from_there, what=f"the tunnel leads to {moved.address}")
         assert await steps.port_of(cluster, second) == port
         await reader.finish()
+        assert reader.reconnects == 0
 
 
 async def test_a_tampered_config_map_is_put_right(cluster: Cluster) -> None:
@@ -103,42 +102,6 @@ async def test_a_tampered_config_map_is_put_right(cluster: Cluster) -> None:
         return False
 
     await steps.eventually(restored, what="the ConfigMap is as before")
-
-
-class TestPolling:
-    """With the seconds between two polls that show what happens in between."""
-
-    @pytest_asyncio.fixture(scope="class", loop_scope="module")
-    async def slow_cluster(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Cluster, None]:
-        folder = tmp_path_factory.mktemp("slow")
-        async with EmbeddedCluster(folder, settings={"EFS_POLLING_INTERVAL": "5"}) as embedded:
-            yield embedded
-
-    async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(
-        self, slow_cluster: Cluster
-    ) -> None:
-        cluster, client = slow_cluster, slow_cluster.client
-        namespace, storage_class = await steps.new_namespace(client), await steps.new_class(client)
-        polls = await _polls(cluster)
-
-        async def polled() -> bool:
-            return await _polls(cluster) > polls
-
-        await steps.eventually(polled, what="a poll has just been made")
-        third = await cluster.efs.create_file_system("third")
-        labels = {"volume_name": "later", "file_system_id": third}
-        await client.create(steps.claim(namespace, "later", storage_class, labels))
-
-        text = await steps.warning(client, namespace, "later")
-        volume = await steps.bound_volume(client, namespace, "later")
-
-        known = ", ".join(sorted(cluster.file_system_ids))
-        assert text == f"file system: '{third}' is not known (yet); known file systems: {known}"
-        assert volume.file_system_id == third
-
-
-async def _polls(cluster: Cluster) -> float:
-    return await steps.metric(cluster.controller, 'kube_efs_aws_calls_total{operation="DescribeFileSystems"')
 
 
 def _reading(cluster: Cluster, system: FileSystemId) -> "SlowReader":

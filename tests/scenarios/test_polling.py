@@ -1,0 +1,45 @@
+"""What happens between two discoveries, on a cluster with the seconds between them to see it."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import pytest_asyncio
+from tests.scenarios import steps
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.cluster import EmbeddedCluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Cluster, None]:
+    """A cluster whose controller looks for file systems each five seconds."""
+    folder = tmp_path_factory.mktemp("cluster")
+    async with EmbeddedCluster(folder, settings={"EFS_POLLING_INTERVAL": "5"}) as embedded:
+        yield embedded
+
+
+async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(cluster: Cluster) -> None:
+    client = cluster.client
+    namespace, storage_class = await steps.new_namespace(client), await steps.new_class(client)
+    polls = await _polls(cluster)
+
+    async def polled() -> bool:
+        return await _polls(cluster) > polls
+
+    await steps.eventually(polled, what="a poll has just been made")
+    third = await cluster.efs.create_file_system("third")
+    labels = {"volume_name": "later", "file_system_id": third}
+    await client.create(steps.claim(namespace, "later", storage_class, labels))
+
+    text = await steps.warning(client, namespace, "later")
+    volume = await steps.bound_volume(client, namespace, "later")
+
+    known = ", ".join(sorted(cluster.file_system_ids))
+    assert text == f"file system: '{third}' is not known (yet); known file systems: {known}"
+    assert volume.file_system_id == third
+
+
+async def _polls(cluster: Cluster) -> float:
+    return await steps.metric(cluster.controller, 'kube_efs_aws_calls_total{operation="DescribeFileSystems"')
