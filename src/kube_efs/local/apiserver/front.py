@@ -10,7 +10,7 @@ from kube_efs.local.apiserver.discovery import Discovery
 from kube_efs.local.apiserver.handlers import ResourceHandlers
 from kube_efs.local.apiserver.negotiation import JSON
 from kube_efs.local.apiserver.paths import parse_resource_path
-from kube_efs.local.apiserver.statuses import ApiError, internal_error, unauthorized
+from kube_efs.local.apiserver.statuses import ApiError, internal_error, too_large, unauthorized
 from kube_efs.local.apiserver.storage import encode
 
 log = structlog.get_logger()
@@ -52,8 +52,8 @@ async def _refusals(
         return await handler(request)
     except ApiError as error:
         return _refusal(error)
-    except web.HTTPException:
-        raise
+    except web.HTTPRequestEntityTooLarge:
+        return _refusal(too_large(_BODY_LIMIT_BYTES))
     except ConnectionError:
         # The client went away in the middle of its answer; nobody is left to tell.
         raise

@@ -227,6 +227,12 @@ def unsupported_media_type(media_types: Iterable[str]) -> ApiError:
     return ApiError(415, "UnsupportedMediaType", message)
 
 
+def too_large(limit_bytes: int) -> ApiError:
+    """413: the body has more than so many bytes."""
+    message = f"Request entity too large: limit is {limit_bytes}"
+    return ApiError(413, "RequestEntityTooLarge", message)
+
+
 def expired(message: str, details: Json | None = None) -> ApiError:
     """410: the changes since that resource version are no longer known; list again."""
     return ApiError(410, "Expired", message, details=details)
