@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import ConfigMap
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
-from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.kube.watching import follow, only_object
 from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeNotFound
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.targets import (
@@ -89,7 +89,7 @@ class TunnelTargetsController:
     async def _watch(self) -> None:
         fields = {"metadata.name": CONFIG_MAP_NAME}
         async for change in follow(self._client, ConfigMap, namespace=self._namespace, fields=fields):
-            found = _latest(change)
+            found = only_object(change)
             self._published = _read(found) if found else None
             self.poke()
 
@@ -143,16 +143,6 @@ class TunnelTargetsController:
         self._published = targets
         ports = {str(fs): target.port for fs, target in targets.targets.items()}
         log.info("targets-published", ports=ports)
-
-
-def _latest(change: Change[ConfigMap]) -> ConfigMap | None:
-    match change:
-        case Listed(objects):
-            return objects[0] if objects else None
-        case Applied(found):
-            return found
-        case Deleted():
-            return None
 
 
 def _read(found: ConfigMap) -> TunnelTargets | None:

@@ -57,6 +57,17 @@ class Deleted(Generic[T]):
 Change = Listed[T] | Applied[T] | Deleted[T]
 
 
+def only_object(change: Change[T]) -> T | None:
+    """What there is after the change, for a reader that follows one object by its name."""
+    match change:
+        case Listed(objects):
+            return objects[0] if objects else None
+        case Applied(found):
+            return found
+        case Deleted():
+            return None
+
+
 async def follow(
     client: AsyncClient,
     resource: type[T],

@@ -11,7 +11,7 @@ from lightkube.resources.core_v1 import ConfigMap
 from kube_efs.aws.location import resolve_location
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
-from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.kube.watching import follow, only_object
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.settings import TunnelSettings
 from kube_efs.signals import run_until_told_to_stop
@@ -42,17 +42,28 @@ async def _run(settings: TunnelSettings) -> None:
         readiness=agent.readiness,
         pages={"/tunnels": lambda: asdict(agent.status())},
     )
-    async with connect(load_config(settings.kubeconfig)) as client, health, asyncio.TaskGroup() as tasks:
+    async with connect(load_config(settings.kubeconfig)) as client, health:
         log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
-        tasks.create_task(agent.run(_documents(client, settings.namespace)))
-        publishing = publish_status(
+        publishing = asyncio.create_task(_publish(client, agent, settings))
+        try:
+            await agent.run(_documents(client, settings.namespace))
+        finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+
+
+async def _publish(client: AsyncClient, agent: TunnelAgent, settings: TunnelSettings) -> None:
+    """Publish the status; no fault in that may reach the tunnels."""
+    try:
+        await publish_status(
             client,
             agent.status,
             namespace=settings.namespace,
             node=settings.node_name,
             interval_seconds=min(1.0, settings.probe_interval_seconds),
         )
-        tasks.create_task(publishing)
+    except Exception:
+        log.exception("status-publishing-failed", node=settings.node_name)
 
 
 async def _options(settings: TunnelSettings) -> TunnelOptions:
@@ -76,19 +87,9 @@ async def _documents(client: AsyncClient, namespace: str) -> AsyncGenerator[Targ
     """The ConfigMap's documents as they come; a ConfigMap that is gone changes nothing on the nodes."""
     fields = {"metadata.name": CONFIG_MAP_NAME}
     async for change in follow(client, ConfigMap, namespace=namespace, fields=fields):
-        found = _latest(change)
+        found = only_object(change)
         if found is None:
             log.warning("targets-missing", config_map=CONFIG_MAP_NAME, namespace=namespace)
             continue
         data = found.data or {}
         yield TargetDocuments(targets=data.get(CONFIG_MAP_KEY, ""), zones=data.get(ZONES_KEY, ""))
-
-
-def _latest(change: Change[ConfigMap]) -> ConfigMap | None:
-    match change:
-        case Listed(objects):
-            return objects[0] if objects else None
-        case Applied(found):
-            return found
-        case Deleted():
-            return None
