@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 NODE = "embedded"
 NAMESPACE = DEFAULT_NAMESPACE
+_INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "TMPDIR"})
 # What people would wait for is made faster than it is at AWS's prices and scale.
 _SETTINGS = {
     "LOGGING_LEVEL": "INFO",
@@ -123,8 +124,8 @@ class EmbeddedCluster:
         work = self.folder / "tunnel"
         work.mkdir(exist_ok=True)
         common = {
-            # Nothing of the person's own AWS account or cluster may reach these processes.
-            **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "KUBE"))},
+            # Nothing of the person's own AWS account, cluster or settings may reach these processes.
+            **{name: value for name, value in os.environ.items() if name in _INHERITED},
             **self.efs.environment(),
             **_SETTINGS,
             "KUBECONFIG": str(self.kubeconfig),

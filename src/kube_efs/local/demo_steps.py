@@ -1,6 +1,7 @@
 """What the demo does and checks, step by step, on a running embedded cluster."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import FileSystemId
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport, VolumeReport
-from kube_efs.tunnels.status import TunnelState, TunnelStatus
+from kube_efs.tunnels.status import TunnelState
 
 _EXAMPLE, _KEPT, _CHOSEN, _INVALID = "efs-example", "efs-kept", "efs-chosen", "efs-invalid"
 _VALID = (_EXAMPLE, _KEPT, _CHOSEN)
@@ -92,29 +93,27 @@ class Demo:
         )
 
     async def _refused(self) -> str:
-        await self._until(lambda: [] if self._claim(_INVALID).reason else ["no reason is given"])
+        await self._until(self._not_refused)
+        return self._claim(_INVALID).reason
+
+    def _not_refused(self) -> list[str]:
         claim = self._claim(_INVALID)
-        if claim.phase != "Pending":
-            raise TunnelError(f"is {claim.phase}", field=_INVALID)
-        return claim.reason
+        if claim.phase == "Pending" and claim.reason:
+            return []
+        return [f"{claim.name} is {claim.phase} ({claim.reason or 'no reason given'})"]
 
     async def _tunnels_up(self) -> str:
-        systems = len(self._cluster.file_system_ids)
-        await self._until(
-            lambda: (
-                [
-                    f"{one.file_system_id} is {one.state} ({one.reason})"
-                    for one in self._tunnels()
-                    if one.state is not TunnelState.UP
-                ]
-                or (
-                    []
-                    if len(self._tunnels()) == systems
-                    else [f"{len(self._tunnels())} of {systems} are there"]
-                )
-            )
-        )
-        return f"{systems} on node {self.report.nodes[0].node}"
+        await self._until(self._tunnels_down)
+        return f"{len(self._cluster.file_system_ids)} on node {self.report.nodes[0].node}"
+
+    def _tunnels_down(self) -> list[str]:
+        tunnels = {tunnel.file_system_id: tunnel for node in self.report.nodes for tunnel in node.tunnels}
+        found = [(one, tunnels.get(one)) for one in self._cluster.file_system_ids]
+        return [
+            f"{one} is {tunnel.state} ({tunnel.reason})" if tunnel else f"{one} has none"
+            for one, tunnel in found
+            if tunnel is None or tunnel.state is not TunnelState.UP
+        ]
 
     async def _transfer(self) -> str:
         source = self._cluster.folder / _FILE
@@ -140,7 +139,10 @@ class Demo:
         try:
             await self._shake_hands(first, FileSystemId(second.file_system_id))
         except TunnelError as error:
-            return error.problem
+            # Any other failure would prove nothing.
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                return error.__cause__.verify_message
+            raise
         raise TunnelError("passes for another file system", field=first.file_system_id)
 
     async def _shake_hands(self, system: FileSystemReport, expected: FileSystemId) -> Handshake:
@@ -168,17 +170,15 @@ class Demo:
 
     async def _kept(self) -> str:
         volume = self._made(_KEPT)
-        await self._until(
-            lambda: (
-                []
-                if any(one.name == volume.name and one.phase == "Released" for one in self.report.volumes)
-                else [f"{volume.name} is not Released"]
-            )
-        )
+        await self._until(lambda: self._not_released(volume))
         client, directory = _way_to(volume)
         if await client.read(directory, _FILE) != _TEXT.encode():
             raise TunnelError("has changed", field=f"{volume.path}/{_FILE}")
         return f"{volume.path}/{_FILE} is still there, its volume is Released"
+
+    def _not_released(self, volume: VolumeReport) -> list[str]:
+        phases = [one.phase for one in self.report.volumes if one.name == volume.name]
+        return [] if phases == ["Released"] else [f"{volume.name} is {' '.join(phases) or 'gone'}"]
 
     def _claim(self, name: str) -> ClaimReport:
         for claim in self.report.claims:
@@ -191,9 +191,6 @@ class Demo:
         if claim not in self._volumes:
             raise NotYet("never got a volume", field="claim", value=claim)
         return self._volumes[claim]
-
-    def _tunnels(self) -> Sequence[TunnelStatus]:
-        return [tunnel for node in self.report.nodes for tunnel in node.tunnels]
 
     async def _until(self, missing: Callable[[], Sequence[str]]) -> None:
         """Look at the cluster until nothing is missing; raises NotYet that says what still is."""
