@@ -372,9 +372,12 @@ async def test_program_that_is_not_there(world: World) -> None:
 
 
 async def test_deadline_ends_a_pod(world: World) -> None:
-    await run_pod(world.client, "sleep", "1000", activeDeadlineSeconds=1)
+    script = "trap '' TERM; while :; do sleep 0.05; done"
+    await run_pod(world.client, "sh", "-c", script, activeDeadlineSeconds=1, terminationGracePeriodSeconds=0)
     pod = await pod_in(world.client, "Failed")
     assert pod.status.reason == "DeadlineExceeded"
+    pod = await pod_where(world.client, lambda pod: pod.status.containerStatuses[0].state.terminated)
+    assert pod.status.containerStatuses[0].state.terminated.exitCode == 137
 
 
 async def test_deleted_pod_gets_its_grace_and_takes_everything_along(world: World) -> None:

@@ -30,6 +30,7 @@ _FIRST_BACK_OFF_SECONDS = 0.2
 _LAST_BACK_OFF_SECONDS = 10.0
 # After this long a container is taken to have been well, and the next failure is a first one again.
 _WELL_SECONDS = 60.0
+_KILLED_CODE = 137  # 128 and SIGKILL
 _MESSAGE_BYTES = 4096
 _MESSAGE_LINES = 80
 
@@ -101,7 +102,7 @@ class ContainerRunner:
             )
         elif earlier.running_since is not None:
             ended = Terminated(
-                exit_code=137,
+                exit_code=_KILLED_CODE,
                 reason="ContainerStatusUnknown",
                 message="The container could not be located when the kubelet started",
                 started_at=earlier.running_since,
@@ -121,13 +122,19 @@ class ContainerRunner:
         finally:
             if self._process is not None:
                 await self._process.kill()
+                # Not so when the kubelet ends: what a pod was then is for the next one to judge.
+                if self._stopping and isinstance(self.state.state, Running):
+                    self._end(_terminated(_KILLED_CODE, "Error", "", self.state.state.since))
         return self.state.state.exit_code if isinstance(self.state.state, Terminated) else 0
 
-    async def stop(self) -> None:
-        """Ask it to end, do not start it again, and wait until it is not running."""
+    def stop(self) -> None:
+        """Ask it to end, and do not start it again."""
         self._stopping = True
         if self._process is not None:
             self._process.terminate()
+
+    async def stopped(self) -> None:
+        """Wait until it is not running."""
         await self._idle.wait()
 
     async def _run_once(self, prepare: Prepare) -> None:
@@ -145,9 +152,10 @@ class ContainerRunner:
         started_at = datetime.now(UTC)
         try:
             self._process = await ContainerProcess.start(launch, self.paths.log)
-        except StartFailed as error:
-            self._report("Failed", f"Error: {error.problem}")
-            self._end(_terminated(START_FAILED_CODE, "StartError", error.problem, started_at))
+        except (StartFailed, OSError) as error:
+            problem = error.problem if isinstance(error, StartFailed) else str(error)
+            self._report("Failed", f"Error: {problem}")
+            self._end(_terminated(START_FAILED_CODE, "StartError", problem, started_at))
             return
         self._report("Started", f"Started container {self.container.name}", warning=False)
         self._set(Running(since=started_at))
@@ -165,7 +173,8 @@ class ContainerRunner:
         """How to start it, None after having waited because that is not known yet."""
         try:
             launch = await prepare()
-        except KubeEfsError as error:
+            await asyncio.to_thread(self._make_files)
+        except (KubeEfsError, OSError) as error:
             reason = (
                 "CreateContainerError" if isinstance(error, InvalidValue) else "CreateContainerConfigError"
             )
@@ -175,7 +184,6 @@ class ContainerRunner:
                 self._report("Failed", f"Error: {text}")
             await self._pause()
             return None
-        await asyncio.to_thread(self._make_files)
         return launch
 
     async def _back_off_before_restart(self) -> None:

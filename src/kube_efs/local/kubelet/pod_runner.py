@@ -140,9 +140,10 @@ class PodRunner:
         for runner in self.containers:
             if runner.running:
                 self._report("Killing", f"Stopping container {runner.container.name}", warning=False)
+            runner.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._grace_seconds):
-                await asyncio.gather(*(runner.stop() for runner in self.containers))
+                await asyncio.gather(*(runner.stopped() for runner in self.containers))
 
     async def _remove(self) -> None:
         """Let the API forget the pod, however long that takes."""
@@ -172,7 +173,7 @@ class PodRunner:
         while True:
             try:
                 self._mounted[volume.name] = await self._node.volumes.set_up(self.pod, volume, directory)
-            except KubeEfsError as error:
+            except (KubeEfsError, OSError) as error:
                 problem = f'MountVolume.SetUp failed for volume "{volume.name}" : {error}'
                 self._report("FailedMount", problem)
                 log.info("volume-not-ready", pod=self.pod.name, volume=volume.name, reason=str(error))

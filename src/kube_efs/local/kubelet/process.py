@@ -52,8 +52,10 @@ class ContainerProcess:
                     answer = await _converse(ours, render_launch(launch))
                 if answer != "started":
                     raise StartFailed(answer.removeprefix("failed ") or "the launcher ended without a word")
-            except BaseException:
+            except BaseException as error:
                 await started.kill()
+                if isinstance(error, TimeoutError):
+                    raise StartFailed(f"no start within {_START_SECONDS:.0f} seconds") from error
                 raise
         return started
 
