@@ -29,7 +29,7 @@ from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.volumes import Volume
-from kube_efs.tunnels.status import TunnelsStatus, TunnelStatus
+from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 DEADLINE_SECONDS = 60.0
@@ -47,6 +47,7 @@ class Cluster(Protocol):
     controller: Program
     tunnel: Program
     namespace: str
+    folder: Path
     kubeconfig: Path
     file_system_ids: tuple[FileSystemId, ...]
 
@@ -213,6 +214,16 @@ async def tunnel_status(cluster: Cluster, file_system_id: FileSystemId) -> Tunne
     """The state of one tunnel on the node."""
     status = await tunnels(cluster)
     return next((one for one in status.tunnels if one.file_system_id == file_system_id), None)
+
+
+async def tunnel_up(cluster: Cluster, file_system_id: FileSystemId) -> TunnelStatus:
+    """The tunnel of a file system, once it is up."""
+
+    async def look() -> TunnelStatus | None:
+        tunnel = await tunnel_status(cluster, file_system_id)
+        return tunnel if tunnel is not None and tunnel.state is TunnelState.UP else None
+
+    return await eventually(look, what=f"the tunnel of {file_system_id} is up")
 
 
 async def metric(program: Program, start: str) -> float:

@@ -9,8 +9,6 @@ from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.ids import FileSystemId
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SIZE_BYTES = 64 * 1024 * 1024
@@ -18,7 +16,7 @@ SIZE_BYTES = 64 * 1024 * 1024
 
 async def test_a_reader_goes_on_when_stunnel_is_killed(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
-    await _up(cluster, system)
+    await steps.tunnel_up(cluster, system)
     before = await _stunnel_pid(cluster)
     async with SlowReader(cluster, system, size_bytes=SIZE_BYTES) as reader:
         os.kill(before, signal.SIGKILL)
@@ -30,14 +28,14 @@ async def test_a_reader_goes_on_when_stunnel_is_killed(cluster: Cluster) -> None
 
 async def test_a_killed_agent_is_replaced_without_a_cut(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
-    await _up(cluster, system)
+    await steps.tunnel_up(cluster, system)
     port, stunnel = await steps.port_of(cluster, system), await _stunnel_pid(cluster)
     async with SlowReader(cluster, system, size_bytes=SIZE_BYTES) as reader:
         await cluster.tunnel.kill()
         await cluster.tunnel.start()
         await cluster.tunnel.ready()
         assert await _stunnel_pid(cluster) == stunnel
-        await _up(cluster, system)
+        await steps.tunnel_up(cluster, system)
         await reader.finish()
         assert reader.reconnects == 0
     assert await steps.port_of(cluster, system) == port
@@ -45,19 +43,19 @@ async def test_a_killed_agent_is_replaced_without_a_cut(cluster: Cluster) -> Non
 
 async def test_agent_and_stunnel_killed_together_come_back(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
-    await _up(cluster, system)
+    await steps.tunnel_up(cluster, system)
     stunnel = await _stunnel_pid(cluster)
     async with SlowReader(cluster, system, size_bytes=SIZE_BYTES) as reader:
         await cluster.tunnel.kill()
         os.kill(stunnel, signal.SIGKILL)
         await cluster.tunnel.start()
         await reader.finish()
-    await _up(cluster, system)
+    await steps.tunnel_up(cluster, system)
 
 
 async def test_tunnels_come_up_without_an_api_server(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
-    await _up(cluster, system)
+    await steps.tunnel_up(cluster, system)
     stunnel = await _stunnel_pid(cluster)
     kubeconfig = cluster.kubeconfig.read_text()
     await cluster.tunnel.kill()
@@ -67,21 +65,13 @@ async def test_tunnels_come_up_without_an_api_server(cluster: Cluster) -> None:
     cluster.kubeconfig.write_text(kubeconfig.replace(server[0], "https://127.0.0.1:1"))
     try:
         await cluster.tunnel.start()
-        await _up(cluster, system)
+        await steps.tunnel_up(cluster, system)
         async with SlowReader(cluster, system, size_bytes=SIZE_BYTES) as reader:
             await reader.finish()
     finally:
         cluster.kubeconfig.write_text(kubeconfig)
         await cluster.tunnel.stop()
         await cluster.tunnel.start()
-
-
-async def _up(cluster: Cluster, system: FileSystemId) -> None:
-    async def look() -> bool:
-        tunnel = await steps.tunnel_status(cluster, system)
-        return tunnel is not None and tunnel.state == "up"
-
-    await steps.eventually(look, what=f"the tunnel of {system} is up")
 
 
 async def _stunnel_pid(cluster: Cluster) -> int:

@@ -7,7 +7,7 @@ it decides anything; whoever loses it ends, and its successor in the pod starts 
 import asyncio
 import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ log = structlog.get_logger(__name__)
 LEASE_NAME = "kube-efs-controller"
 _COMPONENT = "kube-efs-controller"
 _RETRY_SECONDS = 2.0
+_FIRST_DISCOVERY_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -150,10 +151,14 @@ async def _work(
         await classes_listed.wait()
         state.loaded = True
         log.info("cluster-read", volumes=len(inventory.volumes), classes=len(inventory.classes))
-        tasks.create_task(watch_claims(client, claims, targets))
         tasks.create_task(targets.run())
         tasks.create_task(catalogue.run())
         tasks.create_task(_follow(catalogue, targets))
+        # Claims seen before the first discovery would be told of a fault that is none.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_DISCOVERY_SECONDS):
+                await targets.settled.wait()
+        tasks.create_task(watch_claims(client, claims, targets))
 
 
 async def _load_targets(targets: TunnelTargetsController) -> None:

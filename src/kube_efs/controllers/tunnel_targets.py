@@ -39,7 +39,10 @@ _RESYNC_SECONDS = 300.0
 
 
 class TunnelTargetsController:
-    """Keeps the ConfigMap, the root volumes and the inventory's ports as the discovery wants them."""
+    """Keeps the ConfigMap, the root volumes and the inventory's ports as the discovery wants them.
+
+    ``settled`` is set once they have been so.
+    """
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class TunnelTargetsController:
         self._base_port = base_port
         self._changed = changed
         self._due = asyncio.Event()
+        self.settled = asyncio.Event()
         # What the ConfigMap says, as far as it can be read; None when it is missing or broken.
         self._published: TunnelTargets | None = None
 
@@ -126,6 +130,7 @@ class TunnelTargetsController:
         await self._roots.follow(wanted)
         if wanted != current:
             self._inventory.targets = wanted
+        self.settled.set()
         self._changed()
 
     async def _publish(self, targets: TunnelTargets) -> None:

@@ -72,10 +72,12 @@ class Program:
         except aiohttp.ClientError:
             return False
 
-    async def stop(self) -> None:
-        """End it in order; ending what has ended does nothing."""
-        if self._process is not None:
-            await self._process.stop(timeout_seconds=_STOP_SECONDS)
+    async def stop(self) -> int | None:
+        """End it in order; gives its exit code, -9 when it did not end by itself, None if never started."""
+        if self._process is None:
+            return None
+        await self._process.stop(timeout_seconds=_STOP_SECONDS)
+        return self._process.exit_code
 
     async def kill(self) -> None:
         """End it as a crash would."""

@@ -67,6 +67,11 @@ class ChildProcess:
         """Whether it has not ended yet."""
         return self._process.returncode is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, a signal as its negative number; None while it runs."""
+        return self._process.returncode
+
     async def listening_port(self, *, timeout_seconds: float) -> int:
         """The loopback port that the program has opened, asked of the kernel.
 

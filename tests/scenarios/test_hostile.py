@@ -1,0 +1,114 @@
+"""Values that want to be more than values: refused, told, and without effect on anything else."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from lightkube import ApiError
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim
+from tests.scenarios import steps
+from tests.scenarios.steps import Cluster
+
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "a/b", "/etc", "a b", "$(id)", "a;b", "a\nb", "`id`", "a.b", "-a", "A"]
+)
+async def test_a_hostile_volume_name_is_refused_by_somebody(cluster: Cluster, name: str) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto")
+    if await _is_taken(cluster, steps.claim(namespace, "hostile", storage_class, {"volume_name": name})):
+        text = await steps.warning(client, namespace, "hostile")
+        assert (
+            text == f"spec.selector.matchLabels.volume_name: {name!r} is not allowed; use only a-z, 0-9 and _"
+        )
+    assert await steps.volumes_of(client, namespace) == []
+    await _the_next_claim_is_served(cluster, namespace, storage_class)
+
+
+@pytest.mark.parametrize("system", ["fs-1;id", "fs-../x", "fs-UPPER", "efs", "fs-"])
+async def test_a_hostile_file_system_id_is_refused_by_somebody(cluster: Cluster, system: str) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto")
+    labels = {"volume_name": "a", "file_system_id": system}
+    if await _is_taken(cluster, steps.claim(namespace, "hostile", storage_class, labels)):
+        assert "is no file system id" in await steps.warning(client, namespace, "hostile")
+    assert await steps.volumes_of(client, namespace) == []
+
+
+HOSTILE_ENTRIES = {
+    "line break in the id": '"fs-1\\nexec = /bin/sh": {stunnel_port: 30001, mount_target_ip_by_subnet: {}}',
+    "section in the id": '"fs-1]\\n[evil": {stunnel_port: 30002, mount_target_ip_by_subnet: {}}',
+    "name for an address": "fs-000000a1: {stunnel_port: 30003, mount_target_ip_by_subnet: {subnet-1: a.b}}",
+    "option in an address": (
+        'fs-000000a2: {stunnel_port: 30004, mount_target_ip_by_subnet: {subnet-1: "127.0.0.1\\nexec=/x"}}'
+    ),
+    "privileged port": "fs-000000a3: {stunnel_port: 22, mount_target_ip_by_subnet: {}}",
+    "port too high": "fs-000000a4: {stunnel_port: 70000, mount_target_ip_by_subnet: {}}",
+    "port as text": 'fs-000000a5: {stunnel_port: "30005; id", mount_target_ip_by_subnet: {}}',
+    "path for an id": "../../etc/passwd: {stunnel_port: 30006, mount_target_ip_by_subnet: {}}",
+    "no mapping": "fs-000000a6: [1, 2]",
+}
+
+
+async def test_hostile_entries_are_left_out_and_the_others_go_on(cluster: Cluster) -> None:
+    for system in cluster.file_system_ids:
+        await steps.tunnel_up(cluster, system)
+    configuration = cluster.folder / "tunnel" / "stunnel.conf"
+    before = await asyncio.to_thread(configuration.read_text)
+    # The controller would put the ConfigMap right before the node has seen it.
+    await cluster.controller.stop()
+    try:
+        found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+        text = (found.data or {})[CONFIG_MAP_KEY]
+        entries = "".join(f"  {entry}\n" for entry in HOSTILE_ENTRIES.values())
+        hostile = text.replace("efs_stunnel_targets:\n", f"efs_stunnel_targets:\n{entries}")
+        patch = {"data": {CONFIG_MAP_KEY: hostile}}
+        await cluster.client.patch(ConfigMap, CONFIG_MAP_NAME, patch, namespace=cluster.namespace)
+
+        async def told() -> bool:
+            return len((await steps.tunnels(cluster)).problems) == len(HOSTILE_ENTRIES)
+
+        await steps.eventually(told, what="every hostile entry is told of")
+        assert await asyncio.to_thread(configuration.read_text) == before
+        for system in cluster.file_system_ids:
+            await steps.tunnel_up(cluster, system)
+    finally:
+        await cluster.controller.start()
+    await steps.eventually(lambda: _nothing_told(cluster), what="the ConfigMap is put right")
+
+
+async def test_secrets_and_configuration_are_readable_by_their_owner_only(cluster: Cluster) -> None:
+    private: list[Path] = [cluster.folder / "tunnel" / "stunnel.conf", cluster.kubeconfig]
+    for path in private:
+        assert path.stat().st_mode & 0o777 == 0o600, path
+    token = re.search(r"token: (\S+)", await asyncio.to_thread(cluster.kubeconfig.read_text))
+    assert token
+    for program in (cluster.controller, cluster.tunnel):
+        assert token[1] not in await asyncio.to_thread(program.log_file.read_text)
+
+
+async def _is_taken(cluster: Cluster, hostile: PersistentVolumeClaim) -> bool:
+    """Whether the API server takes the claim; it refuses what is no value of a label by itself."""
+    try:
+        await cluster.client.create(hostile)
+    except ApiError as error:
+        if error.status.code == 422:
+            return False
+        raise
+    return True
+
+
+async def _the_next_claim_is_served(cluster: Cluster, namespace: str, storage_class: str) -> None:
+    await cluster.client.create(steps.claim(namespace, "next", storage_class, {"volume_name": "next"}))
+    await steps.bound_volume(cluster.client, namespace, "next")
+    await cluster.client.delete(PersistentVolumeClaim, "next", namespace=namespace)
+
+
+async def _nothing_told(cluster: Cluster) -> bool:
+    status = await steps.tunnels(cluster)
+    return bool(status.tunnels) and not status.problems

@@ -1,0 +1,82 @@
+"""How the processes end, what they tell over HTTP, and what they leave behind."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
+from tests.scenarios import steps
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.program import Program
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.mark.parametrize("name", ["controller", "tunnel"])
+async def test_a_process_tells_its_health_and_metrics(cluster: Cluster, name: str) -> None:
+    program: Program = getattr(cluster, name)
+    async with aiohttp.ClientSession() as session:
+        for page in ("/healthz", "/readyz"):
+            async with session.get(f"{program.health_url}{page}") as answer:
+                assert answer.status == 200
+                assert await answer.json() == {"ok": True, "reasons": []}
+    assert await steps.metric(program, "kube_efs_build_info") == 1
+
+
+@pytest.mark.parametrize("name", ["controller", "tunnel"])
+async def test_a_process_ends_in_order_when_told_to(cluster: Cluster, name: str) -> None:
+    program: Program = getattr(cluster, name)
+    async with asyncio.timeout(5):  # kube-efs promises this to the kubelet
+        assert await program.stop() == 0
+    await program.start()
+    await program.ready()
+
+
+async def test_the_lease_is_free_at_once_after_an_orderly_end(cluster: Cluster) -> None:
+    await cluster.controller.stop()
+    lease = await cluster.client.get(Lease, "kube-efs-controller", namespace=cluster.namespace)
+    await cluster.controller.start()
+    assert lease.spec
+    assert not lease.spec.holderIdentity
+
+
+async def test_a_failed_worker_is_kept_and_reported_and_the_claim_served_later(cluster: Cluster) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto")
+    in_the_way = cluster.efs.folder(min(cluster.file_system_ids)) / namespace
+    await asyncio.to_thread(in_the_way.write_text, "a file where the namespace's directory should be")
+
+    await client.create(steps.claim(namespace, "blocked", storage_class, {"volume_name": "blocked"}))
+
+    text = await steps.warning(client, namespace, "blocked")
+    assert text.startswith(f"directory: '/{namespace}/blocked' failed in its worker pod")
+    assert "a link or file is in the way" in text
+    pods = [
+        pod
+        async for pod in client.list(Pod, namespace=cluster.namespace, labels={"component": "efs-worker"})
+        if pod.metadata and namespace in (pod.metadata.name or "")
+    ]
+    assert pods
+    assert all(pod.status and pod.status.phase == "Failed" for pod in pods)
+
+    await asyncio.to_thread(in_the_way.unlink)
+    await steps.bound_volume(client, namespace, "blocked")
+
+
+async def test_what_was_claimed_and_deleted_while_the_controller_was_off_is_caught_up(
+    cluster: Cluster,
+) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto")
+    await client.create(steps.claim(namespace, "old", storage_class, {"volume_name": "old"}))
+    old = await steps.bound_volume(client, namespace, "old")
+    await cluster.controller.stop()
+    await client.delete(PersistentVolumeClaim, "old", namespace=namespace)
+    await client.create(steps.claim(namespace, "new", storage_class, {"volume_name": "new"}))
+
+    await cluster.controller.start()
+
+    await steps.bound_volume(client, namespace, "new")
+    await steps.gone(client, old.name)
