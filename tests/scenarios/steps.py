@@ -48,8 +48,12 @@ class Cluster(Protocol):
     tunnel: Program
     namespace: str
     folder: Path
-    kubeconfig: Path
     file_system_ids: tuple[FileSystemId, ...]
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        ...
 
 
 async def eventually(

@@ -14,15 +14,11 @@ from typing import Any, Self
 
 import structlog
 from lightkube import AsyncClient
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
 
 from kube_efs.kube.client import connect, load_config
-from kube_efs.kube.errors import translated
-from kube_efs.local.apiserver.server import ApiServer
-from kube_efs.local.controllers.running import run_controllers
+from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs.local.efs.service import EmbeddedEfs
-from kube_efs.local.node import IMAGE, PodLogsLater, make_kubelet
+from kube_efs.local.node import IMAGE, make_kubelet
 from kube_efs.local.ports import reserved_base_port
 from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
@@ -61,11 +57,11 @@ class EmbeddedCluster:
         *,
         file_systems: Sequence[str] = ("first", "second"),
         settings: Mapping[str, str] | None = None,
-        kubeconfig: Path | None = None,
+        control_plane: ControlPlane | None = None,
     ) -> None:
         self.folder = folder
         self.namespace = NAMESPACE
-        self.kubeconfig = kubeconfig or folder / "kubeconfig"
+        self._control_plane = control_plane or EmbeddedControlPlane(folder / "kubeconfig")
         self.file_system_ids: tuple[FileSystemId, ...] = ()
         self._names = file_systems
         self._settings = dict(settings or {})
@@ -90,21 +86,17 @@ class EmbeddedCluster:
 
     async def _start(self) -> None:
         base_port = self._stack.enter_context(reserved_base_port())
-        logs = PodLogsLater()
-        self.api = await self._stack.enter_async_context(ApiServer(pod_logs=logs))
-        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-        self.api.write_kubeconfig(self.kubeconfig)
-        self._stack.callback(self.kubeconfig.unlink, missing_ok=True)
+        plane = await self._stack.enter_async_context(self._control_plane)
         self.efs = await self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs"))
         self.client = await self._stack.enter_async_context(self.connect())
-        logs.kubelet = make_kubelet(
+        kubelet = make_kubelet(
             self.client, self.efs, name=NODE, namespace=NAMESPACE, root=self.folder / "kubelet"
         )
-        self._run_in_background(run_controllers(self.client, node=NODE))
-        self._run_in_background(logs.kubelet.run())
-        with translated(f"namespace {NAMESPACE}"):
-            await self.client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        self.controller, self.tunnel = self._programs(base_port)
+        plane.take_logs_from(kubelet)
+        self._run_in_background(plane.run_controllers(self.client, node=NODE))
+        self._run_in_background(kubelet.run())
+        await plane.install(self.client, NAMESPACE)
+        self.controller, self.tunnel = await self._programs(base_port)
         self._stack.push_async_callback(self._stop_programs)
         creating = asyncio.gather(*(self.efs.create_file_system(name) for name in self._names))
         await asyncio.gather(self.controller.start(), self.tunnel.start(), creating)
@@ -116,11 +108,16 @@ class EmbeddedCluster:
         task.add_done_callback(_report_failure)
         self._stack.push_async_callback(_end, task)
 
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's way to the cluster."""
+        return self._control_plane.kubeconfig
+
     def connect(self) -> AsyncClient:
         """A further client of the cluster; close it with ``async with``."""
         return connect(load_config(self.kubeconfig))
 
-    def _programs(self, base_port: int) -> tuple[Program, Program]:
+    async def _programs(self, base_port: int) -> tuple[Program, Program]:
         work = self.folder / "tunnel"
         work.mkdir(exist_ok=True)
         common = {
@@ -128,11 +125,16 @@ class EmbeddedCluster:
             **{name: value for name, value in os.environ.items() if name in _INHERITED},
             **self.efs.environment(),
             **_SETTINGS,
-            "KUBECONFIG": str(self.kubeconfig),
         }
-        controller = {**common, "POD_NAME": "efs-manager-0", "BASE_STUNNEL_PORT": str(base_port)}
+        controller = {
+            **common,
+            "KUBECONFIG": str(await self._control_plane.kubeconfig_of("efs-manager")),
+            "POD_NAME": "efs-manager-0",
+            "BASE_STUNNEL_PORT": str(base_port),
+        }
         tunnel = {
             **common,
+            "KUBECONFIG": str(await self._control_plane.kubeconfig_of("efs-stunnel")),
             "POD_NAME": "efs-stunnel-0",
             "STUNNEL_CONF_PATH": str(work / "stunnel.conf"),
             "KUBE_EFS_CA_FILE": str(self.efs.ca_file),

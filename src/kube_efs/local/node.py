@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from lightkube import AsyncClient
@@ -77,19 +76,3 @@ async def _accepts(port: int) -> bool:
         return False
     writer.close()
     return True
-
-
-class PodLogsLater:
-    """Logs of pods, as soon as there is a kubelet that has them: the API server starts before it."""
-
-    def __init__(self) -> None:
-        self.kubelet: Kubelet | None = None
-
-    async def read(
-        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
-    ) -> AsyncIterator[bytes]:
-        """What the container wrote."""
-        if self.kubelet is not None:
-            chunks = self.kubelet.read(namespace, name, container, follow=follow, tail_lines=tail_lines)
-            async for chunk in chunks:
-                yield chunk

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
+from kube_efs.local.control_plane import EmbeddedControlPlane
 from kube_efs.local.logs import logging_to
 from kube_efs.local.manifests import STORAGE_CLASS, apply
 from kube_efs.report.reading import read_cluster
@@ -25,7 +26,7 @@ async def run_up(kubeconfig: Path) -> None:
 
 async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
     console.print("Starting ...")
-    async with EmbeddedCluster(folder, kubeconfig=kubeconfig) as cluster:
+    async with EmbeddedCluster(folder, control_plane=EmbeddedControlPlane(kubeconfig)) as cluster:
         await apply(cluster.client, [STORAGE_CLASS])
         console.print(_usage(cluster), soft_wrap=True)
         try:

@@ -1,0 +1,96 @@
+"""What an embedded cluster runs on: a Kubernetes API, and the controllers that act on it."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+from kube_efs.kube.errors import translated
+from kube_efs.local.apiserver.server import ApiServer
+from kube_efs.local.controllers.running import run_controllers
+from kube_efs.local.kubelet.kubelet import Kubelet
+
+
+class ControlPlane(Protocol):
+    """A Kubernetes control plane while its context is open; ``kubeconfig`` is the administrator's."""
+
+    kubeconfig: Path
+
+    async def __aenter__(self) -> Self:
+        """Start it; returns once the API answers."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End everything that was started."""
+
+    async def install(self, client: AsyncClient, namespace: str) -> None:
+        """Make what kube-efs needs before its processes start: the namespace, accounts, permissions."""
+
+    async def kubeconfig_of(self, account: str) -> Path:
+        """How a process of that service account reaches the API."""
+
+    async def run_controllers(self, client: AsyncClient, *, node: str) -> None:
+        """Do what the control plane's own processes leave undone, until cancelled."""
+
+    def take_logs_from(self, kubelet: Kubelet) -> None:
+        """Answer for logs of pods with what this kubelet has."""
+
+
+class EmbeddedControlPlane:
+    """The embedded API server with the embedded controllers; every process is the administrator."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self._logs = _PodLogsLater()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        api = await self._stack.enter_async_context(ApiServer(pod_logs=self._logs))
+        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        api.write_kubeconfig(self.kubeconfig)
+        self._stack.callback(self.kubeconfig.unlink, missing_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def install(self, client: AsyncClient, namespace: str) -> None:
+        """Make the namespace; nobody is refused anything here."""
+        with translated(f"namespace {namespace}"):
+            await client.create(Namespace(metadata=ObjectMeta(name=namespace)))
+
+    async def kubeconfig_of(self, account: str) -> Path:
+        """The administrator's."""
+        return self.kubeconfig
+
+    async def run_controllers(self, client: AsyncClient, *, node: str) -> None:
+        """Bind, protect, schedule and collect."""
+        await run_controllers(client, node=node)
+
+    def take_logs_from(self, kubelet: Kubelet) -> None:
+        """Answer ``kubectl logs`` with what the kubelet has."""
+        self._logs.kubelet = kubelet
+
+
+class _PodLogsLater:
+    """Logs of pods, as soon as there is a kubelet that has them: the API server starts before it."""
+
+    def __init__(self) -> None:
+        self.kubelet: Kubelet | None = None
+
+    async def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        if self.kubelet is not None:
+            chunks = self.kubelet.read(namespace, name, container, follow=follow, tail_lines=tail_lines)
+            async for chunk in chunks:
+                yield chunk
