@@ -76,12 +76,19 @@ async def test_health_and_version_are_for_everybody(http: aiohttp.ClientSession)
         assert (await response.json())["major"] == "1"
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/v1/things", "/apis/example.com/v1", "/nowhere", "/api/v1/nodes/n/log"], ids=str
-)
+@pytest.mark.parametrize("path", ["/apis/example.com/v1", "/apis/example.com/v1/things", "/nowhere"])
 async def test_what_is_not_served_is_not_found(http: aiohttp.ClientSession, path: str) -> None:
     async with http.get(path) as response:
         assert (response.status, await response.text()) == (404, "404 page not found\n")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/things", "/apis/apps/v1/things", "/api/v1/nodes/n/log"])
+async def test_what_a_built_in_version_lacks_is_answered_with_a_status(
+    http: aiohttp.ClientSession, path: str
+) -> None:
+    async with http.get(path) as response:
+        assert response.status == 404
+        assert (await response.json())["message"] == "the server could not find the requested resource"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Objects as clients send and receive them, and as they are stored."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kube_efs.local.apiserver.builtin_shapes import shape_of
 from kube_efs.local.apiserver.json_types import Json, JsonValue, without
 from kube_efs.local.apiserver.resources import ResourceType
-from kube_efs.local.apiserver.statuses import bad_request
+from kube_efs.local.apiserver.statuses import Undecodable, bad_request
 
 _TEXT_MAPS = ("labels", "annotations")
 
@@ -11,17 +14,19 @@ _TEXT_MAPS = ("labels", "annotations")
 def in_stored_form(resource: ResourceType, body: JsonValue, *, strict: bool = False) -> Json:
     """What a client sent, decoded as an object of this type, with the type first.
 
-    Raises ApiError: 400 when it is of another type, has a value of a wrong type, or, if ``strict``, has
-    fields that the type does not know; otherwise those are dropped.
+    Raises:
+        Undecodable: a value has a wrong type, or, if ``strict``, there are fields that the type does not
+            know; otherwise those are dropped.
+        ApiError: 400 when it is an object of another type, or none.
     """
     if not isinstance(body, dict):
-        raise bad_request("the object provided is unrecognized (must be of type Object)")
+        raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind})")
     _check_type(resource, body)
     decoded, unknown = resource.decode(without(body, "metadata"))
     metadata, unknown_metadata = _decode_metadata(body.get("metadata"))
     if strict and (unknown or unknown_metadata):
         named = ", ".join(f'unknown field "{path}"' for path in [*unknown_metadata, *unknown])
-        raise bad_request(f"{_cannot_be_handled(resource, resource.kind)}: strict decoding error: {named}")
+        raise Undecodable(f"strict decoding error: {named}")
     if not resource.namespaced:
         metadata = without(metadata, "namespace")
     head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
@@ -34,21 +39,37 @@ def in_wire_form(resource: ResourceType, stored: Json) -> Json:
     return resource.form.from_stored(stored) if resource.form else stored
 
 
+@contextmanager
+def decoding(resource: ResourceType) -> Iterator[None]:
+    """What cannot be decoded inside is answered with 400."""
+    try:
+        yield
+    except Undecodable as error:
+        raise bad_request(
+            _cannot_be_handled(resource, resource.kind, resource.version, str(error))
+        ) from error
+
+
 def _check_type(resource: ResourceType, body: Json) -> None:
     kind, api_version = body.get("kind"), body.get("apiVersion")
     if resource.custom and not kind:
         raise bad_request("Object 'Kind' is missing in the object")
     if api_version and api_version != resource.api_version:
+        problem = f'no kind "{kind}" is registered for version "{api_version}"'
         raise bad_request(
             f"the API version in the data ({api_version}) does not match the expected API version "
             f"({resource.api_version})"
+            if resource.custom
+            else _cannot_be_handled(resource, kind or resource.kind, api_version, problem)
         )
     if kind and kind != resource.kind:
-        raise bad_request(f"{_cannot_be_handled(resource, kind)}: the object is of another kind")
+        package = resource.group.partition(".")[0] or "core"
+        problem = f"converting ({resource.version}.{kind}) to ({package}.{resource.kind}): unknown conversion"
+        raise bad_request(_cannot_be_handled(resource, kind, resource.version, problem))
 
 
-def _cannot_be_handled(resource: ResourceType, kind: str) -> str:
-    return f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+def _cannot_be_handled(resource: ResourceType, kind: str, version: str, problem: str) -> str:
+    return f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {problem}'
 
 
 def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:
@@ -56,12 +77,11 @@ def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:
     if metadata is None:
         return {}, []
     if not isinstance(metadata, dict):
-        raise bad_request("json: cannot unmarshal metadata into Go struct field metadata of type object")
+        raise Undecodable("json: cannot unmarshal into Go struct field metadata of type v1.ObjectMeta")
     decoded, unknown = shape_of("meta", "v1", "ObjectMeta").decode(metadata)
     for field in _TEXT_MAPS:
         if not all(isinstance(value, str) for value in (decoded.get(field) or {}).values()):
-            raise bad_request(
-                f"json: cannot unmarshal a value into Go struct field metadata.{field} of type string"
-            )
+            place = f"Go struct field ObjectMeta.metadata.{field} of type string"
+            raise Undecodable(f"json: cannot unmarshal a value into {place}")
     kept = {key: value for key, value in decoded.items() if value not in ("", {}, [])}
     return kept, [f"metadata.{path}" for path in unknown]

@@ -1,8 +1,8 @@
 """What fields the built-in kinds have, and of which types: taken from lightkube's generated models.
 
 A body is decoded as Go's decoder does it: unknown fields are dropped (and reported), nulls are as good as
-absent, so are empty lists of optional fields, and a value of another type is refused. Empty maps stay, since
-in many places (``emptyDir: {}``) they mean something.
+absent, so are empty lists and maps of optional fields, and a value of another type is refused. Empty objects
+stay, since they mean something (``emptyDir: {}``).
 """
 
 import importlib
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 
 from kube_efs.local.apiserver.json_types import Json, JsonValue
-from kube_efs.local.apiserver.statuses import bad_request
+from kube_efs.local.apiserver.statuses import Undecodable
 
 _CORE = "core"
 
@@ -63,7 +63,8 @@ class _Field(NamedTuple):
     kind: _Kind
     model: type[msgspec.Struct] | None
     is_list: bool
-    optional: bool
+    may_be_left_out: bool
+    """Whether Go's encoder leaves it out when it is an empty list or map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Shape:
     model: type[msgspec.Struct]
 
     def decode(self, body: Json) -> tuple[Json, list[str]]:
-        """The body with known fields only, and the paths of those left out; raises 400 for wrong types."""
+        """The body with known fields only, and the paths of those left out; raises Undecodable."""
         unknown: list[str] = []
         return _decode(body, self.model, "", unknown), unknown
 
@@ -93,7 +94,7 @@ def _decode(value: JsonValue, model: type[msgspec.Struct], path: str, unknown: l
         field = fields.get(key)
         if field is None:
             unknown.append(here)
-        elif inner is not None and not (field.optional and inner == []):
+        elif inner is not None and not (field.may_be_left_out and inner in ([], {})):
             result[key] = _decode_field(inner, field, here, unknown)
     return result
 
@@ -102,7 +103,7 @@ def _decode_field(value: JsonValue, field: _Field, path: str, unknown: list[str]
     if not field.is_list:
         return _decode_one(value, field, path, unknown)
     if not isinstance(value, list):
-        raise _wrong_type(value, path, f"[]{field.kind}")
+        raise _wrong_type(value, path, field)
     return [
         _decode_one(one, field, f"{path}[{index}]", unknown)
         for index, one in enumerate(value)
@@ -114,32 +115,38 @@ def _decode_one(value: JsonValue, field: _Field, path: str, unknown: list[str]) 
     # A bool is an int in Python, but never in JSON.
     mistaken = isinstance(value, bool) and field.kind not in {_Kind.BOOL, _Kind.ANY}
     if mistaken or not isinstance(value, _JSON_TYPES[field.kind]):
-        raise _wrong_type(value, path, field.kind)
+        raise _wrong_type(value, path, field)
     return value if field.model is None else _decode(value, field.model, path, unknown)
 
 
-def _wrong_type(value: JsonValue, path: str, wanted: str) -> Exception:
+def _wrong_type(value: JsonValue, path: str, field: _Field) -> Undecodable:
     names = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    wanted = f"v1.{field.model.__name__}" if field.model else str(field.kind)
+    listed = "[]" if field.is_list else ""
     found = names.get(type(value), "null")
-    return bad_request(f"json: cannot unmarshal {found} into Go struct field {path} of type {wanted}")
+    return Undecodable(f"json: cannot unmarshal {found} into Go struct field {path} of type {listed}{wanted}")
 
 
 @cache
 def _fields(model: type[msgspec.Struct]) -> Mapping[str, _Field]:
     return types.MappingProxyType(
-        {field.encode_name: _field(field.type) for field in msgspec.structs.fields(model)}
+        {
+            field.encode_name: _field(field.type, str(model.__annotations__.get(field.name)))
+            for field in msgspec.structs.fields(model)
+        }
     )
 
 
-def _field(annotation: Any) -> _Field:  # noqa: ANN401 - a type expression
+def _field(annotation: Any, source: str) -> _Field:  # noqa: ANN401 - a type expression
+    """The field of this type; its source tells maps from the empty objects that the models alias to dict."""
     alternatives = get_args(annotation) if get_origin(annotation) is Union else (annotation,)
     given = [one for one in alternatives if one is not type(None)]
-    optional = len(given) < len(alternatives)
+    leave = len(given) < len(alternatives) and ("List[" in source or "dict" in source)
     if set(given) == {int, str}:
-        return _Field(_Kind.INT_OR_TEXT, None, is_list=False, optional=optional)
+        return _Field(_Kind.INT_OR_TEXT, None, is_list=False, may_be_left_out=leave)
     is_list = get_origin(given[0]) is list
     element = get_args(given[0])[0] if is_list else given[0]
     element = get_origin(element) or element
     if isinstance(element, type) and issubclass(element, msgspec.Struct):
-        return _Field(_Kind.OBJECT, element, is_list=is_list, optional=optional)
-    return _Field(_KINDS.get(element, _Kind.ANY), None, is_list=is_list, optional=optional)
+        return _Field(_Kind.OBJECT, element, is_list=is_list, may_be_left_out=leave)
+    return _Field(_KINDS.get(element, _Kind.ANY), None, is_list=is_list, may_be_left_out=leave)

@@ -33,6 +33,7 @@ from kube_efs.local.apiserver.statuses import (
     bad_request,
     method_not_allowed,
     success,
+    unknown_resource,
 )
 from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored, encode
 from kube_efs.local.apiserver.tables import IncludeObject
@@ -108,12 +109,20 @@ class ResourceHandlers:
         """The answer to a request; raises ApiError."""
         resource = self._backend.registry.find(path.group, path.version, path.resource)
         if resource is None or (path.namespace and not resource.namespaced):
-            return page_not_found()
+            return self._nothing_there(path)
         if path.subresource and path.subresource not in resource.subresources:
-            return page_not_found()
+            raise unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
         return await self._answers[call.verb](call)
+
+    def _nothing_there(self, path: ResourcePath) -> web.Response:
+        """404 in the two forms of kube-apiserver: for what a built-in version lacks, and for all else."""
+        if any(
+            not resource.custom for resource in self._backend.registry.in_version(path.group, path.version)
+        ):
+            raise unknown_resource()
+        return page_not_found()
 
     async def _get(self, call: Call) -> web.StreamResponse:
         found = self._backend.service.get(call.resource, call.key)

@@ -17,6 +17,7 @@ NameRule = Callable[[str], str]
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 IMMUTABLE = "field is immutable"
+_STANDARD_FINALIZERS = frozenset({"kubernetes", ORPHAN, FOREGROUND})
 _ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 _GENERATED_LENGTH = 5
 _GENERATED_NAME_LIMIT = 63
@@ -85,6 +86,17 @@ def metadata_problems(json_object: Json, name_rule: NameRule) -> Iterator[Cause]
     elif problem := name_rule(name) or path_segment_problem(name):
         yield invalid("metadata.name", name, problem)
     yield from _common_problems(metadata)
+
+
+def finalizer_problems(json_object: Json) -> Iterator[Cause]:
+    """Finalizers of new built-in objects that are neither Kubernetes' own nor qualified by a domain."""
+    for index, finalizer in enumerate(json_object["metadata"].get("finalizers") or ()):
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            yield invalid(
+                f"metadata.finalizers[{index}]",
+                finalizer,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            )
 
 
 def metadata_update_problems(json_object: Json, old: Json) -> Iterator[Cause]:

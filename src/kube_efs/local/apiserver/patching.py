@@ -7,7 +7,7 @@ from kube_efs.local.apiserver.patches import PatchInvalid, json_patch, merge_pat
 from kube_efs.local.apiserver.request_bodies import Patch, PatchType
 from kube_efs.local.apiserver.resources import ResourceType
 from kube_efs.local.apiserver.service import ObjectService, WriteOptions, Written
-from kube_efs.local.apiserver.statuses import bad_request
+from kube_efs.local.apiserver.statuses import bad_request, patch_failed
 from kube_efs.local.apiserver.storage import ObjectKey
 from kube_efs.local.apiserver.strategic_patch import strategic_merge_patch
 
@@ -24,10 +24,13 @@ def patch_object(
     """The object after a patch; server-side apply may create it. Raises ApiError."""
     if patch.type is PatchType.APPLY:
         return service.apply(resource, key, patch.content, options, force=force)
+    changed = _change(resource, patch)
     try:
-        return Written(service.change(resource, key, _change(resource, patch), options), created=False)
+        return Written(service.change(resource, key, changed, options), created=False)
     except PatchInvalid as error:
-        raise bad_request(error.problem) from error
+        # What is no list of operations is the client's mistake, an operation that fails is a refusal.
+        fits = patch.type is PatchType.JSON and isinstance(patch.content, list)
+        raise (patch_failed() if fits else bad_request(error.problem)) from error
 
 
 def _change(resource: ResourceType, patch: Patch) -> Callable[[Json], Json]:

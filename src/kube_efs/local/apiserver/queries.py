@@ -132,12 +132,12 @@ def parse_list_query(selection: Selection, parameters: Parameters) -> ListQuery:
     if token and revision:
         raise bad_request("specifying resource version is not allowed when using continue")
     if match is VersionMatch.EXACT and revision == 0:
-        _refuse(forbidden_field(_MATCH, f'{_MATCH} "Exact" is forbidden for resourceVersion "0"'))
+        _refuse(forbidden_field(_MATCH, f'{_MATCH} "exact" is forbidden for resourceVersion "0"'))
     return ListQuery(
         selection=selection,
         revision=revision,
         match=match,
-        limit=parameters.number("limit") or None,
+        limit=max(parameters.number("limit") or 0, 0) or None,
         position=Position.parse(token) if token else None,
     )
 

@@ -19,6 +19,7 @@ from kube_efs.local.apiserver.statuses import (
     not_supported,
     required,
     unsupported_media_type,
+    unsupported_patch,
 )
 
 _PROPAGATION = ("Orphan", "Background", "Foreground")
@@ -47,7 +48,7 @@ def parse_object(content: bytes, content_type: str) -> Json:
     if media_type == PROTOBUF:
         return parse_protobuf(content)
     if media_type not in {"", JSON, YAML}:
-        raise unsupported_media_type([JSON, YAML])
+        raise unsupported_media_type([JSON, YAML, PROTOBUF])
     value = _yaml(content) if media_type == YAML else _json(content)
     if not isinstance(value, dict):
         raise bad_request("the object provided is unrecognized (must be of type Object)")
@@ -59,7 +60,7 @@ def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
     accepted = [kind for kind in PatchType if not (custom and kind is PatchType.STRATEGIC)]
     media_type = _media_type(content_type)
     if media_type not in accepted:
-        raise unsupported_media_type(accepted)
+        raise unsupported_patch()
     patch_type = PatchType(media_type)
     value = _yaml(content) if patch_type is PatchType.APPLY else _json(content)
     return Patch(type=patch_type, content=value)

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from kube_efs.local.apiserver.admission import Admission
 from kube_efs.local.apiserver.bindings import bound_pod
-from kube_efs.local.apiserver.bodies import in_stored_form, in_wire_form
+from kube_efs.local.apiserver.bodies import decoding, in_stored_form, in_wire_form
 from kube_efs.local.apiserver.deletion import DeleteOptions, begin_deletion, removed_by_update
 from kube_efs.local.apiserver.json_types import Json, json_equal, without
 from kube_efs.local.apiserver.metadata import (
+    finalizer_problems,
     for_creation,
     for_update,
     metadata_problems,
@@ -23,15 +24,22 @@ from kube_efs.local.apiserver.metadata import (
     with_metadata,
 )
 from kube_efs.local.apiserver.ownership import Ownership, same_but_for_times
+from kube_efs.local.apiserver.preconditions import (
+    check_deletion,
+    check_identity,
+    check_is_new,
+    check_namespace,
+    check_uid,
+    check_version,
+)
 from kube_efs.local.apiserver.resources import ResourceType
 from kube_efs.local.apiserver.statuses import (
     Cause,
+    Undecodable,
     already_exists,
-    bad_request,
-    conflict,
-    invalid,
     invalid_object,
     not_found,
+    undecodable_patch,
 )
 from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored
 
@@ -80,48 +88,56 @@ class ObjectService:
 
     def create(self, resource: ResourceType, namespace: str, body: Json, options: WriteOptions) -> Stored:
         """A new object from what the client sent."""
-        if (body.get("metadata") or {}).get("resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
-        new = in_stored_form(resource, body, strict=options.strict)
-        _check_namespace(resource, namespace, new)
-        new = self._ownership(resource, options).of_write(None, resource.strategy.default(new))
+        check_is_new(body)
+        with decoding(resource):
+            new = _decoded(resource, body, options)
+        check_namespace(resource, namespace, new)
+        new = self._ownership(resource, options).of_write(None, new)
         return self._create(resource, namespace, new, options)
 
     def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
         """The object replaced by what the client sent, or made anew where its kind allows that."""
-        new = in_stored_form(resource, body, strict=options.strict)
-        _check_identity(resource, key, new)
+        with decoding(resource):
+            new = _decoded(resource, body, options)
+        check_identity(resource, key, new)
         old = self._store.get(resource.storage, key)
-        if old is None:
-            if not resource.creates_on_update or options.subresource:
-                raise not_found(resource.subject(key.name))
-            _check_precondition(resource, key.name, new, {})
-            new = self._ownership(resource, options).of_write(None, resource.strategy.default(new))
-            return Written(self._create(resource, key.namespace, new, options), created=True)
-        return Written(self._update(resource, old, new, options), created=False)
+        check_uid(resource, key.name, new, old)
+        if old is not None:
+            return Written(self._update(resource, old, new, options), created=False)
+        if not resource.creates_on_update or options.subresource:
+            raise not_found(resource.subject(key.name))
+        check_version(resource, key.name, new, None)
+        new = self._ownership(resource, options).of_write(None, new)
+        return Written(self._create(resource, key.namespace, new, options), created=True)
 
     def change(
         self, resource: ResourceType, key: ObjectKey, changed: Callable[[Json], Json], options: WriteOptions
     ) -> Stored:
         """The object after a function, such as a patch, on its form in the request's version."""
         old = self.get(resource, key)
-        new = in_stored_form(resource, changed(in_wire_form(resource, old.json)), strict=options.strict)
-        _check_identity(resource, key, new)
+        wanted = changed(in_wire_form(resource, old.json))
+        try:
+            new = _decoded(resource, wanted, options)
+        except Undecodable as error:
+            raise undecodable_patch(wanted, str(error)) from error
+        check_identity(resource, key, new)
         return self._update(resource, old, new, options)
 
     def apply(
         self, resource: ResourceType, key: ObjectKey, applied: Json, options: WriteOptions, *, force: bool
     ) -> Written:
         """The object after a server-side apply, which creates it when it is not there."""
-        config = in_stored_form(resource, applied, strict=options.strict)
-        _check_identity(resource, key, config)
         old = self._store.get(resource.storage, key)
         if old is None and options.subresource:
             raise not_found(resource.subject(key.name))
-        _check_precondition(resource, key.name, config, old.json if old else {}, patched=True)
-        ownership = self._ownership(resource, options)
-        merged = ownership.of_apply(old.json if old else None, config, force=force)
-        new = resource.strategy.default(merged)
+        with decoding(resource):
+            config = in_stored_form(resource, applied, strict=options.strict)
+            check_identity(resource, key, config)
+            if config["metadata"].get("resourceVersion"):
+                check_version(resource, key.name, config, old)
+            ownership = self._ownership(resource, options)
+            merged = ownership.of_apply(old.json if old else None, config, force=force)
+            new = resource.strategy.default(merged)
         if old is None:
             return Written(self._create(resource, key.namespace, new, options), created=True)
         return Written(self._replace(resource, old, new, options), created=False)
@@ -135,7 +151,7 @@ class ObjectService:
     def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
         """The object removed, or marked as being deleted while something holds it."""
         old = self.get(resource, key)
-        _check_delete_preconditions(resource, old, options)
+        check_deletion(resource, old, options)
         self._admission.check_deletion(resource, key)
         deletion = begin_deletion(old.json, options, resource.strategy.deletion, self._clock())
         last = old
@@ -146,8 +162,8 @@ class ObjectService:
         return Deleted(last, gone=deletion.remove)
 
     def _update(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
-        _check_precondition(resource, old.key.name, new, old.json)
-        new = self._ownership(resource, options).of_write(old.json, resource.strategy.default(new))
+        check_version(resource, old.key.name, new, old)
+        new = self._ownership(resource, options).of_write(old.json, new)
         return self._replace(resource, old, new, options)
 
     def _ownership(self, resource: ResourceType, options: WriteOptions) -> Ownership:
@@ -164,7 +180,13 @@ class ObjectService:
         new = strategy.prepare_create(without(new, "status") if resource.has_status else new)
         new = self._admission.admit_creation(resource, namespace, new)
         name = new["metadata"].get("name", "")
-        _refuse(resource, name, strategy.problems(new, None), metadata_problems(new, strategy.name_rule))
+        _refuse(
+            resource,
+            name,
+            strategy.problems(new, None),
+            metadata_problems(new, strategy.name_rule),
+            () if resource.custom else finalizer_problems(new),
+        )
         if self._store.get(resource.storage, ObjectKey(namespace, name)):
             raise already_exists(resource.subject(name))
         return self._put(resource, new, None, dry_run=options.dry_run)
@@ -207,6 +229,10 @@ class ObjectService:
         return self._store.put(resource.storage, new)
 
 
+def _decoded(resource: ResourceType, body: Json, options: WriteOptions) -> Json:
+    return resource.strategy.default(in_stored_form(resource, body, strict=options.strict))
+
+
 def _with_generation(resource: ResourceType, new: Json, old: Json) -> Json:
     """The object with its generation counted up if more than metadata and status differ."""
     generation = old["metadata"].get("generation")
@@ -222,57 +248,3 @@ def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> No
     causes = list(chain(*problems))
     if causes:
         raise invalid_object(resource.subject(name), causes)
-
-
-def _check_identity(resource: ResourceType, key: ObjectKey, new: Json) -> None:
-    given = new["metadata"].get("name", "")
-    if given != key.name:
-        raise bad_request(
-            f"the name of the object ({given}) does not match the name on the URL ({key.name})"
-            if given
-            else "name must be provided"
-        )
-    _check_namespace(resource, key.namespace, new)
-
-
-def _check_namespace(resource: ResourceType, namespace: str, new: Json) -> None:
-    given = new["metadata"].get("namespace", "")
-    if resource.namespaced and given not in {"", namespace}:
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-
-
-def _check_precondition(
-    resource: ResourceType, name: str, new: Json, old: Json, *, patched: bool = False
-) -> None:
-    """Optimistic concurrency: the uid and the resource version, where given, must be the current ones."""
-    metadata, current = new["metadata"], old.get("metadata", {})
-    uid, version = metadata.get("uid"), metadata.get("resourceVersion")
-    if uid and uid != current.get("uid"):
-        found = current.get("uid", "")
-        raise conflict(
-            resource.subject(name),
-            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}",
-        )
-    if not version and old and not patched and not resource.unconditional_update:
-        cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
-        raise invalid_object(resource.subject(name), [cause])
-    if version and version != current.get("resourceVersion"):
-        raise conflict(resource.subject(name))
-
-
-def _check_delete_preconditions(resource: ResourceType, old: Stored, options: DeleteOptions) -> None:
-    """A deletion may name the uid and the version that it is meant for."""
-    metadata = old.json["metadata"]
-    pairs = (
-        ("UID", options.uid, metadata["uid"], "deleted and then recreated"),
-        ("ResourceVersion", options.resource_version, metadata["resourceVersion"], "modified"),
-    )
-    for label, wanted, found, reason in pairs:
-        if wanted is not None and wanted != found:
-            raise conflict(
-                resource.subject(old.key.name),
-                f"the {label} in the precondition ({wanted}) does not match the {label} in record ({found}). "
-                f"The object might have been {reason}",
-            )

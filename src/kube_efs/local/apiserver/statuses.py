@@ -53,7 +53,7 @@ def invalid(field: str, value: JsonValue, detail: str) -> Cause:
 
 def not_supported(field: str, value: JsonValue, supported: Iterable[str]) -> Cause:
     """A field's value is not one of a closed set."""
-    choices = ", ".join(json.dumps(choice) for choice in sorted(supported))
+    choices = ", ".join(json.dumps(choice) for choice in supported)
     message = f"Unsupported value: {shown(value)}: supported values: {choices}"
     return Cause(reason=CauseReason.NOT_SUPPORTED, field=field, message=message)
 
@@ -105,10 +105,14 @@ class ApiError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": message,
-            "reason": reason,
+            **({"reason": reason} if reason else {}),
             **({} if details is None else {"details": details}),
             "code": code,
         }
+
+
+class Undecodable(Exception):
+    """A value is not of the type that its field has; the text says which, in the words of Go's decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,12 @@ class Subject:
 
 def _present(**fields: JsonValue) -> Json:
     return {name: value for name, value in fields.items() if value}
+
+
+def undecodable_patch(patched: Json, problem: str) -> ApiError:
+    """422: the object that a patch leads to cannot be decoded."""
+    nothing = Subject(group="", resource="", kind="")
+    return invalid_object(nothing, [invalid("patch", shown(patched), problem)])
 
 
 def not_found(subject: Subject) -> ApiError:
@@ -216,15 +226,26 @@ def method_not_allowed() -> ApiError:
 
 def not_acceptable(media_types: Iterable[str]) -> ApiError:
     """406: no answer in any of the formats that were asked for."""
-    message = f"only the following media types are accepted: {', '.join(media_types)}"
-    return ApiError(406, "NotAcceptable", message)
+    message = f"406: Not Acceptable\n\nAvailable representations: {', '.join(media_types)}"
+    return ApiError(406, "NotAcceptable", message, details={})
 
 
 def unsupported_media_type(media_types: Iterable[str]) -> ApiError:
-    """415: the body has a format that this resource does not take."""
+    """415: the body is in a format that no object is taken in."""
     accepted = ", ".join(media_types)
     message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
     return ApiError(415, "UnsupportedMediaType", message)
+
+
+def unsupported_patch() -> ApiError:
+    """415: the body is no kind of patch that the resource takes."""
+    return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+
+
+def patch_failed() -> ApiError:
+    """422: a JSON patch does not fit the object, or one of its tests fails."""
+    message = "the server rejected our request due to an error in our request"
+    return ApiError(422, "Invalid", message, details={})
 
 
 def too_large(limit_bytes: int) -> ApiError:

@@ -71,7 +71,7 @@ def test_an_exact_version_is_listed_as_it_was(five: Inside) -> None:
         ({"resourceVersion": "999"}, 504, "Too large resource version: 999"),
         ({"resourceVersion": "x"}, 400, 'Invalid value: "x"'),
         ({"resourceVersionMatch": "Exact"}, 422, "is forbidden unless resourceVersion is provided"),
-        ({"resourceVersion": "0", "resourceVersionMatch": "Exact"}, 422, '"Exact" is forbidden'),
+        ({"resourceVersion": "0", "resourceVersionMatch": "Exact"}, 422, '"exact" is forbidden'),
         ({"resourceVersion": "5", "resourceVersionMatch": "Near"}, 422, 'Unsupported value: "Near"'),
         ({"continue": "!"}, 400, "continue key is not valid"),
         ({"limit": "many"}, 400, 'parsing "many": invalid syntax'),

@@ -84,7 +84,7 @@ def test_the_first_acceptable_form_wins(accept: str, listing: bool, expected: Re
 
 
 def test_protocol_buffers_alone_are_not_answered() -> None:
-    with refused(406, "only the following media types are accepted: application/json"):
+    with refused(406, "406: Not Acceptable"):
         representation("application/vnd.kubernetes.protobuf", listing=False)
 
 
@@ -102,9 +102,9 @@ def test_patches_are_told_by_their_media_type() -> None:
     assert parse_patch(b"[]", PatchType.JSON, custom=True) == Patch(type=PatchType.JSON, content=[])
     assert parse_patch(b"a: 1", PatchType.APPLY, custom=True).content == {"a": 1}
     assert parse_patch(b"{}", PatchType.STRATEGIC, custom=False).type is PatchType.STRATEGIC
-    with refused(415, "application/merge-patch+json"):
+    with refused(415, "415: Unsupported Media Type"):
         parse_patch(b"{}", PatchType.STRATEGIC, custom=True)
-    with refused(415, "unknown format"):
+    with refused(415, "415: Unsupported Media Type"):
         parse_patch(b"{}", "application/json", custom=False)
 
 

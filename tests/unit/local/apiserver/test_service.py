@@ -53,10 +53,13 @@ def test_a_name_is_taken_once(inside: Inside) -> None:
             config_map("Capital"), 422, "a lowercase RFC 1123 subdomain must consist of", id="capital letter"
         ),
         pytest.param(
+            with_metadata(config_map(), finalizers=["mine"]), 422, "nor is it fully qualified", id="finalizer"
+        ),
+        pytest.param(
             with_metadata(config_map(), labels={"a b": "x"}), 422, "metadata.labels", id="label with a space"
         ),
         pytest.param(
-            with_metadata(config_map(), resourceVersion="5"), 400, "should not be set", id="version given"
+            with_metadata(config_map(), resourceVersion="5"), 500, "should not be set", id="version given"
         ),
         pytest.param(
             with_metadata(config_map(), namespace="other"),
@@ -65,7 +68,12 @@ def test_a_name_is_taken_once(inside: Inside) -> None:
             id="namespace",
         ),
         pytest.param({**config_map(), "kind": "Secret"}, 400, "cannot be handled as a ConfigMap", id="kind"),
-        pytest.param({**config_map(), "apiVersion": "v2"}, 400, "API version in the data (v2)", id="version"),
+        pytest.param(
+            {**config_map(), "apiVersion": "v2"},
+            400,
+            'no kind "ConfigMap" is registered for version "v2"',
+            id="version",
+        ),
         pytest.param({**config_map(), "data": ["x"]}, 400, "cannot unmarshal array", id="wrong type"),
         pytest.param(
             with_metadata(config_map(), labels={"a": 1}), 400, "metadata.labels of type string", id="number"

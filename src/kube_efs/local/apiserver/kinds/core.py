@@ -9,7 +9,7 @@ from kube_efs.local.apiserver.json_types import Json, json_equal, without
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
 from kube_efs.local.apiserver.metadata import IMMUTABLE, with_metadata
 from kube_efs.local.apiserver.names import label_problem, service_name_problem
-from kube_efs.local.apiserver.statuses import Cause, bad_request, forbidden_field, invalid
+from kube_efs.local.apiserver.statuses import Cause, Undecodable, forbidden_field, invalid
 from kube_efs.local.apiserver.strategies import Strategy
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
@@ -63,9 +63,7 @@ def _check_base64(value: object) -> None:
     try:
         base64.b64decode(str(value), validate=True)
     except binascii.Error as error:
-        raise bad_request(
-            'Secret in version "v1" cannot be handled as a Secret: illegal base64 data'
-        ) from error
+        raise Undecodable("illegal base64 data") from error
 
 
 def _secret_problems(new: Json, old: Json | None) -> Iterator[Cause]:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from kube_efs.local.apiserver.json_types import Json, JsonValue
 from kube_efs.local.apiserver.quantities import PATTERN_PROBLEM, canonical_quantity
-from kube_efs.local.apiserver.statuses import bad_request
+from kube_efs.local.apiserver.statuses import Undecodable
 
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 
@@ -26,7 +26,7 @@ class Defaults:
     quantities: tuple[str, ...] = ()
 
     def __call__(self, target: Json) -> Json:
-        """The object with its defaults; raises 400 for malformed quantities."""
+        """The object with its defaults; raises Undecodable for malformed quantities."""
         missing = {key: value for key, value in self.values.items() if target.get(key) in (None, "")}
         result = {**target, **missing}
         for key, defaults in self.inside.items():
@@ -44,5 +44,5 @@ class Defaults:
 def _canonical(quantities: Json) -> Json:
     found = {name: canonical_quantity(text) for name, text in quantities.items()}
     if None in found.values():
-        raise bad_request(PATTERN_PROBLEM)
+        raise Undecodable(PATTERN_PROBLEM)
     return found

@@ -6,7 +6,7 @@ from kube_efs.local.apiserver.json_types import Json, json_equal, lookup
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
 from kube_efs.local.apiserver.label_syntax import label_key_problem
 from kube_efs.local.apiserver.metadata import IMMUTABLE
-from kube_efs.local.apiserver.statuses import Cause, forbidden_field, invalid, not_supported, required
+from kube_efs.local.apiserver.statuses import Cause, invalid, not_supported, required
 from kube_efs.local.apiserver.strategies import Strategy
 
 _GROUP = "storage.k8s.io"
@@ -41,11 +41,9 @@ def _class_problems(new: Json, old: Json | None) -> Iterator[Cause]:
         yield not_supported("volumeBindingMode", new["volumeBindingMode"], modes)
     if old is None:
         return
-    for field in ("parameters", "provisioner", "reclaimPolicy"):
+    for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
         if not json_equal(new.get(field) or {}, old.get(field) or {}):
-            yield forbidden_field(field, f"updates to {field} are forbidden.")
-    if new["volumeBindingMode"] != old["volumeBindingMode"]:
-        yield invalid("volumeBindingMode", new["volumeBindingMode"], IMMUTABLE)
+            yield invalid(field, new.get(field) or {}, IMMUTABLE)
 
 
 def _qualified_name_problems(field: str, name: str) -> Iterator[Cause]:
