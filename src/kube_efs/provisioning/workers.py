@@ -22,7 +22,7 @@ from kube_efs.kube.building import WorkerPod, build_worker_pod
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.directories import Directory
-from kube_efs.model.errors import KubeEfsError, KubeError, KubeNotFound, WorkerFailed
+from kube_efs.model.errors import KubeEfsError, KubeError, KubeNotFound, KubeUnavailable, WorkerFailed
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, root_name
 from kube_efs.model.volumes import Location
@@ -37,7 +37,7 @@ MOUNT_PATH = "/efs"
 # A burst of claims arrives over some hundred milliseconds; a pod that waited for its end serves all of it.
 _QUIET_SECONDS = 0.2
 _GATHERING_MAX_SECONDS = 2.0
-_START_GRACE_SECONDS = 60.0
+_RETRY_SECONDS = 1.0
 _FAILED_KEPT = 3
 _NAME_MAX = 63
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -46,13 +46,23 @@ _WORDS: Mapping[Action, str] = MappingProxyType({Action.MAKE: "init", Action.REM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How worker pods are run; ``batch_max`` is the most directories one pod is given."""
+    """How worker pods are run.
+
+    A pod may take ``start_seconds`` to start and works for ``timeout_seconds``; ``batch_max`` is the most
+    directories one pod is given.
+    """
 
     namespace: str
     image: str
     service_account: str = "efs-worker"
     timeout_seconds: int = 300
+    start_seconds: float = 60.0
     batch_max: int = 500
+
+    @property
+    def longest_seconds(self) -> float:
+        """The most time from a pod's creation to its end."""
+        return self.start_seconds + self.timeout_seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -166,10 +176,17 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
     async def _others_ended(self, file_system_id: FileSystemId) -> None:
         """Wait for pods that a former leader, or a former life of this one, has left running."""
-        async with self._pods_changed:
-            await self._pods_changed.wait_for(
-                lambda: self._pods_listed and not self._unfinished(file_system_id)
-            )
+        while True:
+            try:
+                async with asyncio.timeout(self._options.longest_seconds), self._pods_changed:
+                    await self._pods_changed.wait_for(
+                        lambda: self._pods_listed and not self._unfinished(file_system_id)
+                    )
+                    return
+            except TimeoutError:
+                for name in self._unfinished(file_system_id):
+                    log.warning("worker-overdue", pod=name, file_system=file_system_id)
+                    await self._delete(name)
 
     def _unfinished(self, file_system_id: FileSystemId) -> list[str]:
         return [
@@ -186,10 +203,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         log.info("worker-started", pod=name, file_system=file_system_id, directories=len(directories))
         self._running.add(name)
         try:
-            with translated(f"worker pod {name}"):
-                created = await self._client.create(pod)
-            # The watch may have shown a later state by now.
-            self._pods.setdefault(name, created)
+            await self._create(pod, name)
             ended = await self._ended(name)
         finally:
             self._running.discard(name)
@@ -200,9 +214,20 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             return WorkerReport()
         return await self._failed(ended, file_system_id)
 
+    async def _create(self, pod: Pod, name: str) -> None:
+        try:
+            with translated(f"worker pod {name}"):
+                created = await self._client.create(pod)
+        except KubeUnavailable as error:
+            # It may have been made all the same. Until that is clear, no other pod may start.
+            log.warning("worker-perhaps-created", pod=name, reason=str(error))
+            return
+        # The watch may have shown a later state by now.
+        self._pods.setdefault(name, created)
+
     async def _ended(self, name: str) -> Pod:
-        """The pod in its last state; raises WorkerFailed when it was deleted or never ends."""
-        limit = self._options.timeout_seconds + _START_GRACE_SECONDS
+        """The pod in its last state; raises WorkerFailed when it is not there or never ends."""
+        limit = self._options.longest_seconds
         try:
             async with asyncio.timeout(limit):
                 while (pod := await self._ended_or_missing(name)) is None:
@@ -223,14 +248,21 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             return self._pods.get(name)
 
     async def _read(self, name: str) -> Pod:
-        try:
-            with translated(f"worker pod {name}"):
-                return await self._client.get(Pod, name, namespace=self._options.namespace)
-        except KubeNotFound as error:
-            remedy = "leave worker pods to the controller"
-            raise WorkerFailed(
-                "was deleted before it ended", field="worker pod", value=name, remedy=remedy
-            ) from error
+        while True:
+            try:
+                with translated(f"worker pod {name}"):
+                    return await self._client.get(Pod, name, namespace=self._options.namespace)
+            except KubeNotFound as error:
+                remedy = "leave worker pods to the controller"
+                raise WorkerFailed(
+                    "was deleted before it ended, or never made",
+                    field="worker pod",
+                    value=name,
+                    remedy=remedy,
+                ) from error
+            except KubeError as error:
+                log.warning("worker-not-read", pod=name, reason=str(error), retry_seconds=_RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _failed(self, pod: Pod, file_system_id: FileSystemId) -> WorkerReport:
         name = pod.metadata.name if pod.metadata and pod.metadata.name else ""

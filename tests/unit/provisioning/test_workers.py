@@ -1,0 +1,393 @@
+"""Worker pods on the embedded API server, with a kubelet that runs their real program."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lightkube import AsyncClient
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+from tests.unit.provisioning.kubelet import Kubelet, name_of, running, set_status
+
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.errors import KubeDenied, WorkerFailed
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning import workers
+from kube_efs.provisioning.worker import Action
+from kube_efs.provisioning.workers import WorkerOptions, WorkerPool
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+OPTIONS = WorkerOptions(namespace="default", image="kube-efs:test")
+
+
+def at(path: str, file_system: str = "fs-1") -> Location:
+    return Location(file_system_id=FileSystemId(file_system), directory=parse_directory(path))
+
+
+def pool_of(client: AsyncClient, options: WorkerOptions = OPTIONS) -> WorkerPool:
+    return WorkerPool(client, options, ControllerMetrics(CollectorRegistry()))
+
+
+@asynccontextmanager
+async def deadline(seconds: float = 20) -> AsyncIterator[None]:
+    async with asyncio.timeout(seconds):
+        yield
+
+
+@pytest.fixture
+async def kubelet(kube: AsyncClient, tmp_path: Path) -> AsyncIterator[Kubelet]:
+    async with running(Kubelet(kube, tmp_path)) as started:
+        yield started
+
+
+async def pods(client: AsyncClient) -> list[str]:
+    return [name_of(pod) async for pod in client.list(Pod, namespace="default")]
+
+
+async def none_left(client: AsyncClient) -> bool:
+    return not await pods(client)
+
+
+async def leave(client: AsyncClient, name: str, phase: str, file_system: str = "fs-1") -> None:
+    """A worker pod of a former leader."""
+    pod = Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            labels={"component": "efs-worker"},
+            annotations={FILE_SYSTEM_ID: file_system},
+        ),
+        spec=PodSpec(
+            restartPolicy="Never", containers=[Container(name="worker", image="i", args=["worker"])]
+        ),
+    )
+    await client.create(pod)
+    await set_status(client, name, {"phase": phase})
+
+
+async def test_a_directory_is_made_and_removed_by_a_pod_that_is_deleted_then(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/team/data"))
+        made = kubelet.root("fs-1") / "team/data"
+        assert made.stat().st_mode & 0o7777 == 0o777
+        (made / "file").touch()
+        await pool.remove(at("/team/data"))
+        assert not made.exists()
+        await eventually(lambda: none_left(kube))
+    assert kubelet.arguments == [
+        ["worker", "make", "--root", "/efs", "--", "/team/data"],
+        ["worker", "remove", "--root", "/efs", "--", "/team/data"],
+    ]
+    names = [name_of(pod) for pod in kubelet.pods]
+    assert re.fullmatch(r"efs-init-fs-1-team-data-[a-z0-9]{5}", names[0])
+    assert re.fullmatch(r"efs-clean-fs-1-team-data-[a-z0-9]{5}", names[1])
+
+
+async def test_a_burst_costs_a_few_pods_and_one_at_a_time_a_file_system(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    wanted = [at(f"/team/d{number}", f"fs-{number % 2}") for number in range(100)]
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(*map(pool.make, wanted))
+    assert all((kubelet.root(one.file_system_id) / str(one.directory)[1:]).is_dir() for one in wanted)
+    assert len(kubelet.pods) <= 6
+    assert kubelet.most_at_once == {"fs-0": 1, "fs-1": 1}
+
+
+async def test_what_arrives_while_a_pod_runs_goes_with_the_next(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.gate.clear()
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/a")))
+        while not kubelet.pods:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for path in ("/b", "/c", "/b"):
+            tasks.create_task(pool.make(at(path)))
+        await asyncio.sleep(0.5)
+        assert len(kubelet.pods) == 1
+        kubelet.gate.set()
+    assert [arguments[5:] for arguments in kubelet.arguments] == [["/a"], ["/b", "/c"]]
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_a_pod_is_given_no_more_than_the_most(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube, replace(OPTIONS, batch_max=3)) as pool:
+        await asyncio.gather(*(pool.make(at(f"/d{number}")) for number in range(7)))
+    assert [len(arguments[5:]) for arguments in kubelet.arguments] == [3, 3, 1]
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_a_pod_makes_or_removes(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(
+            pool.remove(at("/a")), pool.make(at("/b")), pool.remove(at("/c")), pool.make(at("/d"))
+        )
+    assert [(arguments[1], arguments[5:]) for arguments in kubelet.arguments] == [
+        ("remove", ["/a", "/c"]),
+        ("make", ["/b", "/d"]),
+    ]
+
+
+async def test_a_directory_that_fails_does_not_fail_the_others(kube: AsyncClient, kubelet: Kubelet) -> None:
+    (kubelet.root("fs-1") / "bad").touch()
+    async with deadline(), pool_of(kube) as pool:
+        good, bad = await asyncio.gather(
+            pool.make(at("/good")), pool.make(at("/bad")), return_exceptions=True
+        )
+    assert good is None
+    assert isinstance(bad, WorkerFailed)
+    assert str(bad) == (
+        "directory: '/bad' failed in its worker pod (directory: '/bad' could not be made (Not a directory); "
+        "a link or file is in the way; move it)"
+    )
+    assert await pods(kube) == [name_of(kubelet.pods[0])]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        pytest.param("Killed", "Killed", id="killed"),
+        pytest.param("", "no message", id="nothing said"),
+        pytest.param('{"complete": false, "failed": {}}', '{"complete": false, "failed": {}}', id="no room"),
+    ],
+)
+async def test_a_pod_that_failed_without_a_reason_fails_all(
+    kube: AsyncClient, kubelet: Kubelet, message: str, said: str
+) -> None:
+    kubelet.ending = lambda _: ("Failed", message)
+    async with deadline(), pool_of(kube) as pool:
+        with capture_logs() as logs:
+            errors = await asyncio.gather(
+                *(pool.make(at(path)) for path in ("/a", "/b")), return_exceptions=True
+            )
+    name = name_of(kubelet.pods[0])
+    assert [str(error) for error in errors] == [
+        f"worker pod: {name!r} failed ({said}); see kubectl logs -n default {name}"
+    ] * 2
+    assert "worker-failed" in [line["event"] for line in logs]
+
+
+async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.ending = lambda _: ("Failed", '{"complete": false, "failed": {"/a": "full"}}')
+    async with deadline(), pool_of(kube) as pool:
+        errors = await asyncio.gather(*(pool.make(at(path)) for path in ("/a", "/b")), return_exceptions=True)
+    assert [str(error) for error in errors] == [
+        "directory: '/a' failed in its worker pod (full)",
+        "directory: '/b' failed in its worker pod (no room for the reason)",
+    ]
+
+
+async def test_a_pod_that_was_evicted_says_why(kube: AsyncClient, eventually: Eventually) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        making = asyncio.create_task(pool.make(at("/a")))
+        await eventually(lambda: pods(kube))
+        (name,) = await pods(kube)
+        await set_status(kube, name, {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"})
+        with pytest.raises(WorkerFailed) as caught:
+            await making
+    assert caught.value.problem == "failed (disk pressure)"
+
+
+async def test_a_pod_that_somebody_deletes_is_noticed(kube: AsyncClient, eventually: Eventually) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        making = asyncio.create_task(pool.make(at("/a")))
+        await eventually(lambda: pods(kube))
+        (name,) = await pods(kube)
+        await kube.delete(Pod, name, namespace="default", grace_period=0)
+        with pytest.raises(WorkerFailed) as caught:
+            await making
+    assert str(caught.value) == (
+        f"worker pod: {name!r} was deleted before it ended, or never made; "
+        "leave worker pods to the controller"
+    )
+
+
+async def test_a_pod_that_never_starts_is_given_up(kube: AsyncClient, eventually: Eventually) -> None:
+    impatient = replace(OPTIONS, timeout_seconds=0, start_seconds=0.2)
+    async with deadline(), pool_of(kube, impatient) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.make(at("/a"))
+        await eventually(lambda: none_left(kube))
+    assert caught.value.problem == "had not ended after 0 s"
+    assert caught.value.remedy == (
+        "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
+    )
+
+
+async def test_a_pod_of_a_former_leader_is_waited_for(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.gate.clear()
+    kubelet.ending = lambda pod: ("Succeeded", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Running")
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/a")))
+        await pool_idle(kubelet)
+        kubelet.gate.set()
+    assert name_of(kubelet.pods[0]) == "former"
+    assert (len(kubelet.pods), kubelet.most_at_once) == (2, {"fs-1": 1})
+
+
+async def pool_idle(kubelet: Kubelet) -> None:
+    """Longer than it takes to start a pod when nothing is in the way."""
+    await asyncio.sleep(0.6)
+    assert len(kubelet.pods) == 1
+
+
+async def test_another_file_system_s_pod_is_not_waited_for(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Running", file_system="fs-2")
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/a"))
+
+
+async def test_a_pod_of_a_former_leader_that_never_ends_is_deleted(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Pending")
+    async with deadline(), pool_of(kube, replace(OPTIONS, timeout_seconds=1, start_seconds=1)) as pool:
+        with capture_logs() as logs:
+            await pool.make(at("/a"))
+    assert ("worker-overdue", "former") in [(line["event"], line.get("pod")) for line in logs]
+
+
+async def test_pods_that_succeeded_for_a_former_leader_go_and_failed_ones_stay(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await leave(kube, "done", "Succeeded")
+    await leave(kube, "broken", "Failed")
+
+    async def is_tidy() -> bool:
+        return await pods(kube) == ["broken"]
+
+    async with deadline(), pool_of(kube):
+        await eventually(is_tidy)
+
+
+async def test_the_newest_three_failed_pods_are_kept(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    await leave(kube, "other-file-system", "Failed", file_system="fs-2")
+    kubelet.ending = lambda _: ("Failed", "broken")
+    async with deadline(40), pool_of(kube) as pool:
+        for _ in range(5):
+            with pytest.raises(WorkerFailed):
+                await pool.make(at("/a"))
+
+        async def is_tidy() -> bool:
+            return len(await pods(kube)) == 4
+
+        await eventually(is_tidy)
+    assert "other-file-system" in await pods(kube)
+
+
+async def test_a_caller_that_gives_up_leaves_the_queue(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        given_up = asyncio.create_task(pool.make(at("/given-up")))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await pool.make(at("/wanted"))
+    assert [arguments[5:] for arguments in kubelet.arguments] == [["/wanted"]]
+
+
+async def test_at_the_end_nobody_waits_any_more(kube: AsyncClient, eventually: Eventually) -> None:
+    async with deadline():
+        async with pool_of(kube) as pool:
+            making = asyncio.create_task(pool.make(at("/a")))
+            await eventually(lambda: pods(kube))
+            waiting = asyncio.create_task(pool.make(at("/b")))
+            await asyncio.sleep(0)
+        results = await asyncio.gather(making, waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 2
+
+
+class _Lossy(httpx2.AsyncBaseTransport):
+    """Passes requests on, and loses or refuses the answers that the test names."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        assert config.user
+        verify = verify_cluster(config.cluster, config.user, config.abs_file)
+        self._inner = httpx2.AsyncHTTPTransport(verify=verify)
+        self.lose: Callable[[httpx2.Request], bool] = lambda _: False
+        self.refuse: Callable[[httpx2.Request], httpx2.Response | None] = lambda _: None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        refusal = self.refuse(request)
+        if refusal is not None:
+            return refusal
+        response = await self._inner.handle_async_request(request)
+        if self.lose(request):
+            await response.aclose()
+            raise httpx2.ReadTimeout("lost", request=request)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@pytest.fixture
+async def lossy(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Lossy]]:
+    transport = _Lossy(cluster)
+    async with AsyncClient(cluster, transport=transport) as client:
+        yield client, transport
+
+
+async def test_a_pod_whose_creation_was_not_confirmed_is_waited_for_all_the_same(
+    lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
+) -> None:
+    client, transport = lossy
+    transport.lose = lambda request: request.method == "POST"
+    kubelet.gate.clear()
+    async with deadline(), pool_of(client) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/a")))
+        await pool_idle(kubelet)
+        tasks.create_task(pool.make(at("/b")))
+        await pool_idle(kubelet)
+        kubelet.gate.set()
+    assert kubelet.most_at_once == {"fs-1": 1}
+    assert (kubelet.root("fs-1") / "b").is_dir()
+
+
+async def test_a_pod_that_was_never_made_fails_its_directories(lossy: tuple[AsyncClient, _Lossy]) -> None:
+    client, transport = lossy
+    transport.refuse = lambda request: httpx2.Response(503) if request.method == "POST" else None
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.make(at("/a"))
+    assert caught.value.problem == "was deleted before it ended, or never made"
+
+
+async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClient, _Lossy]) -> None:
+    client, transport = lossy
+    refusal = {"kind": "Status", "code": 403, "message": "no pods for you"}
+    transport.refuse = lambda request: (
+        httpx2.Response(403, json=refusal) if request.method == "POST" else None
+    )
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(KubeDenied):
+            await pool.make(at("/a"))
+
+
+@given(st.lists(st.text(min_size=1), max_size=5), st.sampled_from(Action), st.integers(1, 40))
+def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: Action, digits: int) -> None:
+    file_system_id = FileSystemId("fs-" + "f" * digits)
+    name = workers._pod_name(file_system_id, action, Directory(tuple(parts)))
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(name) <= 63
+    assert name.startswith(f"efs-{'init' if action is Action.MAKE else 'clean'}-{file_system_id}"[:50])
