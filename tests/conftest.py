@@ -12,6 +12,15 @@ from kube_efs.kube.client import connect
 from kube_efs.local.apiserver import ApiServer
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cluster",
+        choices=["embedded", "real"],
+        default="embedded",
+        help="what the scenarios run on: the embedded API server, or etcd and kube-apiserver",
+    )
+
+
 @pytest.fixture
 async def api_server() -> AsyncIterator[ApiServer]:
     async with ApiServer() as server:

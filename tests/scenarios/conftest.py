@@ -1,16 +1,29 @@
-"""The cluster that the scenarios of one module share."""
+"""The cluster that the scenarios of one module share: embedded, or with ``--cluster real`` a real one."""
 
 from collections.abc import AsyncGenerator
 
 import pytest
 import pytest_asyncio
+from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs.local.control_plane import ControlPlane
+
+
+@pytest.fixture(scope="module")
+def cluster_settings() -> dict[str, str]:
+    """Settings of kube-efs's processes that a module wants to be different."""
+    return {}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Cluster, None]:
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cluster_settings: dict[str, str]
+) -> AsyncGenerator[Cluster, None]:
     """A fresh cluster with two file systems, ``first`` and ``second``."""
-    async with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as embedded:
-        yield embedded
+    folder = tmp_path_factory.mktemp("cluster")
+    real = request.config.getoption("--cluster") == "real"
+    plane: ControlPlane | None = RealPlane(folder) if real else None
+    async with EmbeddedCluster(folder, settings=cluster_settings, control_plane=plane) as running:
+        yield running

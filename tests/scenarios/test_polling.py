@@ -1,23 +1,16 @@
 """What happens between two discoveries, on a cluster with the seconds between them to see it."""
 
-from collections.abc import AsyncGenerator
-
 import pytest
-import pytest_asyncio
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
-
-from kube_efs.local.cluster import EmbeddedCluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Cluster, None]:
-    """A cluster whose controller looks for file systems each five seconds."""
-    folder = tmp_path_factory.mktemp("cluster")
-    async with EmbeddedCluster(folder, settings={"EFS_POLLING_INTERVAL": "5"}) as embedded:
-        yield embedded
+@pytest.fixture(scope="module")
+def cluster_settings() -> dict[str, str]:
+    """A controller that looks for file systems each five seconds."""
+    return {"EFS_POLLING_INTERVAL": "5"}
 
 
 async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(cluster: Cluster) -> None:

@@ -17,9 +17,12 @@ from kube_efs.local.kubelet.kubelet import Kubelet
 
 
 class ControlPlane(Protocol):
-    """A Kubernetes control plane while its context is open; ``kubeconfig`` is the administrator's."""
+    """A Kubernetes control plane while its context is open."""
 
-    kubeconfig: Path
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's way to the API; written once it is open."""
+        ...
 
     async def __aenter__(self) -> Self:
         """Start it; returns once the API answers."""

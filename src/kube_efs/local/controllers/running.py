@@ -27,3 +27,14 @@ async def run_controllers(client: AsyncClient, *, node: str) -> None:
         tasks.create_task(GarbageCollector(client).run())
         tasks.create_task(NamespaceKeeper(client).run())
         tasks.create_task(caches.run(client))
+
+
+async def run_scheduler(client: AsyncClient, *, node: str) -> None:
+    """Run the scheduler alone until cancelled, for a cluster that has all other controllers."""
+    caches = Caches.empty()
+    async with (
+        EventRecorder(client, component="default-scheduler") as pod_events,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(Scheduler(client, caches, pod_events, node=node).run())
+        tasks.create_task(caches.run(client))
