@@ -1,11 +1,12 @@
 """Admission: what else must hold, or is added, before an object is created or deleted.
 
 These are the admission plugins of kube-apiserver that users of storage notice: NamespaceLifecycle,
-DefaultStorageClass and StorageObjectInUseProtection.
+DefaultStorageClass, StorageObjectInUseProtection and PersistentVolumeClaimResize.
 """
 
 from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.metadata import with_metadata
+from kube_efs.local.apiserver.quantities import parse_quantity
 from kube_efs.local.apiserver.resources import GroupKind, GroupResource, ResourceType
 from kube_efs.local.apiserver.statuses import Cause, CauseReason, Subject, forbidden, not_found
 from kube_efs.local.apiserver.storage import ObjectKey, Store
@@ -40,6 +41,22 @@ class Admission:
             if protection not in finalizers:
                 new = with_metadata(new, finalizers=[*finalizers, protection])
         return new
+
+    def check_update(self, resource: ResourceType, new: Json, old: Json) -> None:
+        """Raises 403 for a bound claim that grows although its class does not allow it."""
+        if resource.group_kind != _CLAIM or lookup(old, "status", "phase") != "Bound":
+            return
+        size, before = (lookup(claim, "spec", "resources", "requests", "storage") for claim in (new, old))
+        if (parse_quantity(size) or 0) <= (parse_quantity(before) or 0):
+            return
+        name = lookup(new, "spec", "storageClassName") or ""
+        storage_class = self._store.get(_STORAGE_CLASSES, ObjectKey("", name))
+        if storage_class is None or not storage_class.json.get("allowVolumeExpansion"):
+            raise forbidden(
+                resource.subject(new["metadata"]["name"]),
+                "only dynamically provisioned pvc can be resized and the storageclass that provisions "
+                "the pvc must support resize",
+            )
 
     def check_deletion(self, resource: ResourceType, key: ObjectKey) -> None:
         """Raises 403 for the namespaces that every cluster has."""

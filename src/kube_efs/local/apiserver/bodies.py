@@ -53,7 +53,8 @@ def decoding(resource: ResourceType) -> Iterator[None]:
 def _check_type(resource: ResourceType, body: Json) -> None:
     kind, api_version = body.get("kind"), body.get("apiVersion")
     if resource.custom and not kind:
-        raise bad_request("Object 'Kind' is missing in the object")
+        problem = "Object 'Kind' is missing"
+        raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind}): {problem}")
     if api_version and api_version != resource.api_version:
         problem = f'no kind "{kind}" is registered for version "{api_version}"'
         raise bad_request(

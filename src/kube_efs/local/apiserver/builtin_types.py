@@ -129,7 +129,6 @@ def _storage() -> list[ResourceType]:
             namespaced=False,
             unconditional_update=False,
             returns_deleted=True,
-            counts_generations=True,
         ),
         _type(
             group, "CSINode", "csinodes", namespaced=False, unconditional_update=False, returns_deleted=True

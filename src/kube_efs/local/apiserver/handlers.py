@@ -24,6 +24,7 @@ from kube_efs.local.apiserver.request_bodies import (
     parse_dry_run,
     parse_object,
     parse_patch,
+    parse_strict,
 )
 from kube_efs.local.apiserver.resources import Registry, ResourceType
 from kube_efs.local.apiserver.reviews import answer_review
@@ -32,6 +33,7 @@ from kube_efs.local.apiserver.statuses import (
     ApiError,
     bad_request,
     method_not_allowed,
+    not_found,
     success,
     unknown_resource,
 )
@@ -84,8 +86,8 @@ class Call:
         return WriteOptions(
             manager=self.parameters.text("fieldManager") or agent or "unknown",
             subresource=self.path.subresource,
-            dry_run=parse_dry_run(self.parameters),
-            strict=self.parameters.text("fieldValidation") == "Strict",
+            dry_run=parse_dry_run(self.parameters, self.verb),
+            strict=parse_strict(self.parameters, self.verb),
         )
 
 
@@ -111,7 +113,7 @@ class ResourceHandlers:
         if resource is None or (path.namespace and not resource.namespaced):
             return self._nothing_there(path)
         if path.subresource and path.subresource not in resource.subresources:
-            raise unknown_resource()
+            raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
         return await self._answers[call.verb](call)

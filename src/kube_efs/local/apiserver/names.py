@@ -30,6 +30,8 @@ def subdomain_problem(name: str) -> str:
 
 def label_problem(name: str) -> str:
     """An RFC 1123 label, as names of namespaces are."""
+    if "." in name:
+        return "must not contain dots"
     if len(name) > 63:
         return _too_long(63)
     if _LABEL.fullmatch(name):

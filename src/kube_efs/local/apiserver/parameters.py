@@ -41,5 +41,7 @@ class Parameters:
             return None
         if not text.isascii() or not text.isdigit():
             problem = f'strconv.ParseUint: parsing "{text}": invalid syntax'
-            raise bad_request(f'resourceVersion: Invalid value: "{text}": {problem}')
+            raise bad_request(
+                f'invalid resource version: resourceVersion: Invalid value: "{text}": {problem}'
+            )
         return int(text)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kube_efs.local.apiserver.json_types import Json
+from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.patches import PatchInvalid, json_patch, merge_patch
 from kube_efs.local.apiserver.request_bodies import Patch, PatchType
 from kube_efs.local.apiserver.resources import ResourceType
@@ -23,6 +23,7 @@ def patch_object(
 ) -> Written:
     """The object after a patch; server-side apply may create it. Raises ApiError."""
     if patch.type is PatchType.APPLY:
+        _check_names_its_type(patch)
         return service.apply(resource, key, patch.content, options, force=force)
     changed = _change(resource, patch)
     try:
@@ -31,6 +32,13 @@ def patch_object(
         # What is no list of operations is the client's mistake, an operation that fails is a refusal.
         fits = patch.type is PatchType.JSON and isinstance(patch.content, list)
         raise (patch_failed() if fits else bad_request(error.problem)) from error
+
+
+def _check_names_its_type(patch: Patch) -> None:
+    """An applied configuration is of a type of its own, not of the URL's."""
+    api_version, kind = lookup(patch.content, "apiVersion"), lookup(patch.content, "kind")
+    if not api_version or not kind:
+        raise bad_request(f"invalid object type: {api_version or '/'}, Kind={kind or ''}")
 
 
 def _change(resource: ResourceType, patch: Patch) -> Callable[[Json], Json]:

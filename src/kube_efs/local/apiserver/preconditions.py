@@ -54,7 +54,9 @@ def check_version(resource: ResourceType, name: str, new: Json, old: Stored | No
     wanted = new["metadata"].get("resourceVersion")
     if not wanted and old and not resource.unconditional_update:
         cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
-        raise invalid_object(resource.subject(name), [cause])
+        # Kubernetes names the resource here where all other invalid objects are named by their kind.
+        subject = Subject(group=resource.group, resource=resource.plural, kind=resource.plural, name=name)
+        raise invalid_object(subject, [cause])
     if wanted and wanted != (str(old.revision) if old else ""):
         raise conflict(resource.subject(name))
 

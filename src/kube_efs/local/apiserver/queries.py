@@ -102,7 +102,7 @@ class Position(NamedTuple):
             namespace, _, name = content["start"].partition("/")
             revision = int(content["rv"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise bad_request(f"continue key is not valid: {error}") from error
+            raise bad_request(f"invalid continue token: continue key is not valid: {error}") from error
         return cls(None if revision == _LATEST else revision, ObjectKey(namespace, name))
 
 

@@ -49,7 +49,9 @@ class Renderer:
                 return _list(_META, "PartialObjectMetadataList", page.metadata, items)
             case _:
                 items = [self._item(stored) for stored in page.items]
-                return _list(self.resource.api_version, self.resource.list_name, page.metadata, items)
+                # Lists of custom resources come from another encoder, which writes the empty text too.
+                metadata = {"continue": "", **page.metadata} if self.resource.custom else page.metadata
+                return _list(self.resource.api_version, self.resource.list_name, metadata, items)
 
     def event(self, event: WatchEvent, *, first: bool) -> bytes:
         """One line of a watch; the first table of a watch has the column heads, as in Kubernetes."""

@@ -22,6 +22,7 @@ from kube_efs.local.apiserver.statuses import (
     unsupported_patch,
 )
 
+_FIELD_VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _PROPAGATION = ("Orphan", "Background", "Foreground")
 
 
@@ -60,7 +61,7 @@ def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
     accepted = [kind for kind in PatchType if not (custom and kind is PatchType.STRATEGIC)]
     media_type = _media_type(content_type)
     if media_type not in accepted:
-        raise unsupported_patch()
+        raise unsupported_media_type(accepted) if custom else unsupported_patch()
     patch_type = PatchType(media_type)
     value = _yaml(content) if patch_type is PatchType.APPLY else _json(content)
     return Patch(type=patch_type, content=value)
@@ -68,7 +69,7 @@ def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
 
 def check_patch_options(patch: Patch, parameters: Parameters) -> None:
     """Raises 422 where the query does not fit the kind of patch."""
-    subject = Subject(group="meta.k8s.io", resource="patchoptions", kind="PatchOptions")
+    subject = _options("patch")
     applies = patch.type is PatchType.APPLY
     if applies and not parameters.text("fieldManager"):
         raise invalid_object(subject, [required("fieldManager", "is required for apply patch")])
@@ -84,8 +85,7 @@ def parse_delete_options(content: bytes, content_type: str, parameters: Paramete
         propagation = "Orphan" if options["orphanDependents"] else "Background"
     if propagation is not None and propagation not in _PROPAGATION:
         cause = not_supported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan", "nil"])
-        subject = Subject(group="meta.k8s.io", resource="deleteoptions", kind="DeleteOptions")
-        raise invalid_object(subject, [cause])
+        raise invalid_object(_options("delete"), [cause])
     return DeleteOptions(
         grace_period_seconds=options.get("gracePeriodSeconds"),
         propagation=propagation,
@@ -104,13 +104,27 @@ def _options_in_query(parameters: Parameters) -> Json:
     }
 
 
-def parse_dry_run(parameters: Parameters) -> bool:
+def parse_dry_run(parameters: Parameters, verb: str = "delete") -> bool:
     """Whether nothing is to be stored; raises 422 for anything but ``All``."""
     text = parameters.text("dryRun")
     if text not in {"", "All"}:
-        subject = Subject(group="meta.k8s.io", resource="options", kind="PatchOptions")
-        raise invalid_object(subject, [not_supported("dryRun", [text], ["All"])])
+        raise invalid_object(_options(verb), [not_supported("dryRun", [text], ["All"])])
     return text == "All"
+
+
+def parse_strict(parameters: Parameters, verb: str) -> bool:
+    """Whether unknown fields are refused; raises 422 for an unknown ``fieldValidation``."""
+    text = parameters.text("fieldValidation")
+    if text not in _FIELD_VALIDATIONS:
+        cause = not_supported("fieldValidation", text, _FIELD_VALIDATIONS)
+        raise invalid_object(_options(verb), [cause])
+    return text == "Strict"
+
+
+def _options(verb: str) -> Subject:
+    """What refusals of a request's options name, such as ``PatchOptions.meta.k8s.io``."""
+    kind = f"{verb.capitalize()}Options"
+    return Subject(group="meta.k8s.io", resource=kind.lower(), kind=kind)
 
 
 def _media_type(content_type: str) -> str:

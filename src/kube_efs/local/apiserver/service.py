@@ -202,6 +202,7 @@ class ObjectService:
             metadata_update_problems(new, old.json),
             strategy.problems(new, old.json),
         )
+        self._admission.check_update(resource, new, old.json)
         if removed_by_update(new, old.json, strategy.deletion) and not options.dry_run:
             return Stored(self._store.remove(resource.storage, old.key).revision, new)
         return self._put(resource, new, old, dry_run=options.dry_run)

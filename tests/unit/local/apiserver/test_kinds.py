@@ -245,7 +245,8 @@ def test_claims_stay_as_they_were_created(inside: Inside, change: Json, text: st
 
 
 def test_a_bound_claim_may_ask_for_more_but_not_for_another_volume(inside: Inside) -> None:
-    created = inside.create("persistentvolumeclaims", claim(volumeName="v1"))
+    inside.create("storageclasses", storage_class(allowVolumeExpansion=True))
+    created = inside.create("persistentvolumeclaims", claim(volumeName="v1", storageClassName="efs"))
     status = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
     bound = inside.update("persistentvolumeclaims", {**created, "status": status}, "status")
     larger = {**bound["spec"], "resources": {"requests": {"storage": "2Gi"}}}
@@ -255,6 +256,25 @@ def test_a_bound_claim_may_ask_for_more_but_not_for_another_volume(inside: Insid
     smaller = {**bound["spec"], "resources": {"requests": {"storage": "1Mi"}}}
     with refused(422, "field can not be less than status.capacity"):
         inside.update("persistentvolumeclaims", {**bound, "spec": smaller})
+
+
+def test_a_claim_grows_only_if_its_class_allows_it(inside: Inside) -> None:
+    inside.create("storageclasses", storage_class())
+    created = inside.create("persistentvolumeclaims", claim(volumeName="v1", storageClassName="efs"))
+    bound = inside.update("persistentvolumeclaims", {**created, "status": {"phase": "Bound"}}, "status")
+    larger = {**bound["spec"], "resources": {"requests": {"storage": "2Gi"}}}
+    with refused(403, "the storageclass that provisions the pvc must support resize"):
+        inside.update("persistentvolumeclaims", {**bound, "spec": larger})
+
+
+def test_a_service_keeps_its_address(inside: Inside) -> None:
+    created = inside.create("services", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}})
+    address = created["spec"]["clusterIP"]
+    assert address.startswith("10.96.")
+    updated = inside.update("services", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 81}]}})
+    assert updated["spec"]["clusterIPs"] == [address]
+    headless = {"metadata": {"name": "h"}, "spec": {"clusterIP": "None"}}
+    assert inside.create("services", headless)["spec"]["clusterIPs"] == ["None"]
 
 
 def test_volumes_keep_what_they_lead_to(inside: Inside) -> None:

@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Callable, Iterator
+from uuid import UUID
 
 from kube_efs.local.apiserver.deletion import DeletionRules
 from kube_efs.local.apiserver.json_types import Json, json_equal, without
@@ -92,6 +93,22 @@ def _port_defaults(port: Json) -> Json:
     return {**port, "targetPort": port.get("targetPort") or port.get("port")}
 
 
+def _with_address(service: Json) -> Json:
+    """The new service with an address that nothing answers at: this cluster has no service network."""
+    spec = service["spec"]
+    if spec["type"] == "ExternalName":
+        return {**service, "status": {"loadBalancer": {}}}
+    number = UUID(service["metadata"]["uid"]).int
+    address = spec.get("clusterIP") or f"10.96.{number >> 8 & 0xFF}.{number & 0xFF}"
+    spec = {"ipFamilies": ["IPv4"], **spec, "clusterIP": address, "clusterIPs": [address]}
+    return {**service, "spec": spec, "status": {"loadBalancer": {}}}
+
+
+def _with_old_address(new: Json, old: Json) -> Json:
+    kept = {key: old["spec"][key] for key in ("clusterIP", "clusterIPs", "ipFamilies") if key in old["spec"]}
+    return {**new, "spec": {**kept, **new["spec"]}}
+
+
 _SERVICE_DEFAULTS = Defaults(
     values={"spec": {}},
     inside={
@@ -137,6 +154,7 @@ STRATEGIES = {
     ("", "Service"): Strategy(
         name_rule=service_name_problem,
         default=_SERVICE_DEFAULTS,
-        prepare_create=lambda service: {**service, "status": {"loadBalancer": {}}},
+        prepare_create=_with_address,
+        prepare_update=_with_old_address,
     ),
 }

@@ -177,7 +177,7 @@ def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
         for index, container in enumerate(spec.get(field) or ()):
             yield from _container_problems(f"spec.{field}[{index}]", container, seen, volumes)
     if spec["restartPolicy"] not in {"Always", "Never", "OnFailure"}:
-        yield not_supported("spec.restartPolicy", spec["restartPolicy"], ["Always", "Never", "OnFailure"])
+        yield not_supported("spec.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"])
     if old is not None and not json_equal(_fixed(spec), _fixed(old["spec"])):
         yield forbidden_field("spec", _ONLY_MUTABLE)
 

@@ -63,7 +63,7 @@ def _with_selector(job: Json) -> Json:
     """The job with the selector and the template's labels that tell its pods from all others."""
     job = {**job, "status": {}}
     if job["spec"]["manualSelector"]:
-        return job
+        return _job_labels(job)
     metadata, template = job["metadata"], job["spec"]["template"]
     labels = {
         **(template["metadata"].get("labels") or {}),
@@ -75,7 +75,7 @@ def _with_selector(job: Json) -> Json:
         "selector": {"matchLabels": {_UID_LABELS[1]: metadata["uid"]}},
         "template": {**template, "metadata": {**template["metadata"], "labels": labels}},
     }
-    return {**job, "spec": spec}
+    return _job_labels({**job, "spec": spec})
 
 
 def _selector_problems(new: Json, old: Json | None) -> Iterator[Cause]:
@@ -90,10 +90,18 @@ def _selector_problems(new: Json, old: Json | None) -> Iterator[Cause]:
         yield invalid("spec.selector", selector, IMMUTABLE)
 
 
-def _strategy(default: Defaults) -> Strategy:
+_NOBODY_SCHEDULED: Json = {
+    "currentNumberScheduled": 0,
+    "desiredNumberScheduled": 0,
+    "numberMisscheduled": 0,
+    "numberReady": 0,
+}
+
+
+def _strategy(default: Defaults, status: Json | None = None) -> Strategy:
     return Strategy(
         default=default,
-        prepare_create=lambda workload: {**workload, "status": {}},
+        prepare_create=lambda workload: {**workload, "status": status or {}},
         problems=_selector_problems,
     )
 
@@ -106,7 +114,9 @@ _STATEFUL_SET = _workload(
     persistentVolumeClaimRetentionPolicy={"whenDeleted": "Retain", "whenScaled": "Retain"},
 )
 STRATEGIES = {
-    (_APPS, "DaemonSet"): _strategy(_workload("updateStrategy", _rolling(maxUnavailable=1, maxSurge=0))),
+    (_APPS, "DaemonSet"): _strategy(
+        _workload("updateStrategy", _rolling(maxUnavailable=1, maxSurge=0)), _NOBODY_SCHEDULED
+    ),
     (_APPS, "Deployment"): _strategy(
         _workload(
             "strategy",
@@ -145,7 +155,6 @@ STRATEGIES = {
         default=Defaults(
             values={"spec": {}},
             inside={"spec": Defaults(values={"template": {}}, then=_JOB_SPEC)},
-            then=_job_labels,
         ),
         prepare_create=_with_selector,
     ),
