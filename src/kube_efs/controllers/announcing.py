@@ -24,20 +24,16 @@ class Announcer:
         self._client = client
         self._recorder = recorder
 
-    async def refused(self, claim: Claim, error: KubeEfsError) -> None:
-        """The claim is left alone until something changes; said once for each reason. Raises KubeError."""
-        reason = str(error)
-        if claim.rejection == reason:
-            return
+    async def refused(self, claim: Claim, reason: str) -> None:
+        """The claim is left alone until something changes. Raises KubeError."""
         log.warning("claim-refused", claim=claim.key, reason=reason)
         self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", reason)
         await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
 
     async def accepted(self, claim: Claim) -> None:
         """Whatever was wrong with the claim is so no more. Raises KubeError."""
-        if claim.rejection is not None:
-            log.info("claim-accepted", claim=claim.key)
-            await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
+        log.info("claim-accepted", claim=claim.key)
+        await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
 
     def provisioning(self, plan: Plan) -> None:
         """An attempt begins."""

@@ -25,7 +25,9 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._metrics = service.metrics
         self._backoff_seconds = service.backoff_seconds
         self._pending: dict[ClaimUid, Claim] = {}
-        self._first_seen: dict[ClaimUid, float] = {}
+        self._waiting_since: dict[ClaimUid, float] = {}
+        # Why each claim was refused, as far as this process has said so; watches show it later.
+        self._said: dict[ClaimUid, str] = {}
         self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
 
     async def __aenter__(self) -> Self:
@@ -52,13 +54,17 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             return
         known = self._pending.get(claim.uid)
         self._pending[claim.uid] = claim
-        if known is None or _asks(known) != _asks(claim):
+        is_cleared = known is not None and known.rejection is not None and claim.rejection is None
+        if is_cleared:
+            self._said.pop(claim.uid, None)
+        if known is None or is_cleared or _asks(known) != _asks(claim):
             self._queue.add(claim.uid)
 
     def gone(self, claim: Claim) -> None:
         """A claim is gone, or needs nothing any more."""
         self._pending.pop(claim.uid, None)
-        self._first_seen.pop(claim.uid, None)
+        self._said.pop(claim.uid, None)
+        self._waits_no_more(claim.uid)
 
     def class_changed(self, name: str) -> None:
         """A storage class is new or has changed."""
@@ -79,37 +85,57 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             plan = self._engine.plan(claim)
             if plan is None:
                 return None
-            await self._announcer.accepted(claim)
+            await self._accept(claim)
             await self._serve(plan)
         except ClaimRefused as error:
             return await self._refuse(claim, error)
         except KubeEfsError as error:
+            self._waits(uid)
             self._announcer.failed(claim, error, retry_seconds=self._backoff_seconds)
             self._count(claim, Outcome.RETRIED)
             return self._backoff_seconds
         return None
 
+    async def _accept(self, claim: Claim) -> None:
+        """Take back whatever was said against the claim."""
+        if claim.rejection is not None or claim.uid in self._said:
+            await self._announcer.accepted(claim)
+            self._said.pop(claim.uid, None)
+
     async def _serve(self, plan: Plan) -> None:
-        started = self._first_seen.setdefault(plan.claim.uid, time.monotonic())
-        self._metrics.claims_waiting.set(len(self._first_seen))
+        started = self._waits(plan.claim.uid)
         self._announcer.provisioning(plan)
         volume = await self._engine.provision(plan)
         self._announcer.provisioned(plan, volume)
-        self._first_seen.pop(plan.claim.uid, None)
-        self._metrics.claims_waiting.set(len(self._first_seen))
+        self._waits_no_more(plan.claim.uid)
         self._count(plan.claim, Outcome.SUCCEEDED)
         self._metrics.provisioning_seconds.labels(self._provisioner(plan.claim)).observe(
             time.monotonic() - started
         )
 
     async def _refuse(self, claim: Claim, error: ClaimRefused) -> float | None:
+        self._waits_no_more(claim.uid)
+        reason = str(error)
+        if reason == self._said.get(claim.uid, claim.rejection):
+            return None
         try:
-            await self._announcer.refused(claim, error)
+            await self._announcer.refused(claim, reason)
         except KubeEfsError as failure:
             self._announcer.failed(claim, failure, retry_seconds=self._backoff_seconds)
             return self._backoff_seconds
+        self._said[claim.uid] = reason
         self._count(claim, Outcome.REFUSED)
         return None
+
+    def _waits(self, uid: ClaimUid) -> float:
+        """The moment since which the claim has waited for its volume."""
+        since = self._waiting_since.setdefault(uid, time.monotonic())
+        self._metrics.claims_waiting.set(len(self._waiting_since))
+        return since
+
+    def _waits_no_more(self, uid: ClaimUid) -> None:
+        self._waiting_since.pop(uid, None)
+        self._metrics.claims_waiting.set(len(self._waiting_since))
 
     def _count(self, claim: Claim, outcome: Outcome) -> None:
         self._metrics.provisionings.labels(self._provisioner(claim), outcome).inc()
@@ -128,5 +154,4 @@ def _asks(claim: Claim) -> tuple[object, ...]:
         claim.access_modes,
         claim.requested_storage,
         claim.selected_node,
-        claim.rejection is None,
     )

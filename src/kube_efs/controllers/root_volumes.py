@@ -16,7 +16,7 @@ from kube_efs.kube.building import build_claim, build_volume
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.model.claims import Claim, ReclaimPolicy
-from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound
+from kube_efs.model.errors import KubeAlreadyExists, KubeError, KubeNotFound
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_LABEL, ROOT_CLASS, ROOT_KEY_LABEL, root_name
@@ -43,12 +43,22 @@ class RootVolumes:
         self._provisioner = provisioner
 
     async def follow(self, targets: TunnelTargets) -> None:
-        """Make what is missing, mend what differs, delete what belongs to file systems that are gone."""
+        """Make what is missing, mend what differs, delete what belongs to file systems that are gone.
+
+        What fails for one file system is raised when the others are done.
+        """
         claims = await self._claims()
+        failures = []
         for file_system_id, target in targets.targets.items():
-            await self._ensure(target, claims.get(root_name(file_system_id)))
+            try:
+                await self._ensure(target, claims.get(root_name(file_system_id)))
+            except KubeError as error:
+                log.warning("root-not-kept", file_system=file_system_id, reason=str(error))
+                failures.append(error)
         wanted = {root_name(file_system_id) for file_system_id in targets.targets}
         await self._delete_others(claims, wanted)
+        if failures:
+            raise failures[0]
 
     async def _claims(self) -> dict[str, Claim]:
         with translated("root claims"):

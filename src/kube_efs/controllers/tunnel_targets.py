@@ -64,6 +64,7 @@ class TunnelTargetsController:
         self.settled = asyncio.Event()
         # What the ConfigMap says, as far as it can be read; None when it is missing or broken.
         self._published: TunnelTargets | None = None
+        self._told: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
         """Start from the ConfigMap that is there; raises KubeError."""
@@ -72,8 +73,9 @@ class TunnelTargetsController:
                 found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)
         except KubeNotFound:
             return
-        self._published = _read(found)
-        self._inventory.targets = self._published or TunnelTargets()
+        # A bad entry has the ConfigMap written anew, but costs no other file system its port.
+        self._inventory.targets, is_sound = _read(found)
+        self._published = self._inventory.targets if is_sound else None
 
     def discovered(self, discovery: Discovery) -> None:
         """The file systems or their mount targets have changed."""
@@ -94,44 +96,55 @@ class TunnelTargetsController:
         fields = {"metadata.name": CONFIG_MAP_NAME}
         async for change in follow(self._client, ConfigMap, namespace=self._namespace, fields=fields):
             found = only_object(change)
-            self._published = _read(found) if found else None
+            targets, is_sound = _read(found) if found else (None, False)
+            self._published = targets if is_sound else None
             self.poke()
 
     async def _reconcile_for_ever(self) -> None:
         while True:
-            await self._wait(_RESYNC_SECONDS)
+            if not await self._is_due(_RESYNC_SECONDS):
+                self._told = None
             self._due.clear()
             try:
                 await self._reconcile()
             except KubeEfsError as error:
-                log.warning("targets-not-published", reason=str(error), retry_seconds=_RETRY_SECONDS)
-                await self._wait(_RETRY_SECONDS)
+                log.warning("targets-not-kept", reason=str(error), retry_seconds=_RETRY_SECONDS)
+                await self._is_due(_RETRY_SECONDS)
                 self.poke()
 
-    async def _wait(self, seconds: float) -> None:
+    async def _is_due(self, seconds: float) -> bool:
+        """Whether something has changed within that time."""
         try:
             async with asyncio.timeout(seconds):
-                await self._due.wait()
+                return await self._due.wait()
         except TimeoutError:
-            return
+            return False
 
     async def _reconcile(self) -> None:
-        if not self._inventory.discovery.complete:
+        discovery = self._inventory.discovery
+        if not discovery.complete:
             return
-        current = self._inventory.targets
         wanted = follow_discovery(
-            current,
-            self._inventory.discovery,
+            self._inventory.targets,
+            discovery,
             base_port=self._base_port,
             ports_in_use=self._inventory.ports_in_use(),
         )
         if wanted != self._published:
             await self._publish(wanted)
-        await self._roots.follow(wanted)
-        if wanted != current:
+        if wanted != self._inventory.targets:
             self._inventory.targets = wanted
+        try:
+            await self._roots.follow(wanted)
+        finally:
+            self._tell(wanted, discovery)
+
+    def _tell(self, targets: TunnelTargets, discovery: Discovery) -> None:
+        """Say what is new, and only that: claims that wait for their next try must not have it early."""
         self.settled.set()
-        self._changed()
+        if self._told != (targets, discovery):
+            self._told = (targets, discovery)
+            self._changed()
 
     async def _publish(self, targets: TunnelTargets) -> None:
         body = build_config_map(
@@ -150,14 +163,14 @@ class TunnelTargetsController:
         log.info("targets-published", ports=ports)
 
 
-def _read(found: ConfigMap) -> TunnelTargets | None:
-    """The targets in the ConfigMap; None when it has to be written anew."""
+def _read(found: ConfigMap) -> tuple[TunnelTargets, bool]:
+    """The targets in the ConfigMap as far as they can be read, and whether that is all of it."""
     data = found.data or {}
     try:
         targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))
     except InvalidValue as error:
         log.warning("targets-unreadable", reason=str(error))
-        return None
+        return TunnelTargets(), False
     for rejection in rejections:
         log.warning("target-rejected", entry=rejection.entry, reason=str(rejection.error))
-    return None if rejections else targets
+    return targets, not rejections
