@@ -127,9 +127,14 @@ async def volumes_of(client: AsyncClient, namespace: str) -> list[Volume]:
 
 
 async def messages(client: AsyncClient, namespace: str, name: str, reason: str) -> list[str]:
-    """The texts of an object's events of that reason."""
+    """The texts of kube-efs's own events of that reason for an object."""
     found = client.list(Event, namespace=namespace, fields={"involvedObject.name": name, "reason": reason})
-    return [event.message or "" async for event in found]
+    # Kubernetes' volume controller uses the same reasons.
+    return [
+        event.message or ""
+        async for event in found
+        if event.source and event.source.component == "kube-efs-controller"
+    ]
 
 
 async def warning(client: AsyncClient, namespace: str, name: str) -> str:
