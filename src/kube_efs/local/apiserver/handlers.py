@@ -168,20 +168,13 @@ class ResourceHandlers:
     async def _delete(self, call: Call) -> web.Response:
         options = await _delete_options(call)
         deleted = self._backend.service.delete(call.resource, call.key, options)
-        # 202 tells a client that asked for the old cascading deletion that it goes on.
-        code = (
-            202 if not deleted.gone and options.propagation == "Foreground" and _asked_old_way(call) else 200
-        )
-        return self._deleted(call, deleted, code)
+        return self._deleted(call, deleted)
 
-    def _deleted(self, call: Call, deleted: Deleted, code: int) -> web.Response:
+    def _deleted(self, call: Call, deleted: Deleted) -> web.Response:
         if call.resource.returns_deleted or not deleted.gone:
-            return self._one(call, deleted.stored, code=code)
-        details = {
-            **call.resource.subject(call.path.name).details(),
-            "uid": deleted.stored.json["metadata"]["uid"],
-        }
-        return _json(code, encode(success(details)))
+            return self._one(call, deleted.stored)
+        uid = deleted.stored.json["metadata"]["uid"]
+        return _json(200, encode(success(call.resource.subject(call.path.name).details(uid=uid))))
 
     async def _delete_collection(self, call: Call) -> web.Response:
         options = await _delete_options(call)
@@ -255,10 +248,6 @@ def _check_verb(call: Call) -> None:
 async def _delete_options(call: Call) -> DeleteOptions:
     content = await call.request.read()
     return parse_delete_options(content, call.request.headers.get("Content-Type", ""), call.parameters)
-
-
-def _asked_old_way(call: Call) -> bool:
-    return "orphanDependents" in call.parameters
 
 
 def _json(code: int, content: bytes) -> web.Response:
