@@ -10,6 +10,7 @@ from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.program import Program
+from kube_efs.model.tunnel_volumes import root_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -80,3 +81,22 @@ async def test_what_was_claimed_and_deleted_while_the_controller_was_off_is_caug
 
     await steps.bound_volume(client, namespace, "new")
     await steps.gone(client, old.name)
+
+
+async def test_a_failed_worker_does_not_hold_the_root_of_a_file_system_that_is_gone(cluster: Cluster) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    third = await cluster.efs.create_file_system("third")
+    storage_class = await steps.new_class(client, default_file_system_id=third)
+    await steps.port_of(cluster, third)
+    in_the_way = cluster.efs.folder(third) / namespace
+    await asyncio.to_thread(in_the_way.write_text, "a file where the namespace's directory should be")
+    await client.create(steps.claim(namespace, "blocked", storage_class, {"volume_name": "blocked"}))
+    await steps.warning(client, namespace, "blocked")
+
+    await cluster.efs.delete_file_system(third)
+
+    async def no_root_claim() -> bool:
+        claims = client.list(PersistentVolumeClaim, namespace=cluster.namespace)
+        return root_name(third) not in {one.metadata.name async for one in claims if one.metadata}
+
+    await steps.eventually(no_root_claim, what="the root claim is gone")

@@ -6,6 +6,7 @@ and tied to each other by a key that no other claim knows.
 
 import secrets
 import string
+from collections.abc import Awaitable, Callable
 
 import structlog
 from lightkube import AsyncClient
@@ -32,15 +33,25 @@ _KEY_LENGTH = 10
 
 
 class RootVolumes:
-    """Keeps root claims and volumes as the targets want them; every call raises KubeError."""
+    """Keeps root claims and volumes as the targets want them; every call raises KubeError.
+
+    ``release`` ends whatever uses a root claim that is about to go.
+    """
 
     def __init__(
-        self, client: AsyncClient, inventory: Inventory, *, namespace: str, provisioner: str
+        self,
+        client: AsyncClient,
+        inventory: Inventory,
+        *,
+        namespace: str,
+        provisioner: str,
+        release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._client = client
         self._inventory = inventory
         self._namespace = namespace
         self._provisioner = provisioner
+        self._release = release
 
     async def follow(self, targets: TunnelTargets) -> None:
         """Make what is missing, mend what differs, delete what belongs to file systems that are gone.
@@ -142,6 +153,7 @@ class RootVolumes:
 
     async def _delete_others(self, claims: dict[str, Claim], wanted: set[str]) -> None:
         for name in claims.keys() - wanted:
+            await self._release(name)
             await self._delete(PersistentVolumeClaim, name, self._namespace)
         for volume in list(self._inventory.volumes.values()):
             is_ours = volume.claim is not None and volume.claim.namespace == self._namespace

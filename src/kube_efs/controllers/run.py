@@ -131,7 +131,11 @@ async def _work(
         claims = await stack.enter_async_context(ClaimController(service))
         volumes = await stack.enter_async_context(VolumeController(service))
         roots = RootVolumes(
-            client, inventory, namespace=settings.namespace, provisioner=settings.provisioner_name
+            client,
+            inventory,
+            namespace=settings.namespace,
+            provisioner=settings.provisioner_name,
+            release=pool.forget,
         )
         targets = TunnelTargetsController(
             client,

@@ -117,6 +117,12 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """Remove the directory with all that is in it, if it is there; raises WorkerFailed."""
         await self._do(Action.REMOVE, location)
 
+    async def forget(self, root_claim: str) -> None:
+        """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""
+        for name, pod in list(self._pods.items()):
+            if root_name(FileSystemId(_file_system_of(pod))) == root_claim:
+                await self._delete(name)
+
     async def _do(self, action: Action, location: Location) -> None:
         lane = self._lanes.get(location.file_system_id)
         if lane is None:
