@@ -8,7 +8,6 @@ removal of secrets.
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, TextIO
 
@@ -28,7 +27,7 @@ _LEVELS: Final = MappingProxyType(
         "CRITICAL": logging.CRITICAL,
     }
 )
-# They log every request or handler at INFO, and whole bodies at DEBUG.
+# They log every request at INFO, and whole bodies at DEBUG.
 _NOISY_LIBRARIES: Final = (
     "aiobotocore",
     "aiohttp.access",
@@ -40,7 +39,6 @@ _NOISY_LIBRARIES: Final = (
     "httpcore2",
     "httpx",
     "httpx2",
-    "kopf",
 )
 _HANDLER_NAME: Final = "kube-efs"
 _FIRST_KEYS: Final[tuple[str, ...]] = ("timestamp", "level", "logger", "event")
@@ -90,11 +88,7 @@ def _handler(stream: TextIO) -> logging.Handler:
     handler.set_name(_HANDLER_NAME)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[
-                *_shared_chain(),
-                structlog.stdlib.ExtraAdder(allow=["k8s_ref"]),
-                _name_kopf_object,
-            ],
+            foreign_pre_chain=_shared_chain(),
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
@@ -122,15 +116,6 @@ def _replace_root_handler(handler: logging.Handler, threshold: int) -> None:
         root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel(threshold)
-
-
-def _name_kopf_object(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
-    # kopf carries the object of a message as a reference of five fields; two of them say it.
-    reference = event_dict.pop("k8s_ref", None)
-    if isinstance(reference, Mapping):
-        names = (reference.get("kind"), reference.get("namespace"), reference.get("name"))
-        event_dict["object"] = "/".join(str(name) for name in names if name)
-    return event_dict
 
 
 def _remove_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
