@@ -1,0 +1,147 @@
+"""What people see on the embedded API server."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.core_v1 import (
+    PersistentVolumeClaimSpec,
+    VolumeResourceRequirements,
+)
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.resources.core_v1 import Event, PersistentVolumeClaim
+
+from kube_efs.controllers.announcing import Announcer
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.reading import read_claim
+from kube_efs.model.claims import Claim
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.errors import KubeInvalid, KubeUnavailable, RemovalRefused
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.engine import Reclaimed, Removal
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+LOCATION = Location(file_system_id=FileSystemId("fs-1"), directory=parse_directory("/team/example"))
+VOLUME = Volume(name="pv", uid="pv-uid")
+
+
+@pytest.fixture
+async def claim(kube: AsyncClient) -> Claim:
+    created = await kube.create(
+        PersistentVolumeClaim(
+            metadata=ObjectMeta(name="data", namespace="default", annotations={"owner": "somebody"}),
+            spec=PersistentVolumeClaimSpec(
+                accessModes=["ReadWriteMany"],
+                storageClassName="efs",
+                resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+                selector=LabelSelector(matchLabels={"volume_name": "example"}),
+            ),
+        )
+    )
+    return read_claim(created.to_dict())
+
+
+@pytest.fixture
+async def announcer(kube: AsyncClient) -> AsyncIterator[Announcer]:
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        yield Announcer(kube, recorder)
+
+
+async def annotations(kube: AsyncClient) -> dict[str, str]:
+    found = await kube.get(PersistentVolumeClaim, "data", namespace="default")
+    assert found.metadata
+    return dict(found.metadata.annotations or {})
+
+
+async def events(kube: AsyncClient) -> list[dict[str, Any]]:
+    return [event.to_dict() async for event in kube.list(Event, namespace="default")]
+
+
+async def test_a_refusal_is_an_event_and_the_contract_s_annotations(
+    kube: AsyncClient, announcer: Announcer, claim: Claim, eventually: Eventually
+) -> None:
+    await announcer.refused(claim, "because")
+    assert await annotations(kube) == {
+        "owner": "somebody",
+        "efs-stunnel.gnuthought.com/rejected": "true",
+        "efs-stunnel.gnuthought.com/reject-reason": "because",
+    }
+    await eventually(lambda: events(kube))
+    (event,) = await events(kube)
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "ProvisioningFailed", "because")
+    assert event["involvedObject"]["uid"] == claim.uid
+
+
+async def test_what_is_taken_back_leaves_no_trace(
+    kube: AsyncClient, announcer: Announcer, claim: Claim
+) -> None:
+    await announcer.refused(claim, "because")
+    await announcer.accepted(claim)
+    assert await annotations(kube) == {"owner": "somebody"}
+
+
+async def test_a_new_claim_of_that_name_is_not_marked(
+    kube: AsyncClient, announcer: Announcer, claim: Claim
+) -> None:
+    with pytest.raises(KubeInvalid):
+        await announcer.refused(replace(claim, uid=ClaimUid("of-a-former-one")), "because")
+    assert await annotations(kube) == {"owner": "somebody"}
+
+
+async def test_a_claim_that_is_gone_is_no_error(
+    kube: AsyncClient, announcer: Announcer, claim: Claim
+) -> None:
+    await announcer.refused(replace(claim, name="gone"), "because")
+    await announcer.accepted(replace(claim, name="gone"))
+
+
+class _Plan:
+    """The way to a volume, as far as it is told of."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.location = LOCATION
+
+    async def make(self) -> None:
+        raise NotImplementedError
+
+    def volume(self, attempt: int) -> Volume:
+        raise NotImplementedError
+
+
+async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer, claim: Claim) -> None:
+    plan = _Plan(claim)
+    announcer.provisioning(plan)
+    announcer.failed(claim, KubeUnavailable("is down", field="pod"), retry_seconds=60)
+    announcer.provisioned(plan, VOLUME)
+    announcer.reclaimed(
+        Reclaimed(volume=VOLUME, location=LOCATION, removal=Removal.SHARED, sharers=frozenset({"b", "a"}))
+    )
+    announcer.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, removal=Removal.REMOVED))
+    announcer.not_reclaimed(VOLUME, RemovalRefused("is the trash folder", field="directory", value="/x"))
+    async with announcer._recorder:
+        pass
+    assert {
+        (event["involvedObject"]["kind"], event["type"], event["reason"], event["message"])
+        for event in await events(kube)
+    } == {
+        (
+            "PersistentVolumeClaim",
+            "Normal",
+            "Provisioning",
+            "Making fs-1:/team/example for claim default/data",
+        ),
+        ("PersistentVolumeClaim", "Warning", "ProvisioningFailed", "pod: is down"),
+        (
+            "PersistentVolumeClaim",
+            "Normal",
+            "ProvisioningSucceeded",
+            "Volume pv is ready at fs-1:/team/example",
+        ),
+        ("PersistentVolume", "Normal", "DirectoryKept", "Kept fs-1:/team/example, which a, b uses too"),
+        ("PersistentVolume", "Warning", "VolumeFailedDelete", "directory: '/x' is the trash folder"),
+    }

@@ -1,0 +1,277 @@
+"""Claims on their way, with the engine's small world and an announcer that notes what people are told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.unit.provisioning.world import EFS, World, claim
+
+from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.service import Service
+from kube_efs.model.claims import Claim, ClaimPhase
+from kube_efs.model.errors import KubeEfsError, KubeUnavailable
+from kube_efs.model.file_systems import Discovery, FileSystem
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volumes import Volume
+from kube_efs.provisioning.backends import Plan
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+MISSING = "spec.selector.matchLabels.volume_name: is missing; name the directory with a-z, 0-9 and _"
+UNKNOWN = "file system: 'fs-9' is not known (yet); known file systems: fs-1, fs-2"
+
+
+class Told(Announcer):
+    """What people are told, instead of telling them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.fault: KubeEfsError | None = None
+
+    async def refused(self, claim: Claim, reason: str) -> None:
+        if self.fault:
+            raise self.fault
+        self.lines.append(f"refused {reason}")
+
+    async def accepted(self, claim: Claim) -> None:
+        self.lines.append("accepted")
+
+    def provisioning(self, plan: Plan) -> None:
+        self.lines.append("provisioning")
+
+    def provisioned(self, plan: Plan, volume: Volume) -> None:
+        self.lines.append("provisioned")
+
+    def failed(self, claim: Claim, error: KubeEfsError, *, retry_seconds: float) -> None:
+        self.lines.append(f"failed {error}")
+
+
+class Scene:
+    def __init__(self, backoff_seconds: float) -> None:
+        self.world = World()
+        self.told = Told()
+        self.registry = CollectorRegistry()
+        self.claims = ClaimController(
+            Service(
+                engine=self.world.engine,
+                inventory=self.world.inventory,
+                announcer=self.told,
+                metrics=ControllerMetrics(self.registry),
+                backoff_seconds=backoff_seconds,
+            )
+        )
+
+    async def rest(self) -> None:
+        """Let everything run that can run by itself."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def see(self, *claims: Claim) -> None:
+        for one in claims:
+            self.claims.seen(one)
+        await self.rest()
+
+    @property
+    def volumes(self) -> list[str]:
+        """The claims that have volumes."""
+        return sorted(str(volume.claim and volume.claim.uid) for volume in self.world.store.volumes.values())
+
+    def count(self, outcome: str) -> float | None:
+        labels = {"provisioner": EFS.provisioner, "outcome": outcome}
+        return self.registry.get_sample_value("kube_efs_provisionings_total", labels)
+
+    @property
+    def waiting(self) -> float | None:
+        return self.registry.get_sample_value("kube_efs_claims_waiting")
+
+    def add_file_system(self, name: str) -> None:
+        inventory, fs = self.world.inventory, FileSystemId(name)
+        inventory.discovery = Discovery(
+            file_systems={**inventory.discovery.file_systems, fs: FileSystem(file_system_id=fs)},
+            complete=True,
+        )
+        inventory.targets = TunnelTargets(
+            targets={**inventory.targets.targets, fs: TunnelTarget(file_system_id=fs, port=20499)}
+        )
+
+
+@asynccontextmanager
+async def scene(backoff_seconds: float = 3600) -> AsyncIterator[Scene]:
+    made = Scene(backoff_seconds)
+    async with asyncio.timeout(10), made.claims:
+        yield made
+
+
+def asking_for(file_system: str) -> Claim:
+    return replace(claim(), match_labels={"volume_name": "example", "file_system_id": file_system})
+
+
+NAMELESS = replace(claim(), match_labels={})
+
+
+async def test_a_claim_is_served_once() -> None:
+    async with scene() as here:
+        await here.see(claim())
+        await here.see(claim())
+        here.claims.world_changed()
+        here.claims.class_changed("efs")
+        await here.rest()
+        assert here.told.lines == ["provisioning", "provisioned"]
+        assert (here.volumes, here.count("succeeded"), here.waiting) == (["u1"], 1, 0)
+
+
+async def test_a_list_is_all_there_is() -> None:
+    async with scene() as here:
+        here.world.classes.clear()
+        here.world.inventory.classes.clear()
+        await here.see(claim("u1"), claim("u2"))
+        here.claims.listed([claim("u2"), claim("u3")])
+        here.world.inventory.classes[EFS.name] = EFS
+        here.claims.class_changed(EFS.name)
+        await here.rest()
+        assert here.volumes == ["u2", "u3"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(replace(claim(), phase=ClaimPhase.BOUND), id="bound"),
+        pytest.param(replace(claim(), deleting=True), id="being deleted"),
+        pytest.param(replace(claim(), volume_name="pv"), id="tied to a volume"),
+        pytest.param(replace(claim(), storage_class="other"), id="another class"),
+    ],
+)
+async def test_what_wants_nothing_gets_nothing(seen: Claim) -> None:
+    async with scene() as here:
+        await here.see(seen)
+        assert (here.volumes, here.told.lines) == ([], [])
+
+
+async def test_a_refusal_is_said_once_whatever_comes_by() -> None:
+    async with scene() as here:
+        await here.see(NAMELESS)
+        # Our own annotation, a foreign one, other news.
+        marked = replace(NAMELESS, rejection=MISSING, resource_version="2")
+        await here.see(marked, replace(marked, resource_version="3"))
+        here.claims.world_changed()
+        here.claims.class_changed("efs")
+        await here.rest()
+        assert here.told.lines == [f"refused {MISSING}"]
+        assert (here.count("refused"), here.waiting) == (1, 0)
+
+
+async def test_late_news_from_before_the_annotation_repeat_nothing() -> None:
+    async with scene() as here:
+        await here.see(NAMELESS)
+        await here.see(replace(NAMELESS, resource_version="2"))
+        here.claims.world_changed()
+        await here.rest()
+        assert here.told.lines == [f"refused {MISSING}"]
+
+
+async def test_a_restarted_controller_does_not_repeat_the_refusal() -> None:
+    async with scene() as here:
+        await here.see(replace(NAMELESS, rejection=MISSING))
+        assert here.told.lines == []
+
+
+async def test_another_reason_is_said_anew() -> None:
+    async with scene() as here:
+        await here.see(replace(NAMELESS, rejection="something else"))
+        assert here.told.lines == [f"refused {MISSING}"]
+
+
+async def test_whoever_removes_the_annotation_asks_again() -> None:
+    async with scene() as here:
+        await here.see(NAMELESS)
+        await here.see(replace(NAMELESS, rejection=MISSING))
+        await here.see(NAMELESS)
+        assert here.told.lines == [f"refused {MISSING}"] * 2
+
+
+@pytest.mark.parametrize("is_marked", [True, False], ids=["annotation seen", "annotation not seen yet"])
+async def test_a_class_that_was_corrected_serves_whom_it_refused(is_marked: bool) -> None:
+    async with scene() as here:
+        here.world.inventory.classes["efs"] = replace(EFS, parameters={})
+        await here.see(claim())
+        (line,) = here.told.lines
+        assert line.startswith("refused ")
+        if is_marked:
+            await here.see(replace(claim(), rejection=line.removeprefix("refused ")))
+        here.world.inventory.classes["efs"] = EFS
+        here.claims.class_changed("other")
+        await here.rest()
+        assert here.volumes == []
+        here.claims.class_changed("efs")
+        await here.rest()
+        assert here.told.lines[1:] == ["accepted", "provisioning", "provisioned"]
+        assert here.volumes == ["u1"]
+
+
+async def test_a_claim_with_another_selector_is_looked_at_again() -> None:
+    async with scene() as here:
+        await here.see(NAMELESS)
+        await here.see(replace(claim(), rejection=MISSING))
+        assert here.told.lines[1:] == ["accepted", "provisioning", "provisioned"]
+
+
+async def test_a_refusal_that_cannot_be_written_is_tried_again() -> None:
+    async with scene(backoff_seconds=0.01) as here:
+        here.told.fault = KubeUnavailable("is down")
+        await here.see(NAMELESS)
+        assert here.told.lines == ["failed is down"]
+        here.told.fault = None
+        while here.told.lines[-1] != f"refused {MISSING}":  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_file_system_that_appears_serves_whoever_waits_for_it() -> None:
+    async with scene() as here:
+        await here.see(asking_for("fs-9"))
+        assert (here.told.lines, here.waiting, here.count("retried")) == ([f"failed {UNKNOWN}"], 1, 1)
+        here.add_file_system("fs-9")
+        here.claims.world_changed()
+        await here.rest()
+        assert here.told.lines[1:] == ["provisioning", "provisioned"]
+        assert (here.volumes, here.waiting) == (["u1"], 0)
+
+
+async def test_a_failure_is_tried_again_after_the_back_off_and_not_before() -> None:
+    async with scene(backoff_seconds=0.1) as here:
+        faults = iter([KubeUnavailable("is down")])
+
+        def fail_once(_: str) -> int:
+            if fault := next(faults, None):
+                raise fault
+            return 0
+
+        here.world.moment.on_moment = fail_once
+        began = asyncio.get_running_loop().time()
+        await here.see(claim())
+        await here.see(replace(claim(), resource_version="9"), replace(claim(), resource_version="10"))
+        assert here.told.lines == ["provisioning", "failed is down"]
+        while not here.volumes:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert asyncio.get_running_loop().time() - began >= 0.1
+        await here.rest()
+        assert here.told.lines == ["provisioning", "failed is down", "provisioning", "provisioned"]
+
+
+async def test_a_claim_that_is_deleted_waits_no_more() -> None:
+    async with scene(backoff_seconds=0.02) as here:
+        await here.see(asking_for("fs-9"))
+        here.claims.gone(asking_for("fs-9"))
+        await asyncio.sleep(0.05)
+        assert here.told.lines == [f"failed {UNKNOWN}"]
+        assert here.waiting == 0
+
+
+async def test_one_claim_that_hangs_does_not_hold_up_the_others() -> None:
+    async with scene() as here:
+        here.world.moment.on_moment = lambda _: 10_000 if here.world.moment.passed == ["before make"] else 0
+        await here.see(claim("slow"), claim("quick", volume_name="other"))
+        assert here.volumes == ["quick"]

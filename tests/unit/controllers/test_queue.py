@@ -1,0 +1,176 @@
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from kube_efs.controllers import queue as queue_module
+from kube_efs.controllers.queue import WorkQueue
+
+
+class Handler:
+    """Notes what it handles, and waits, fails or asks for another time as the test says."""
+
+    def __init__(self) -> None:
+        self.handled: list[str] = []
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.answer: Callable[[str], float | None] = lambda _: None
+
+    async def __call__(self, key: str) -> float | None:
+        self.handled.append(key)
+        self.running[key] += 1
+        self.most |= self.running
+        try:
+            await self.gate.wait()
+            return self.answer(key)
+        finally:
+            self.running[key] -= 1
+
+
+@asynccontextmanager
+async def open_queue(handler: Handler) -> AsyncIterator[WorkQueue[str]]:
+    async with asyncio.timeout(10), WorkQueue(handler) as queue:
+        yield queue
+
+
+async def until_idle(queue: WorkQueue[str]) -> None:
+    while queue.waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_every_key_is_handled() -> None:
+    handler = Handler()
+    async with open_queue(handler) as queue:
+        for key in "abc":
+            queue.add(key)
+        await until_idle(queue)
+    assert sorted(handler.handled) == ["a", "b", "c"]
+
+
+async def test_keys_do_not_wait_for_each_other() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    async with open_queue(handler) as queue:
+        for key in "abc":
+            queue.add(key)
+        await turns()
+        assert sum(handler.running.values()) == 3
+        handler.gate.set()
+        await until_idle(queue)
+
+
+async def test_a_key_is_handled_by_one_at_a_time_and_once_more_for_all_that_came_meanwhile() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    async with open_queue(handler) as queue:
+        queue.add("a")
+        await turns()
+        for _ in range(5):
+            queue.add("a")
+        await turns()
+        assert handler.handled == ["a"]
+        handler.gate.set()
+        await until_idle(queue)
+    assert handler.handled == ["a", "a"]
+    assert handler.most == {"a": 1}
+
+
+async def test_adding_twice_before_it_starts_is_once() -> None:
+    handler = Handler()
+    async with open_queue(handler) as queue:
+        queue.add("a")
+        queue.add("a")
+        await until_idle(queue)
+    assert handler.handled == ["a"]
+
+
+async def test_a_key_comes_back_after_the_delay_it_asked_for() -> None:
+    handler = Handler()
+    delays = iter([0.02, 0.01, None])
+    handler.answer = lambda _: next(delays)
+    async with open_queue(handler) as queue:
+        queue.add("a")
+        await until_idle(queue)
+    assert handler.handled == ["a", "a", "a"]
+
+
+async def test_a_key_that_waits_for_its_time_is_not_handled_before() -> None:
+    handler = Handler()
+    handler.answer = lambda _: 3600
+    async with open_queue(handler) as queue:
+        queue.add("a")
+        await turns()
+        await turns()
+        assert (handler.handled, queue.waiting) == (["a"], 1)
+
+
+async def test_adding_a_key_that_waits_handles_it_now_and_only_once() -> None:
+    handler = Handler()
+    delays = iter([0.05, None, None])
+    handler.answer = lambda _: next(delays)
+    async with open_queue(handler) as queue:
+        queue.add("a")
+        await turns()
+        queue.add("a")
+        await turns()
+        assert handler.handled == ["a", "a"]
+        await asyncio.sleep(0.1)
+        assert handler.handled == ["a", "a"]
+
+
+async def test_what_came_meanwhile_goes_before_the_delay() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    delays = iter([3600, None])
+    handler.answer = lambda _: next(delays)
+    async with open_queue(handler) as queue:
+        queue.add("a")
+        await turns()
+        queue.add("a")
+        handler.gate.set()
+        await until_idle(queue)
+    assert handler.handled == ["a", "a"]
+
+
+async def test_a_fault_stops_neither_its_key_nor_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "_FAULT_DELAY_SECONDS", 0.01)
+    handler = Handler()
+    faults = iter([ZeroDivisionError("once")])
+
+    def fail_once(key: str) -> None:
+        if key == "a" and (fault := next(faults, None)):
+            raise fault
+
+    handler.answer = fail_once
+    with capture_logs() as logs:
+        async with open_queue(handler) as queue:
+            queue.add("a")
+            queue.add("b")
+            await until_idle(queue)
+    assert sorted(handler.handled) == ["a", "a", "b"]
+    assert [(line["event"], line["key"]) for line in logs] == [("handler-failed", "a")]
+
+
+async def test_the_end_cancels_what_runs_and_what_waits() -> None:
+    handler = Handler()
+    async with open_queue(handler) as queue:
+        handler.answer = lambda _: 0.01
+        queue.add("waits")
+        await turns()
+        handler.gate.clear()
+        queue.add("runs")
+        await turns()
+    handled = list(handler.handled)
+    await asyncio.sleep(0.05)
+    assert handler.handled == handled
+    assert sum(handler.running.values()) == 0

@@ -1,0 +1,180 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
+from tests.unit.provisioning.world import EFS, World, claim
+
+from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.service import Service
+from kube_efs.controllers.volumes import VolumeController
+from kube_efs.model.errors import KubeEfsError, KubeUnavailable
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.volumes import NfsSource, Volume, VolumePhase
+from kube_efs.provisioning.engine import Reclaimed
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+
+class Told(Announcer):
+    """What people are told, instead of telling them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def reclaimed(self, done: Reclaimed) -> None:
+        self.lines.append(f"{done.removal} {done.location}")
+
+    def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
+        self.lines.append(f"not {error}")
+
+
+class Scene:
+    def __init__(self, backoff_seconds: float) -> None:
+        self.world = World()
+        self.told = Told()
+        self.registry = CollectorRegistry()
+        self.volumes = VolumeController(
+            Service(
+                engine=self.world.engine,
+                inventory=self.world.inventory,
+                announcer=self.told,
+                metrics=ControllerMetrics(self.registry),
+                backoff_seconds=backoff_seconds,
+            )
+        )
+
+    async def bound(self, *uids: str) -> list[Volume]:
+        """Volumes in use."""
+        made = [await self.world.provision(claim(uid)) for uid in uids]
+        bound = [replace(volume, phase=VolumePhase.BOUND) for volume in made]
+        self.world.add(*bound)
+        return bound
+
+    async def release(self, *volumes: Volume) -> None:
+        """Their claims are deleted, and the watch tells of it."""
+        for volume in volumes:
+            released = replace(volume, phase=VolumePhase.RELEASED)
+            self.world.store.volumes[volume.name] = released
+            self.volumes.seen(released)
+        await self.rest()
+
+    async def rest(self) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    @property
+    def there(self) -> list[str]:
+        return sorted(self.world.store.volumes)
+
+    def count(self, outcome: str) -> float | None:
+        labels = {"provisioner": EFS.provisioner, "outcome": outcome}
+        return self.registry.get_sample_value("kube_efs_deletions_total", labels)
+
+
+@asynccontextmanager
+async def scene(backoff_seconds: float = 3600) -> AsyncIterator[Scene]:
+    made = Scene(backoff_seconds)
+    async with asyncio.timeout(10), made.volumes:
+        yield made
+
+
+async def test_a_released_volume_goes() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        here.volumes.seen(volume)
+        await here.rest()
+        assert here.there == [volume.name]
+        await here.release(volume)
+        assert (here.there, here.told.lines) == ([], ["removed fs-1:/team/example"])
+        assert here.count("succeeded") == 1
+
+
+async def test_late_news_of_a_volume_that_is_gone_change_nothing() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        await here.release(volume)
+        await here.release(volume)
+        here.world.store.volumes.clear()
+        here.volumes.gone(volume)
+        await here.rest()
+        assert here.told.lines == ["removed fs-1:/team/example"]
+        assert not here.world.inventory.volumes
+
+
+async def test_what_was_released_while_nobody_watched_is_taken_up() -> None:
+    async with scene() as here:
+        one, other = await here.bound("u1", "u2")
+        released = replace(one, phase=VolumePhase.RELEASED)
+        here.world.store.volumes[one.name] = released
+        here.volumes.listed([released, other])
+        await here.rest()
+        assert here.there == [other.name]
+        assert here.told.lines == ["shared fs-1:/team/example"]
+
+
+async def test_a_list_without_a_volume_means_it_is_gone() -> None:
+    async with scene() as here:
+        one, other = await here.bound("u1", "u2")
+        here.volumes.listed([other])
+        assert set(here.world.inventory.volumes) == {other.name}
+        assert one.name not in here.world.inventory.volumes
+
+
+async def test_a_retained_volume_stays_and_nobody_is_bothered() -> None:
+    async with scene() as here:
+        volume = await here.world.provision(claim(policy="Retain"))
+        await here.release(volume)
+        assert (here.there, here.told.lines) == ([volume.name], [])
+
+
+async def test_a_failure_is_tried_again_after_the_back_off() -> None:
+    async with scene(backoff_seconds=0.05) as here:
+        (volume,) = await here.bound("u1")
+        faults = iter([KubeUnavailable("is down")])
+
+        def fail_once(_: str) -> int:
+            if fault := next(faults, None):
+                raise fault
+            return 0
+
+        here.world.moment.on_moment = fail_once
+        await here.release(volume)
+        assert here.told.lines == ["not is down"]
+        assert here.count("retried") == 1
+        while here.there:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await here.rest()
+        assert here.told.lines == ["not is down", "removed fs-1:/team/example"]
+
+
+async def test_a_file_system_that_is_gone_is_asked_for_at_the_pace_of_the_back_off() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        here.world.inventory.targets = TunnelTargets()
+        await here.release(volume)
+        assert len(here.told.lines) == 1
+        assert here.told.lines[0].startswith("not file system: 'fs-1' is not known (any more)")
+
+
+async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        near = replace(
+            volume,
+            name="near",
+            uid="n",
+            provisioned_by=None,
+            claim=None,
+            nfs=NfsSource(server="127.0.0.1", path="/team"),
+        )
+        here.world.add(near)
+        await here.release(volume)
+        assert here.there == sorted(["near", volume.name])
+        (line,) = here.told.lines
+        assert "lies above or below the directory of volume near" in line
+        assert here.count("refused") == 1
+        del here.world.store.volumes["near"]
+        here.volumes.gone(near)
+        await here.rest()
+        assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
