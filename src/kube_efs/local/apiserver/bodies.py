@@ -8,8 +8,6 @@ from kube_efs.local.apiserver.json_types import Json, JsonValue, without
 from kube_efs.local.apiserver.resources import ResourceType
 from kube_efs.local.apiserver.statuses import Undecodable, bad_request
 
-_TEXT_MAPS = ("labels", "annotations")
-
 
 def in_stored_form(resource: ResourceType, body: JsonValue, *, strict: bool = False) -> Json:
     """What a client sent, decoded as an object of this type, with the type first.
@@ -80,9 +78,5 @@ def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:
     if not isinstance(metadata, dict):
         raise Undecodable("json: cannot unmarshal into Go struct field metadata of type v1.ObjectMeta")
     decoded, unknown = shape_of("meta", "v1", "ObjectMeta").decode(metadata)
-    for field in _TEXT_MAPS:
-        if not all(isinstance(value, str) for value in (decoded.get(field) or {}).values()):
-            place = f"Go struct field ObjectMeta.metadata.{field} of type string"
-            raise Undecodable(f"json: cannot unmarshal a value into {place}")
     kept = {key: value for key, value in decoded.items() if value not in ("", {}, [])}
     return kept, [f"metadata.{path}" for path in unknown]

@@ -59,6 +59,23 @@ _KINDS: Mapping[object, _Kind] = types.MappingProxyType(
 )
 
 
+# The models say of maps only that they are maps; these are maps of texts.
+_TEXT_MAPS = frozenset(
+    {
+        "annotations",
+        "binaryData",
+        "data",
+        "labels",
+        "matchLabels",
+        "nodeSelector",
+        "parameters",
+        "selector",
+        "stringData",
+        "volumeAttributes",
+    }
+)
+
+
 class _Field(NamedTuple):
     kind: _Kind
     model: type[msgspec.Struct] | None
@@ -116,7 +133,16 @@ def _decode_one(value: JsonValue, field: _Field, path: str, unknown: list[str]) 
     mistaken = isinstance(value, bool) and field.kind not in {_Kind.BOOL, _Kind.ANY}
     if mistaken or not isinstance(value, _JSON_TYPES[field.kind]):
         raise _wrong_type(value, path, field)
+    if field.kind is _Kind.MAP and field.may_be_left_out and path.rpartition(".")[2] in _TEXT_MAPS:
+        _check_texts(value, path)
     return value if field.model is None else _decode(value, field.model, path, unknown)
+
+
+def _check_texts(value: JsonValue, path: str) -> None:
+    wrong = next((key for key, inner in value.items() if not isinstance(inner, str)), None)
+    if wrong is not None:
+        text = _Field(_Kind.TEXT, None, is_list=False, may_be_left_out=True)
+        raise _wrong_type(value[wrong], f"{path}.{wrong}", text)
 
 
 def _wrong_type(value: JsonValue, path: str, field: _Field) -> Undecodable:

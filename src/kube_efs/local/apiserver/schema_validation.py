@@ -97,8 +97,11 @@ def _translated(schema: JsonValue) -> JsonValue:
     if schema.get("nullable") and "type" in result:
         types = result["type"]
         result["type"] = [*(types if isinstance(types, list) else [types]), "null"]
-    if "properties" in schema:
-        result["properties"] = {key: _translated(inner) for key, inner in schema["properties"].items()}
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict):
+        return schema
+    if properties:
+        result["properties"] = {key: _translated(inner) for key, inner in properties.items()}
     for key in {"items", "additionalProperties", "not"} & schema.keys():
         result[key] = _translated(schema[key])
     for key in {"allOf", "anyOf", "oneOf"} & schema.keys():

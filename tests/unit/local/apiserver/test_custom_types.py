@@ -164,6 +164,16 @@ def test_a_deleted_definition_waits_for_objects_that_are_held(defined: Inside) -
             id="bad schema",
         ),
         pytest.param(
+            definition(version("v1", schema={"openAPIV3Schema": {"type": "object", "properties": {"a": 1}}})),
+            "spec.versions[0].schema.openAPIV3Schema",
+            id="schema of a number",
+        ),
+        pytest.param(
+            definition(version("v1", additionalPrinterColumns=[{"name": "A", "type": "string"}])),
+            "spec.versions[0].additionalPrinterColumns[0].jsonPath: Required value",
+            id="column without a path",
+        ),
+        pytest.param(
             definition(
                 version("v1", additionalPrinterColumns=[{"name": "A", "type": "string", "jsonPath": "["}])
             ),

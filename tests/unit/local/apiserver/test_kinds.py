@@ -174,7 +174,7 @@ def test_pod_containers_are_completed(inside: Inside) -> None:
         pytest.param(
             "persistentvolumeclaims",
             claim(selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}),
-            "is not a valid label selector operator",
+            'matchExpressions[0].operator: Invalid value: "Near": not a valid selector operator',
             id="selector",
         ),
         pytest.param(
@@ -201,6 +201,37 @@ def test_pod_containers_are_completed(inside: Inside) -> None:
             storage_class(reclaimPolicy="Recycle"),
             'reclaimPolicy: Unsupported value: "Recycle"',
             id="recycling",
+        ),
+        pytest.param(
+            "deployments",
+            {
+                "metadata": {"name": "d"},
+                "spec": {**deployment()["spec"], "selector": {"matchLabels": {"a": "c"}}},
+            },
+            "`selector` does not match template `labels`",
+            id="selector of other pods",
+        ),
+        pytest.param(
+            "jobs",
+            {"metadata": {"name": "j"}, "spec": {"template": {"spec": {"containers": [{"name": "a"}]}}}},
+            "spec.template.spec.containers[0].image: Required value",
+            id="job without an image",
+        ),
+        pytest.param(
+            "rolebindings",
+            {
+                "metadata": {"name": "b"},
+                "roleRef": {"kind": "Role", "name": "r"},
+                "subjects": [{"name": "x"}],
+            },
+            'subjects[0].kind: Unsupported value: ""',
+            id="subject without a kind",
+        ),
+        pytest.param(
+            "services",
+            {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 70000}]}},
+            "spec.ports[0].port: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            id="port out of range",
         ),
         pytest.param("pods", pod(containers=[]), "spec.containers: Required value", id="no container"),
         pytest.param(

@@ -76,7 +76,7 @@ def test_a_name_is_taken_once(inside: Inside) -> None:
         ),
         pytest.param({**config_map(), "data": ["x"]}, 400, "cannot unmarshal array", id="wrong type"),
         pytest.param(
-            with_metadata(config_map(), labels={"a": 1}), 400, "metadata.labels of type string", id="number"
+            with_metadata(config_map(), labels={"a": 1}), 400, "labels.a of type string", id="number"
         ),
     ],
 )

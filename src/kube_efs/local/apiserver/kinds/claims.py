@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from kube_efs.local.apiserver.json_types import Json, json_equal, lookup, without
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
+from kube_efs.local.apiserver.kinds.label_selectors import selector_problems
 from kube_efs.local.apiserver.metadata import IMMUTABLE
 from kube_efs.local.apiserver.names import subdomain_problem
 from kube_efs.local.apiserver.quantities import parse_quantity
-from kube_efs.local.apiserver.selectors import SelectorInvalid, structured_label_selector
 from kube_efs.local.apiserver.statuses import Cause, forbidden_field, invalid, not_supported, required
 from kube_efs.local.apiserver.strategies import Strategy
 
@@ -40,11 +40,7 @@ def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
 
 def _spec_problems(spec: Json) -> Iterator[Cause]:
     yield from access_mode_problems(spec, "at least 1 access mode is required")
-    if isinstance(spec.get("selector"), dict):
-        try:
-            structured_label_selector(spec["selector"])
-        except SelectorInvalid as error:
-            yield invalid("spec.selector", spec["selector"], error.problem)
+    yield from selector_problems("spec.selector", spec.get("selector") or {})
     yield from _request_problems(spec)
     yield from class_name_problems(spec)
     if spec["volumeMode"] not in VOLUME_MODES:

@@ -13,6 +13,7 @@ from kube_efs.local.apiserver.names import label_problem, service_name_problem
 from kube_efs.local.apiserver.statuses import Cause, Undecodable, forbidden_field, invalid
 from kube_efs.local.apiserver.strategies import Strategy
 
+_LAST_PORT = 65535
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _NAMESPACE_FINALIZER = "kubernetes"
 
@@ -109,6 +110,15 @@ def _with_old_address(new: Json, old: Json) -> Json:
     return {**new, "spec": {**kept, **new["spec"]}}
 
 
+def _service_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
+    for index, port in enumerate(new["spec"].get("ports") or ()):
+        number = port.get("port") or 0
+        if not 1 <= number <= _LAST_PORT:
+            yield invalid(
+                f"spec.ports[{index}].port", number, f"must be between 1 and {_LAST_PORT}, inclusive"
+            )
+
+
 _SERVICE_DEFAULTS = Defaults(
     values={"spec": {}},
     inside={
@@ -156,5 +166,6 @@ STRATEGIES = {
         default=_SERVICE_DEFAULTS,
         prepare_create=_with_address,
         prepare_update=_with_old_address,
+        problems=_service_problems,
     ),
 }

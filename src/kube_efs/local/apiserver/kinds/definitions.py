@@ -129,6 +129,11 @@ def _content_problems(field: str, version: Json) -> Iterator[Cause]:
         compile_schema(schema or {})
     except InvalidValue as error:
         yield invalid(f"{field}.schema.openAPIV3Schema", error.field, error.problem)
+    for index, column in enumerate(columns):
+        for name in ("name", "type", "jsonPath"):
+            if not column.get(name):
+                yield required(f"{field}.additionalPrinterColumns[{index}].{name}")
+                return
     try:
         printer_for_definition(columns)
     except InvalidValue as error:

@@ -24,6 +24,7 @@ _ONLY_MUTABLE = (
     "(only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 "
     "if it was previously negative)"
 )
+_RESTART_POLICIES = ("Always", "OnFailure", "Never")
 _READ_MODE = 0o644
 # What the admission plugin DefaultTolerationSeconds adds to every pod.
 _TOLERATIONS = tuple(
@@ -169,17 +170,22 @@ def _quality_of_service(spec: Json) -> str:
 
 def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
     spec = new["spec"]
+    yield from pod_spec_problems("spec", spec)
+    if old is not None and not json_equal(_fixed(spec), _fixed(old["spec"])):
+        yield forbidden_field("spec", _ONLY_MUTABLE)
+
+
+def pod_spec_problems(path: str, spec: Json) -> Iterator[Cause]:
+    """What is wrong with the spec of a pod or of a pod template at this path."""
     if not spec.get("containers"):
-        yield required("spec.containers")
+        yield required(f"{path}.containers")
     seen: set[str] = set()
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
-            yield from _container_problems(f"spec.{field}[{index}]", container, seen, volumes)
-    if spec["restartPolicy"] not in {"Always", "Never", "OnFailure"}:
-        yield not_supported("spec.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"])
-    if old is not None and not json_equal(_fixed(spec), _fixed(old["spec"])):
-        yield forbidden_field("spec", _ONLY_MUTABLE)
+            yield from _container_problems(f"{path}.{field}[{index}]", container, seen, volumes)
+    if spec["restartPolicy"] not in _RESTART_POLICIES:
+        yield not_supported(f"{path}.restartPolicy", spec["restartPolicy"], _RESTART_POLICIES)
 
 
 def _container_problems(path: str, container: Json, seen: set[str], volumes: set[str]) -> Iterator[Cause]:

@@ -5,8 +5,9 @@ from types import MappingProxyType
 
 from kube_efs.local.apiserver.json_types import Json, json_equal, lookup
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
-from kube_efs.local.apiserver.kinds.pods import POD_TEMPLATE
-from kube_efs.local.apiserver.metadata import IMMUTABLE
+from kube_efs.local.apiserver.kinds.label_selectors import selector_problems
+from kube_efs.local.apiserver.kinds.pods import POD_SPEC, POD_TEMPLATE, pod_spec_problems
+from kube_efs.local.apiserver.metadata import IMMUTABLE, label_problems
 from kube_efs.local.apiserver.selectors import structured_label_selector
 from kube_efs.local.apiserver.statuses import Cause, invalid, required
 from kube_efs.local.apiserver.strategies import Strategy
@@ -68,7 +69,7 @@ def _with_selector(job: Json) -> Json:
     labels = {
         **(template["metadata"].get("labels") or {}),
         **dict.fromkeys(_UID_LABELS, metadata["uid"]),
-        **dict.fromkeys(_NAME_LABELS, metadata["name"]),
+        **dict.fromkeys(_NAME_LABELS, metadata.get("name", "")),
     }
     spec = {
         **job["spec"],
@@ -84,10 +85,19 @@ def _selector_problems(new: Json, old: Json | None) -> Iterator[Cause]:
     labels = lookup(new, "spec", "template", "metadata", "labels") or {}
     if not selector:
         yield required("spec.selector")
+    elif problems := list(selector_problems("spec.selector", selector)):
+        yield from problems
     elif not structured_label_selector(selector).matches(labels):
         yield invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
     if old is not None and not json_equal(selector, lookup(old, "spec", "selector")):
         yield invalid("spec.selector", selector, IMMUTABLE)
+    yield from _template_problems(new, old)
+
+
+def _template_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
+    template = lookup(new, "spec", "template") or {}
+    yield from label_problems(lookup(template, "metadata", "labels") or {}, "spec.template.metadata.labels")
+    yield from pod_spec_problems("spec.template.spec", template.get("spec") or POD_SPEC({}))
 
 
 _NOBODY_SCHEDULED: Json = {
@@ -157,5 +167,6 @@ STRATEGIES = {
             inside={"spec": Defaults(values={"template": {}}, then=_JOB_SPEC)},
         ),
         prepare_create=_with_selector,
+        problems=_template_problems,
     ),
 }
