@@ -1,0 +1,318 @@
+"""The ConfigMap and the ports, on the embedded API server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim
+from lightkube.types import PatchType
+from structlog.testing import capture_logs
+
+from kube_efs.controllers import tunnel_targets
+from kube_efs.controllers.root_volumes import RootVolumes
+from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
+from kube_efs.model.volumes import NfsSource, Volume
+from kube_efs.provisioning.inventory import Inventory
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
+
+
+def system(fs: FileSystemId, address: str = "10.0.0.4") -> FileSystem:
+    target = MountTarget(
+        mount_target_id=MountTargetId(f"fsmt-{fs}"),
+        file_system_id=fs,
+        subnet_id=SubnetId("subnet-a"),
+        zone=ZoneName("us-east-1a"),
+        address=address,
+        state=LifeCycleState.AVAILABLE,
+    )
+    return FileSystem(file_system_id=fs, mount_targets=(target,))
+
+
+def discovery(*systems: FileSystem, unclear: frozenset[FileSystemId] = frozenset()) -> Discovery:
+    return Discovery(
+        file_systems={one.file_system_id: one for one in systems}, unclear=unclear, complete=True
+    )
+
+
+async def _nobody_uses(_: str) -> None:
+    return
+
+
+class Scene:
+    """A controller with the namespace default, which counts how often it tells of news."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+        self.inventory = Inventory()
+        self.news = 0
+        roots = RootVolumes(
+            client, self.inventory, namespace="default", provisioner="p", release=_nobody_uses
+        )
+        self.controller = TunnelTargetsController(
+            client, self.inventory, roots, namespace="default", base_port=20490, changed=self._count
+        )
+
+    def _count(self) -> None:
+        self.news += 1
+
+    async def config_map(self) -> dict[str, str]:
+        found = await self.client.get(ConfigMap, "efs-stunnel", namespace="default")
+        return dict(found.data or {})
+
+    async def version(self) -> str:
+        found = await self.client.get(ConfigMap, "efs-stunnel", namespace="default")
+        return (found.metadata and found.metadata.resourceVersion) or ""
+
+    async def ports(self) -> dict[str, int] | None:
+        """The ports in the ConfigMap; None when it is missing or not wholly readable."""
+        async for found in self.client.list(ConfigMap, namespace="default"):
+            if found.metadata and found.metadata.name == "efs-stunnel":
+                try:
+                    targets, rejections = parse_targets((found.data or {}).get("efs-stunnel.yaml", ""))
+                except InvalidValue:
+                    return None
+                return None if rejections else {fs: one.port for fs, one in targets.targets.items()}
+        return None
+
+
+@asynccontextmanager
+async def running(client: AsyncClient, *, volumes: tuple[Volume, ...] = ()) -> AsyncIterator[Scene]:
+    scene = Scene(client)
+    await scene.controller.load()
+    scene.inventory.replace_volumes(volumes)
+    task = asyncio.create_task(scene.controller.run())
+    try:
+        yield scene
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def write(client: AsyncClient, text: str) -> None:
+    """The ConfigMap as somebody else left it."""
+    body = ConfigMap(
+        metadata=ObjectMeta(name="efs-stunnel", namespace="default"), data={"efs-stunnel.yaml": text}
+    )
+    await client.create(body)
+
+
+def document(ports: Mapping[FileSystemId, int]) -> str:
+    targets = {fs: TunnelTarget(file_system_id=fs, port=port) for fs, port in ports.items()}
+    return render_targets(TunnelTargets(targets=targets), last_update=datetime.now(UTC))
+
+
+def volume(fs: FileSystemId, port: int) -> Volume:
+    return Volume(
+        name=f"pv-of-{fs}",
+        uid=f"uid-of-{fs}",
+        file_system_id=fs,
+        nfs=NfsSource(server="127.0.0.1", path="/team/data"),
+        mount_options=(f"port={port}",),
+    )
+
+
+async def agreed(scene: Scene, ports: dict[str, int]) -> bool:
+    return await scene.ports() == ports and scene.controller.settled.is_set()
+
+
+async def test_a_discovery_becomes_the_config_map_and_root_volumes(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2, "10.0.1.4")))
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
+        data = await here.config_map()
+        found = await kube.get(ConfigMap, "efs-stunnel", namespace="default")
+        roots = {item.metadata.name async for item in kube.list(PersistentVolume) if item.metadata}
+    assert found.metadata
+    assert found.metadata.labels == {"component": "efs-stunnel"}
+    assert data["efs-stunnel.yaml"].startswith(
+        "efs_stunnel_targets:\n  fs-1:\n    stunnel_port: 20490\n"
+        "    mount_target_ip_by_subnet:\n      subnet-a: 10.0.0.4\n"
+    )
+    assert data["zones.yaml"] == "subnet-a: us-east-1a\n"
+    assert roots == {"efs-stunnel-fs-1", "efs-stunnel-fs-2"}
+    assert here.inventory.targets.port_of(FS2) == 20491
+
+
+async def test_ports_are_those_of_the_config_map_that_was_there(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await write(kube, document({FS2: 20490, FS1: 20497}))
+    async with running(kube) as here:
+        assert here.inventory.targets.port_of(FS1) == 20497
+        here.controller.discovered(discovery(system(FS1), system(FS2), system(FS3)))
+        await eventually(lambda: agreed(here, {"fs-1": 20497, "fs-2": 20490, "fs-3": 20491}))
+
+
+async def test_the_config_map_is_written_on_a_change_only(kube: AsyncClient, eventually: Eventually) -> None:
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490}))
+        version, news = await here.version(), here.news
+        for _ in range(5):
+            here.controller.poke()
+            await asyncio.sleep(0.02)
+        assert (await here.version(), here.news) == (version, news)
+        here.controller.discovered(discovery(system(FS1, "10.0.0.9")))
+
+        async def is_followed() -> bool:
+            return "10.0.0.9" in (await here.config_map())["efs-stunnel.yaml"]
+
+        await eventually(is_followed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("{", id="not YAML"),
+        pytest.param("[]", id="a list"),
+        pytest.param(document({FS1: 21000}), id="another port"),
+        pytest.param(document({FS1: 20490, FS3: 20491}), id="one too many"),
+        pytest.param(
+            document({FS1: 20490, FS2: 20491})
+            .replace("20491", "20491\n    evil: 1")
+            .replace("fs-2", "fs-../2"),
+            id="a hostile entry",
+        ),
+    ],
+)
+async def test_what_others_write_is_put_right(kube: AsyncClient, eventually: Eventually, text: str) -> None:
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        wanted = {"fs-1": 20490, "fs-2": 20491}
+        await eventually(lambda: agreed(here, wanted))
+        await kube.patch(
+            ConfigMap,
+            "efs-stunnel",
+            {"data": {"efs-stunnel.yaml": text}},
+            namespace="default",
+            patch_type=PatchType.MERGE,
+        )
+        await eventually(lambda: agreed(here, wanted))
+
+
+async def test_a_deleted_config_map_comes_back_with_the_same_ports(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await write(kube, document({FS1: 20497}))
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20497}))
+        await kube.delete(ConfigMap, "efs-stunnel", namespace="default")
+        await eventually(lambda: agreed(here, {"fs-1": 20497}))
+
+
+async def test_a_bad_entry_costs_nobody_else_its_port(kube: AsyncClient, eventually: Eventually) -> None:
+    await write(kube, document({FS1: 20497, FS2: 20498}).replace("20498", "'no port'"))
+    with capture_logs() as logs:
+        async with running(kube) as here:
+            here.controller.discovered(discovery(system(FS1), system(FS2)))
+            await eventually(lambda: agreed(here, {"fs-1": 20497, "fs-2": 20490}))
+    assert ("target-rejected", "fs-2") in [(line["event"], line.get("entry")) for line in logs]
+
+
+async def test_an_unreadable_config_map_is_rewritten_with_the_ports_that_volumes_carry(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await write(kube, "{")
+    volumes = (volume(FS1, 20495), volume(FS3, 20490))
+    async with running(kube, volumes=volumes) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20495, "fs-2": 20491}))
+
+
+async def test_nothing_is_touched_before_aws_has_answered(kube: AsyncClient) -> None:
+    text = document({FS1: 20490})
+    await write(kube, text)
+    async with running(kube) as here:
+        here.controller.discovered(Discovery())
+        for _ in range(5):
+            here.controller.poke()
+            await asyncio.sleep(0.02)
+        assert (await here.config_map())["efs-stunnel.yaml"] == text
+        assert here.inventory.targets.port_of(FS1) == 20490
+        assert not here.controller.settled.is_set()
+        assert here.news == 0
+
+
+async def test_a_file_system_that_is_unclear_stays_as_it_was(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
+        before = await here.version()
+        here.controller.discovered(discovery(system(FS1), unclear=frozenset({FS2})))
+        await asyncio.sleep(0.1)
+        assert await here.version() == before
+
+
+async def test_a_file_system_that_is_gone_leaves_with_its_root(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
+        here.controller.discovered(discovery(system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-2": 20491}))
+
+        async def roots() -> set[str]:
+            return {
+                item.metadata.name or ""
+                async for item in kube.list(PersistentVolumeClaim, namespace="default")
+                if item.metadata and not item.metadata.deletionTimestamp
+            }
+
+        async def is_alone() -> bool:
+            return await roots() == {"efs-stunnel-fs-2"}
+
+        await eventually(is_alone)
+
+
+async def test_a_root_that_cannot_be_made_keeps_nobody_from_the_ports(
+    kube: AsyncClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel_targets, "_RETRY_SECONDS", 0.01)
+    squatter = PersistentVolumeClaim.from_dict(
+        {
+            "metadata": {"name": "efs-stunnel-fs-1", "namespace": "default"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "other",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+    )
+    assert isinstance(squatter, PersistentVolumeClaim)
+    await kube.create(squatter)
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
+        assert here.inventory.targets.port_of(FS2) == 20491
+        news = here.news
+        await asyncio.sleep(0.2)
+        # It is tried again and again, which is no news to claims.
+        assert here.news == news
+        await kube.delete(PersistentVolumeClaim, "efs-stunnel-fs-1", namespace="default")
+        # As the cluster's protection controller does once no pod uses it.
+        unprotected = {"metadata": {"finalizers": None}}
+        await kube.patch(PersistentVolumeClaim, "efs-stunnel-fs-1", unprotected, namespace="default")
+
+        async def has_root() -> bool:
+            names = {item.metadata.name async for item in kube.list(PersistentVolume) if item.metadata}
+            return names == {"efs-stunnel-fs-1", "efs-stunnel-fs-2"}
+
+        await eventually(has_root)

@@ -1,0 +1,263 @@
+"""From the watches of the embedded API server to the controllers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
+from lightkube.types import PatchType
+from prometheus_client import CollectorRegistry
+from tests.unit.provisioning.world import EFS, PROVISIONER, World
+
+from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.root_volumes import RootVolumes
+from kube_efs.controllers.service import Service
+from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.controllers.volumes import VolumeController
+from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
+from kube_efs.kube.building import build_volume
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volumes import NfsSource, Volume
+from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.tunnel import TunnelBackend
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+
+class _Poked(TunnelTargetsController):
+    """Counts how often it is told that root volumes may have changed."""
+
+    pokes = 0
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+
+async def _nobody_uses(_: str) -> None:
+    return
+
+
+class Scene:
+    """The controllers around the engine, with directories that need no pods."""
+
+    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
+        world = World()
+        self.client = client
+        self.inventory = world.inventory
+        self.inventory.classes = {}
+        self.folders = world.folders
+        backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
+        service = Service(
+            engine=Engine(inventory=world.inventory, backends=[backend], store=VolumeStore(client)),
+            inventory=world.inventory,
+            announcer=Announcer(client, recorder),
+            metrics=ControllerMetrics(CollectorRegistry()),
+            backoff_seconds=3600,
+        )
+        self.claims, self.volumes = ClaimController(service), VolumeController(service)
+        roots = RootVolumes(
+            client, world.inventory, namespace="default", provisioner=PROVISIONER, release=_nobody_uses
+        )
+        self.targets = _Poked(
+            client,
+            world.inventory,
+            roots,
+            namespace="default",
+            base_port=20490,
+            changed=self.claims.world_changed,
+        )
+        self.volumes_listed, self.classes_listed = asyncio.Event(), asyncio.Event()
+
+    def watches(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            watch_volumes(self.client, self.volumes, self.targets, self.volumes_listed),
+            watch_classes(self.client, self.inventory, self.claims, self.classes_listed),
+            watch_claims(self.client, self.claims, self.targets),
+        ]
+
+    async def made_for(self) -> set[str]:
+        """The claims that have volumes in the cluster."""
+        found = set()
+        async for volume in self.client.list(PersistentVolume):
+            if volume.spec and volume.spec.claimRef:
+                found.add(volume.spec.claimRef.name or "")
+        return found
+
+
+@asynccontextmanager
+async def running(client: AsyncClient) -> AsyncIterator[Scene]:
+    async with EventRecorder(client, component="kube-efs-controller") as recorder:
+        scene = Scene(client, recorder)
+        async with scene.claims, scene.volumes:
+            tasks = [asyncio.create_task(watch) for watch in scene.watches()]
+            try:
+                await scene.volumes_listed.wait()
+                await scene.classes_listed.wait()
+                yield scene
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def claim(
+    name: str, *, storage_class: str = "efs", labels: dict[str, str] | None = None
+) -> PersistentVolumeClaim:
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(name=name, namespace="default"),
+        spec=PersistentVolumeClaimSpec(
+            accessModes=["ReadWriteMany"],
+            storageClassName=storage_class,
+            resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+            selector=LabelSelector(matchLabels=labels or {"volume_name": name}),
+        ),
+    )
+
+
+def storage_class(**parameters: str) -> StorageClassResource:
+    return StorageClassResource(
+        metadata=ObjectMeta(name="efs"),
+        provisioner=EFS.provisioner,
+        parameters=parameters,
+        reclaimPolicy="Delete",
+    )
+
+
+AUTO = storage_class(default_file_system_id="auto")
+
+
+async def test_claims_that_are_there_and_claims_that_come_get_volumes(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await kube.create(AUTO)
+    await kube.create(claim("early"))
+    async with running(kube) as here:
+        await kube.create(claim("late"))
+
+        async def is_done() -> bool:
+            return await here.made_for() == {"early", "late"}
+
+        await eventually(is_done)
+
+
+async def test_a_claim_waits_for_its_class(kube: AsyncClient, eventually: Eventually) -> None:
+    async with running(kube) as here:
+        await kube.create(claim("data"))
+        await asyncio.sleep(0.1)
+        assert await here.made_for() == set()
+        await kube.create(AUTO)
+        await eventually(here.made_for)
+
+
+async def test_a_class_that_was_replaced_serves_whom_it_refused(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await kube.create(storage_class())
+    async with running(kube) as here:
+        await kube.create(claim("data"))
+
+        async def rejected() -> bool:
+            found = await kube.get(PersistentVolumeClaim, "data", namespace="default")
+            annotations = (found.metadata and found.metadata.annotations) or {}
+            return annotations.get("efs-stunnel.gnuthought.com/rejected") == "true"
+
+        await eventually(rejected)
+        # Parameters of a class cannot be changed in place.
+        await kube.delete(StorageClassResource, "efs")
+        await kube.create(AUTO)
+        await eventually(here.made_for)
+        assert not await rejected()
+
+
+async def test_a_class_that_is_gone_is_forgotten(kube: AsyncClient, eventually: Eventually) -> None:
+    await kube.create(AUTO)
+    async with running(kube) as here:
+        assert set(here.inventory.classes) == {"efs"}
+        await kube.delete(StorageClassResource, "efs")
+
+        async def is_forgotten() -> bool:
+            return not here.inventory.classes
+
+        await eventually(is_forgotten)
+
+
+async def test_volumes_are_known_and_forgotten(kube: AsyncClient, eventually: Eventually) -> None:
+    async with running(kube) as here:
+        await kube.create(build_volume(_volume("pv")))
+
+        async def known() -> bool:
+            return "pv" in here.inventory.volumes
+
+        async def unknown() -> bool:
+            return "pv" not in here.inventory.volumes
+
+        await eventually(known)
+        await _delete_volume(kube, "pv")
+        await eventually(unknown)
+        assert here.targets.pokes == 0
+
+
+async def test_a_released_volume_goes_with_its_directory(kube: AsyncClient, eventually: Eventually) -> None:
+    await kube.create(AUTO)
+    async with running(kube) as here:
+        await kube.create(claim("data"))
+        await eventually(here.made_for)
+        assert len(here.folders.there) == 1
+        (name,) = here.inventory.volumes
+        await kube.patch(
+            PersistentVolume, name, {"metadata": {"finalizers": None}}, patch_type=PatchType.MERGE
+        )
+        released = {"status": {"phase": "Released"}}
+        await kube.patch(PersistentVolume.Status, name, released, patch_type=PatchType.MERGE)
+
+        async def is_gone() -> bool:
+            return not await here.made_for() and not here.folders.there
+
+        await eventually(is_gone)
+
+
+@pytest.mark.parametrize("kind", ["claim", "volume"])
+async def test_a_root_that_goes_concerns_the_targets(
+    kube: AsyncClient, eventually: Eventually, kind: str
+) -> None:
+    async with running(kube) as here:
+        if kind == "claim":
+            await kube.create(claim("root", storage_class=ROOT_CLASS, labels={"root_key": "k"}))
+            unprotected = {"metadata": {"finalizers": None}}
+            await kube.patch(PersistentVolumeClaim, "root", unprotected, namespace="default")
+            await kube.delete(PersistentVolumeClaim, "root", namespace="default")
+        else:
+            await kube.create(build_volume(replace(_volume("root"), storage_class=ROOT_CLASS)))
+            await _delete_volume(kube, "root")
+
+        async def is_poked() -> bool:
+            return here.targets.pokes > 0
+
+        await eventually(is_poked)
+
+
+def _volume(name: str) -> Volume:
+    return Volume(
+        name=name, nfs=NfsSource(server="127.0.0.1", path="/team/data"), access_modes=("ReadWriteMany",)
+    )
+
+
+async def _delete_volume(kube: AsyncClient, name: str) -> None:
+    await _unprotect_volume(kube, name)
+    await kube.delete(PersistentVolume, name)
+
+
+async def _unprotect_volume(kube: AsyncClient, name: str) -> None:
+    """What the cluster's protection controller does when no claim is bound to the volume."""
+    await kube.patch(PersistentVolume, name, {"metadata": {"finalizers": None}}, patch_type=PatchType.MERGE)
