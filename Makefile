@@ -22,7 +22,7 @@ test: setup ## Set up what is missing, then run the tests
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build
-	$(BIN)/pytest --timeout=180 tests/conformance
+	$(BIN)/pytest --timeout=180 --cluster real tests/conformance tests/scenarios
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up

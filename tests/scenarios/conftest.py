@@ -1,14 +1,22 @@
 """The cluster that the scenarios of one module share: embedded, or with ``--cluster real`` a real one."""
 
+import logging
 from collections.abc import AsyncGenerator
 
 import pytest
 import pytest_asyncio
+import structlog
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.control_plane import ControlPlane
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_parts() -> None:
+    """Keep the probes' every connection out of the output of tests that fail."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 @pytest.fixture(scope="module")

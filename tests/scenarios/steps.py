@@ -112,7 +112,12 @@ async def bound_volume(client: AsyncClient, namespace: str, name: str) -> Volume
     """The volume of a claim, once it is Bound."""
 
     async def look() -> str | None:
-        found = await client.get(PersistentVolumeClaim, name, namespace=namespace)
+        try:
+            found = await client.get(PersistentVolumeClaim, name, namespace=namespace)
+        except ApiError as error:
+            if error.status.code == 404:  # the controller makes root claims when it can
+                return None
+            raise
         is_bound = found.status is not None and found.status.phase == "Bound"
         return found.spec.volumeName if is_bound and found.spec else None
 
