@@ -1,17 +1,22 @@
 """The one way to a Kubernetes API."""
 
 from pathlib import Path
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from lightkube import AsyncClient, KubeConfig
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 
 from kube_efs.kube.errors import configured
+from kube_efs.kube.retrying import RetryingTransport
 from kube_efs.model.errors import InvalidSetting
 
 FIELD_MANAGER = "kube-efs"
 REQUEST_TIMEOUT_SECONDS = 30.0
+# An API server that is restarted, or moves behind its load balancer, is back in less.
+PATIENCE_SECONDS = 30.0
 
 
 def load_config(kubeconfig: Path | None = None) -> SingleConfig:
@@ -31,9 +36,30 @@ def load_config(kubeconfig: Path | None = None) -> SingleConfig:
     return context if context.user else context._replace(user=User())
 
 
-def connect(config: SingleConfig, *, field_manager: str = FIELD_MANAGER) -> AsyncClient:
-    """A client for that cluster, to be closed with ``async with``; raises InvalidSetting."""
+def connect(
+    config: SingleConfig, *, field_manager: str = FIELD_MANAGER, patience_seconds: float = PATIENCE_SECONDS
+) -> AsyncClient:
+    """A client for that cluster, to be closed with ``async with``; raises InvalidSetting.
+
+    What the server has not carried out is sent again for ``patience_seconds``.
+    """
     # A burst of claims must not wait for the pool of connections, which counts open watches too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
     with configured():
-        return AsyncClient(config, field_manager=field_manager, timeout=timeout)
+        transport = RetryingTransport(_transport(config), patience_seconds)
+        return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
+
+
+def _transport(config: SingleConfig) -> httpx2.AsyncHTTPTransport:
+    """What the client makes for itself when it is not given one."""
+    verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
+    return httpx2.AsyncHTTPTransport(verify=verify, proxy=_proxy(httpx2.URL(config.cluster.server)))
+
+
+def _proxy(server: httpx2.URL) -> str | None:
+    """The proxy on the way to the server by ``HTTPS_PROXY``, ``NO_PROXY`` and the like."""
+    if proxy_bypass(server.host):
+        return None
+    proxies = getproxies()
+    found = proxies.get(server.scheme) or proxies.get("all") or ""
+    return f"http://{found}" if found and "://" not in found else found or None

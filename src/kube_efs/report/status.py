@@ -9,6 +9,9 @@ from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, render_cluster
 from kube_efs.telemetry.logging import configure
 
+# Somebody sits in front of it.
+_PATIENCE_SECONDS = 3.0
+
 
 async def show_status(kubeconfig: Path | None, namespace: str, *, as_json: bool) -> None:
     """Write the state of a cluster's EFS storage to standard output.
@@ -16,7 +19,7 @@ async def show_status(kubeconfig: Path | None, namespace: str, *, as_json: bool)
     Raises InvalidSetting when no cluster is configured, KubeError when it does not answer.
     """
     configure("WARNING")
-    async with connect(load_config(kubeconfig)) as client:
+    async with connect(load_config(kubeconfig), patience_seconds=_PATIENCE_SECONDS) as client:
         report = await read_cluster(client, namespace)
     console = make_console()
     if as_json:

@@ -1,0 +1,107 @@
+"""Requests that the API server has not carried out, sent again, with client-go's rules.
+
+* An answer 429, or any 5xx with a ``Retry-After``: the server asks for that, whatever the request. Without
+  the header a 5xx is final: nobody knows how far the server came.
+* A connection that was not established: nothing was sent.
+* A connection that broke later: only what reads is sent again. Whether a write was carried out is not known
+  here, so that is for its caller to find out.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import httpx2
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_TOO_MANY_REQUESTS = 429
+_FIRST_PAUSE_SECONDS = 0.25
+_LAST_PAUSE_SECONDS = 5.0
+# Never earlier than asked for, and not all at one moment.
+_SPREAD = (1.0, 1.25)
+
+_Outcome = httpx2.Response | httpx2.TransportError
+
+
+class RetryingTransport(httpx2.AsyncBaseTransport):
+    """Sends what may be sent again until the server has answered, for ``patience_seconds`` at most.
+
+    What is left then is the last answer or error, and so is one that asks to wait for longer than that.
+    """
+
+    def __init__(
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        patience_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._inner = inner
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._sleep = sleep
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer; raises TransportError."""
+        ends_at = self._clock() + self._patience_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            outcome = await self._send(request)
+            asked = _asked_seconds(request, outcome)
+            if asked is None:
+                return _result(outcome)
+            delay = max(asked, pause) * random.uniform(*_SPREAD)  # noqa: S311 - spreads load, guards nothing
+            if self._clock() + delay > ends_at:
+                return _result(outcome)
+            _say(request, outcome, delay)
+            if isinstance(outcome, httpx2.Response):
+                await outcome.aclose()
+            await self._sleep(delay)
+            pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+    async def _send(self, request: httpx2.Request) -> _Outcome:
+        try:
+            return await self._inner.handle_async_request(request)
+        except httpx2.TransportError as error:
+            return error
+
+
+def _asked_seconds(request: httpx2.Request, outcome: _Outcome) -> float | None:
+    """The least time to wait before the request is sent again; None when it must not be."""
+    if isinstance(outcome, httpx2.Response):
+        seconds = outcome.headers.get("Retry-After", "")
+        if outcome.status_code != _TOO_MANY_REQUESTS and not (
+            outcome.is_server_error and seconds.isdecimal()
+        ):
+            return None
+        return float(seconds) if seconds.isdecimal() else 0.0
+    was_sent = not isinstance(outcome, httpx2.ConnectError | httpx2.ConnectTimeout)
+    return None if was_sent and request.method != "GET" else 0.0
+
+
+def _result(outcome: _Outcome) -> httpx2.Response:
+    if isinstance(outcome, httpx2.Response):
+        return outcome
+    raise outcome
+
+
+def _say(request: httpx2.Request, outcome: _Outcome, delay: float) -> None:
+    if isinstance(outcome, httpx2.Response):
+        reason = f"answered {outcome.status_code}"
+    else:
+        reason = str(outcome) or type(outcome).__name__
+    log.info(
+        "request-repeated",
+        method=request.method,
+        path=request.url.path,
+        reason=reason,
+        retry_seconds=round(delay, 2),
+    )

@@ -1,0 +1,176 @@
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import httpx2
+import pytest
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config.models import Cluster, User
+from lightkube.resources.core_v1 import Namespace
+from structlog.testing import capture_logs
+
+from kube_efs.kube.client import connect
+from kube_efs.kube.retrying import RetryingTransport
+
+PATIENCE = 10.0
+REFUSED = httpx2.ConnectError("connection refused")
+Outcome = httpx2.Response | httpx2.TransportError
+
+
+class Server:
+    """Gives these outcomes one after another, the last one for ever, in a time that only waiting takes."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self._outcomes: Iterator[Outcome] = itertools.chain(outcomes, itertools.repeat(outcomes[-1]))
+        self.requests: list[httpx2.Request] = []
+        self.waits: list[float] = []
+        self._inner = httpx2.MockTransport(self._answer)
+        self.transport = RetryingTransport(
+            self._inner, PATIENCE, clock=lambda: sum(self.waits), sleep=self._sleep
+        )
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(request)
+        outcome = next(self._outcomes)
+        if isinstance(outcome, httpx2.TransportError):
+            raise outcome
+        return outcome
+
+    async def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def send(self, method: str = "POST") -> httpx2.Response:
+        async with httpx2.AsyncClient(transport=self.transport) as client:
+            return await client.request(method, "http://cluster.example/api/v1/namespaces", content=b"body")
+
+
+def answer(code: int, **headers: str) -> httpx2.Response:
+    return httpx2.Response(code, headers={key.replace("_", "-"): value for key, value in headers.items()})
+
+
+@pytest.mark.parametrize(
+    ("method", "failure"),
+    [
+        pytest.param("POST", answer(429, Retry_After="1"), id="told to come back after a second"),
+        pytest.param("POST", answer(429), id="told to come back"),
+        pytest.param("POST", answer(429, Retry_After="Fri, 20 Nov 2026 10:00:00 GMT"), id="told a date"),
+        pytest.param("PATCH", answer(503, Retry_After="1"), id="the server is starting"),
+        pytest.param("POST", answer(500, Retry_After="1"), id="its store has a new leader"),
+        pytest.param("POST", REFUSED, id="nobody listens"),
+        pytest.param("DELETE", httpx2.ConnectTimeout("time-out"), id="nobody accepts"),
+        pytest.param("GET", httpx2.RemoteProtocolError("disconnected"), id="reading, the connection broke"),
+        pytest.param("GET", httpx2.ReadTimeout("time-out"), id="reading, no answer came"),
+    ],
+)
+async def test_what_is_sent_again(method: str, failure: Outcome) -> None:
+    server = Server(failure, failure, answer(200))
+    assert (await server.send(method)).status_code == 200
+    assert [(request.method, request.content) for request in server.requests] == [(method, b"body")] * 3
+
+
+@pytest.mark.parametrize(
+    ("method", "failure"),
+    [
+        pytest.param("POST", answer(500), id="an internal error"),
+        pytest.param("GET", answer(503, Retry_After="soon"), id="a time that is none"),
+        pytest.param("POST", answer(409, Retry_After="1"), id="a conflict"),
+        pytest.param("POST", httpx2.RemoteProtocolError("disconnected"), id="making, the connection broke"),
+        pytest.param("PATCH", httpx2.ReadTimeout("time-out"), id="changing, no answer came"),
+        pytest.param("DELETE", httpx2.ReadError("reset"), id="deleting, the connection was reset"),
+        pytest.param("PUT", httpx2.WriteError("reset"), id="replacing, the request was cut"),
+        pytest.param(
+            "GET", answer(429, Retry_After="11"), id="told to wait for longer than there is patience"
+        ),
+    ],
+)
+async def test_what_is_final(method: str, failure: Outcome) -> None:
+    server = Server(failure, answer(200))
+    assert await outcome_of(server, method) is failure
+    assert len(server.requests) == 1
+
+
+async def outcome_of(server: Server, method: str) -> Outcome:
+    try:
+        return await server.transport.handle_async_request(
+            httpx2.Request(method, "http://cluster.example/", content=b"")
+        )
+    except httpx2.TransportError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("failure", "least"),
+    [
+        pytest.param(answer(429, Retry_After="2"), [2, 2, 2], id="as long as the server asks for"),
+        pytest.param(answer(429), [0.25, 0.5, 1, 2], id="longer each time when it does not say"),
+        pytest.param(REFUSED, [0.25, 0.5, 1, 2], id="longer each time when nobody listens"),
+    ],
+)
+async def test_how_long_is_waited(failure: Outcome, least: list[float]) -> None:
+    server = Server(failure)
+    assert await outcome_of(server, "POST") is failure
+    assert sum(server.waits) <= PATIENCE
+    for waited, asked in zip(server.waits, least, strict=False):
+        assert asked <= waited <= asked * 1.25
+    assert len(server.waits) >= len(least)
+
+
+async def test_each_repetition_says_why() -> None:
+    server = Server(REFUSED, answer(429, Retry_After="1"), answer(200))
+    with capture_logs() as logs:
+        await server.send()
+    assert [(line["event"], line["method"], line["path"], line["reason"]) for line in logs] == [
+        ("request-repeated", "POST", "/api/v1/namespaces", "connection refused"),
+        ("request-repeated", "POST", "/api/v1/namespaces", "answered 429"),
+    ]
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[str]:
+    """A proxy on loopback, as host:port, that answers for every server itself."""
+    body = json.dumps(
+        {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "through-proxy"}}
+    ).encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param({"HTTP_PROXY": "http://{}"}, "through-proxy", id="one for http"),
+        pytest.param({"HTTP_PROXY": "{}"}, "through-proxy", id="one without a scheme"),
+        pytest.param({"ALL_PROXY": "http://{}"}, "through-proxy", id="one for all"),
+        pytest.param({"HTTP_PROXY": "http://{}", "NO_PROXY": "a,127.0.0.1"}, None, id="not for this server"),
+        pytest.param({"HTTPS_PROXY": "http://{}"}, None, id="one for https only"),
+    ],
+)
+async def test_the_proxy_that_the_environment_names(
+    environment: dict[str, str], found: str | None, proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.format(proxy))
+    nobody = KubeConfig.from_one(cluster=Cluster(server="http://127.0.0.1:1"), user=User(token="t")).get()
+    assert nobody
+    async with connect(nobody, patience_seconds=0) as client:
+        assert await name_of_namespace(client) == found
+
+
+async def name_of_namespace(client: AsyncClient) -> str | None:
+    try:
+        namespace = await client.get(Namespace, "any")
+    except httpx2.ConnectError:
+        return None
+    return namespace.metadata.name if namespace.metadata else None
