@@ -1,6 +1,8 @@
 """Leadership on the embedded API server, with a clock that jumps."""
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -178,6 +180,17 @@ async def _holders(client: AsyncClient) -> list[str | None]:
     ]
 
 
+async def test_a_release_that_hangs_delays_the_end_for_a_moment_only(client_of: ClientOf) -> None:
+    async def hang(_: httpx2.Request) -> httpx2.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with client_of(hang) as client, asyncio.timeout(4):
+        with capture_logs() as logs:
+            await candidate(client, "a", Clock()).release()
+    assert [(line["event"], line["reason"]) for line in logs] == [("lease-not-released", "no answer in time")]
+
+
 @pytest.mark.parametrize("code", [500, 409, 403])
 async def test_who_cannot_renew_gives_up_before_others_may_take_over(client_of: ClientOf, code: int) -> None:
     clock = Clock()
@@ -210,7 +223,54 @@ async def test_a_renewal_that_hangs_ends_with_the_deadline(client_of: ClientOf) 
             retry_period_seconds=0.01,
         )
         async with asyncio.timeout(5):
-            await Leadership(client, short, Clock()).keep()
+            await Leadership(client, short, time.monotonic).keep()
+
+
+async def test_a_renewal_that_hangs_leaves_time_for_another(
+    kube: AsyncClient, client_of: ClientOf, eventually: Eventually
+) -> None:
+    requests = 0
+
+    async def hang_once(_: httpx2.Request) -> httpx2.Response:
+        nonlocal requests
+        requests += 1
+        if requests == 1:
+            await asyncio.Event().wait()
+        lease = (await kube.get(Lease, "lead", namespace="default")).to_dict()
+        return httpx2.Response(200, json=lease)
+
+    await candidate(kube, "a", Clock()).acquire()
+    patient = LeaseTerms(
+        namespace="default", name="lead", identity="a", renew_deadline_seconds=1, retry_period_seconds=0.01
+    )
+    async with (
+        client_of(hang_once) as client,
+        running(Leadership(client, patient, Clock()).keep()) as keeping,
+    ):
+
+        async def has_renewed() -> bool:
+            return requests > 2
+
+        await eventually(has_renewed)
+        assert not keeping.done()
+
+
+async def test_a_leader_counts_from_before_it_asked(client_of: ClientOf) -> None:
+    clock = Clock()
+
+    async def answer_late(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            return httpx2.Response(404, json={"kind": "Status", "code": 404, "message": "not found"})
+        clock.now += 9
+        return httpx2.Response(201, json=json.loads(request.content))
+
+    async with client_of(answer_late) as client:
+        leader = candidate(client, "a", clock)
+        await leader.acquire()
+        clock.now += 1.1
+        async with asyncio.timeout(5):
+            await leader.keep()
+    assert not leader.is_leader
 
 
 async def test_a_release_that_fails_only_costs_time(client_of: ClientOf) -> None:

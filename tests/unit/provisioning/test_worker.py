@@ -147,6 +147,16 @@ def test_the_message_fits_and_can_be_read_whatever_failed(failed: dict[str, str]
     assert report.complete == (set(report.failed) == set(failed))
 
 
+@pytest.mark.parametrize("length", range(10, 60, 7))
+def test_as_many_reasons_are_given_as_there_is_room_for(length: int) -> None:
+    failed = {f"/team/{number}": "x" * length for number in range(500)}
+    message = render_report(failed)
+    assert 4096 - length - 30 < len(message.encode()) <= 4096
+    report = parse_report(message)
+    assert report is not None
+    assert not report.complete
+
+
 def test_a_path_that_has_no_room_is_not_taken_for_done() -> None:
     report = parse_report(render_report({"/" + "é" * 2000: "why"}))
     assert report == WorkerReport(failed={}, complete=False)
