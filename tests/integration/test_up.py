@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kube_efs.local.manifests import EXAMPLE_CLAIM
+from kube_efs.local.manifests import EXAMPLE_CLAIM, STORAGE_CLASS
 
 _KUBECTL = shutil.which("kubectl")
 
@@ -91,3 +91,16 @@ def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _U
     assert time.monotonic() - started < 5
     assert [child for child in children if child.is_running()] == []
     assert not up.kubeconfig.exists()
+
+
+def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up: _Up) -> None:
+    assert up.kubectl("apply", "-f", "-", text=STORAGE_CLASS) == (
+        "storageclass.storage.k8s.io/efs-stunnel unchanged\n"
+    )
+    children = psutil.Process(up.process.pid).children()
+    [controller] = [child for child in children if child.cmdline()[-1] == "controller"]
+    controller.kill()
+
+    _until(lambda: "kube-efs controller has ended (exit code -9)" in up.output(), 20, "its end is told")
+    up.kubectl("apply", "-f", "-", text=EXAMPLE_CLAIM)
+    up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=30s")

@@ -1,11 +1,16 @@
 """Objects that a person would apply: the examples of openshift-efs-stunnel's README, and variations."""
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
+import yaml
 from lightkube import AsyncClient
-from lightkube.codecs import load_all_yaml
+from lightkube.codecs import from_dict
 
 from kube_efs.kube.errors import translated
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 STORAGE_CLASS = """\
 kind: StorageClass
@@ -45,7 +50,14 @@ def claim_like_example(name: str, **labels: str) -> str:
 async def apply(client: AsyncClient, manifests: Iterable[str]) -> None:
     """Apply the objects of these YAML documents as ``kubectl apply --server-side`` does; raises KubeError."""
     for manifest in manifests:
-        for item in load_all_yaml(manifest):
-            name = (item.metadata and item.metadata.name) or ""
-            with translated(f"{type(item).__name__} {name}"):
-                await client.apply(item, force=True)
+        for body in yaml.safe_load_all(manifest):
+            name = body["metadata"]["name"]
+            with translated(f"{body['kind']} {name}"):
+                await client.apply(from_dict(_with_note(body)), force=True)
+
+
+def _with_note(body: dict[str, Any]) -> dict[str, Any]:
+    """The object with what kubectl would otherwise miss, and warn of, when a person applies it again."""
+    bare = {**body, "metadata": {**body["metadata"], "annotations": {}}}
+    note = json.dumps(bare, separators=(",", ":"), sort_keys=True) + "\n"
+    return {**body, "metadata": {**body["metadata"], "annotations": {_LAST_APPLIED: note}}}

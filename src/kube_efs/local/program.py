@@ -30,6 +30,11 @@ class Program:
         self._process: ChildProcess | None = None
 
     @property
+    def name(self) -> str:
+        """The command line's words for it."""
+        return f"kube-efs {self._command}"
+
+    @property
     def running(self) -> bool:
         """Whether it has been started and has not ended."""
         return self._process is not None and self._process.running
@@ -72,6 +77,10 @@ class Program:
         except aiohttp.ClientError:
             return False
 
+    async def ended(self) -> int:
+        """Wait until it has ended; gives its exit code."""
+        return await self._started().wait()
+
     async def stop(self) -> int | None:
         """End it in order; gives its exit code, -9 when it did not end by itself, None if never started."""
         if self._process is None:
@@ -85,5 +94,5 @@ class Program:
 
     def _started(self) -> ChildProcess:
         if self._process is None:
-            raise PlatformError("was not started", field="program", value=f"kube-efs {self._command}")
+            raise PlatformError("was not started", field="program", value=self.name)
         return self._process

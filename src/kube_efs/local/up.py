@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -11,11 +12,14 @@ from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
 from kube_efs.local.control_plane import EmbeddedControlPlane
 from kube_efs.local.logs import logging_to
 from kube_efs.local.manifests import STORAGE_CLASS, apply
+from kube_efs.local.program import Program
+from kube_efs.model.errors import PlatformError
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, render_cluster
 from kube_efs.signals import run_until_told_to_stop
 
 _REFRESH_SECONDS = 1.0
+_RESTART_SECONDS = 1.0
 
 
 async def run_up(kubeconfig: Path) -> None:
@@ -30,9 +34,22 @@ async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
         await apply(cluster.client, [STORAGE_CLASS])
         console.print(_usage(cluster), soft_wrap=True)
         try:
-            await _show(cluster, console)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_keep_running(cluster.controller, console))
+                tasks.create_task(_keep_running(cluster.tunnel, console))
+                tasks.create_task(_show(cluster, console))
         finally:
             console.print("Stopping ...")
+
+
+async def _keep_running(program: Program, console: Console) -> None:
+    """Start the process again whenever it ends, as the kubelet does with one in a pod."""
+    while True:
+        code = await program.ended()
+        console.print(f"{program.name} has ended (exit code {code}); starting it again")
+        await asyncio.sleep(_RESTART_SECONDS)
+        with suppress(PlatformError):
+            await program.start()
 
 
 def _usage(cluster: EmbeddedCluster) -> str:

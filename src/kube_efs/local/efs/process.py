@@ -94,6 +94,10 @@ class ChildProcess:
             problem, field="program", value=self._name, remedy=f"see {self._log_file}, which ends: {tail}"
         )
 
+    async def wait(self) -> int:
+        """Wait until it has ended; gives its exit code."""
+        return await self._process.wait()
+
     async def stop(self, *, timeout_seconds: float = _TERMINATION_SECONDS) -> None:
         """End it: SIGTERM, and SIGKILL after the time-out. Ending what has ended does nothing."""
         try:
