@@ -23,6 +23,10 @@ from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, Ku
 
 log = structlog.get_logger(__name__)
 
+# A process that was told to end has not much more.
+_RELEASE_SECONDS = 2.0
+_NO_ANSWER = "no answer in time"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
@@ -55,6 +59,7 @@ class Leadership:
         self._clock = clock
         self._seen_version = ""
         self._seen_at = clock()
+        self._renewed_at = clock()
         self.is_leader = False
 
     async def acquire(self) -> None:
@@ -68,19 +73,15 @@ class Leadership:
 
     async def keep(self) -> None:
         """Renew until that fails for the deadline or somebody else leads; then return."""
-        renewed_at = self._clock()
         outcome = _Outcome.HELD
         while outcome is not _Outcome.HELD_BY_ANOTHER:
             await asyncio.sleep(self._terms.retry_period_seconds)
-            started = self._clock()
-            remaining = self._terms.renew_deadline_seconds - (started - renewed_at)
+            remaining = self._renewed_at + self._terms.renew_deadline_seconds - self._clock()
             try:
                 async with asyncio.timeout(remaining):
                     outcome = await self._try()
             except TimeoutError:
                 break
-            if outcome is _Outcome.HELD:
-                renewed_at = started
         self.is_leader = False
         log.error("leadership-lost", lease=self._terms.name, identity=self._terms.identity)
 
@@ -88,22 +89,30 @@ class Leadership:
         """Let the next candidate take over at once; failures only cost it the waiting time."""
         self.is_leader = False
         try:
-            lease = await self._get()
-            if lease.spec and lease.spec.holderIdentity == self._terms.identity:
-                lease.spec.holderIdentity = ""
-                lease.spec.leaseDurationSeconds = 1
-                await self._replace(lease)
-        except KubeError as error:
-            log.info("lease-not-released", lease=self._terms.name, reason=str(error))
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                lease = await self._get()
+                if lease.spec and lease.spec.holderIdentity == self._terms.identity:
+                    lease.spec.holderIdentity = ""
+                    lease.spec.leaseDurationSeconds = 1
+                    await self._replace(lease)
+        except (KubeError, TimeoutError) as error:
+            log.info("lease-not-released", lease=self._terms.name, reason=str(error) or _NO_ANSWER)
 
     async def _try(self) -> _Outcome:
+        # Others count from when they saw the renewal, which may be long before its answer comes here.
+        started = self._clock()
         try:
-            return await self._create_or_take()
+            # A connection that went dead without a sign must leave time to try on another.
+            async with asyncio.timeout(self._terms.renew_deadline_seconds / 2):
+                outcome = await self._create_or_take()
         except (KubeConflict, KubeAlreadyExists):
             return _Outcome.UNKNOWN
-        except KubeError as error:
-            log.warning("lease-not-reachable", lease=self._terms.name, reason=str(error))
+        except (KubeError, TimeoutError) as error:
+            log.warning("lease-not-reachable", lease=self._terms.name, reason=str(error) or _NO_ANSWER)
             return _Outcome.UNKNOWN
+        if outcome is _Outcome.HELD:
+            self._renewed_at = started
+        return outcome
 
     async def _create_or_take(self) -> _Outcome:
         try:

@@ -259,6 +259,7 @@ async def test_a_leader_counts_from_before_it_asked(client_of: ClientOf) -> None
     clock = Clock()
 
     async def answer_late(request: httpx2.Request) -> httpx2.Response:
+        await asyncio.sleep(0)
         if request.method == "GET":
             return httpx2.Response(404, json={"kind": "Status", "code": 404, "message": "not found"})
         clock.now += 9
