@@ -22,7 +22,14 @@ from kube_efs.kube.building import WorkerPod, build_worker_pod
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.directories import Directory
-from kube_efs.model.errors import KubeEfsError, KubeError, KubeNotFound, KubeUnavailable, WorkerFailed
+from kube_efs.model.errors import (
+    KubeAlreadyExists,
+    KubeEfsError,
+    KubeError,
+    KubeNotFound,
+    KubeUnavailable,
+    WorkerFailed,
+)
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, root_name
 from kube_efs.model.volumes import Location
@@ -224,8 +231,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         try:
             with translated(f"worker pod {name}"):
                 created = await self._client.create(pod)
-        except KubeUnavailable as error:
-            # It may have been made all the same. Until that is clear, no other pod may start.
+        except (KubeUnavailable, KubeAlreadyExists) as error:
+            # It may have been made all the same, also by a request that was then sent again. Until that
+            # is clear, no other pod may start.
             log.warning("worker-perhaps-created", pod=name, reason=str(error))
             return
         # The watch may have shown a later state by now.

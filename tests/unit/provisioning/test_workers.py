@@ -326,6 +326,7 @@ class _Lossy(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport(verify=verify)
         self.lose: Callable[[httpx2.Request], bool] = lambda _: False
         self.refuse: Callable[[httpx2.Request], httpx2.Response | None] = lambda _: None
+        self.sends_again = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         refusal = self.refuse(request)
@@ -334,6 +335,8 @@ class _Lossy(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if self.lose(request):
             await response.aclose()
+            if self.sends_again:
+                return await self._inner.handle_async_request(request)
             raise httpx2.ReadTimeout("lost", request=request)
         return response
 
@@ -348,11 +351,15 @@ async def lossy(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Loss
         yield client, transport
 
 
+@pytest.mark.parametrize("is_sent_again", [False, True], ids=["lost", "sent again"])
 async def test_a_pod_whose_creation_was_not_confirmed_is_waited_for_all_the_same(
-    lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
+    lossy: tuple[AsyncClient, _Lossy],
+    kubelet: Kubelet,
+    is_sent_again: bool,
 ) -> None:
     client, transport = lossy
     transport.lose = lambda request: request.method == "POST"
+    transport.sends_again = is_sent_again
     kubelet.gate.clear()
     async with deadline(), pool_of(client) as pool, asyncio.TaskGroup() as tasks:
         tasks.create_task(pool.make(at("/a")))
