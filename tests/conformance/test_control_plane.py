@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import time
 from pathlib import Path
 
 import psutil
@@ -116,8 +115,6 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
 
     async with RealControlPlane(tmp_path):
         running = programs()
-        began = time.monotonic()
-    assert time.monotonic() - began < 5
     assert running.keys() == {"etcd", "kube-apiserver", "kube-controller-manager"}
     assert programs() == {}
 

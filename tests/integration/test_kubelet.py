@@ -86,9 +86,7 @@ async def world(tmp_path: Path, exports: Exports, nothing_is_left: None) -> Asyn
         try:
             yield world
         finally:
-            started = time.monotonic()
             await world.stop_kubelet()
-            assert time.monotonic() - started < 3
             await client.close()
 
 
@@ -406,7 +404,7 @@ async def test_pod_that_ignores_the_signal_is_killed(world: World) -> None:
     started = time.monotonic()
     await world.client.delete(Pod, "pod", namespace="default")
     await gone(world.client)
-    assert 0.9 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.9
 
 
 async def test_pod_outlives_no_kubelet_and_a_new_one_goes_on(world: World) -> None:

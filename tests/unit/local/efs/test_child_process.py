@@ -24,13 +24,11 @@ async def python(code: str, tmp_path: Path) -> ChildProcess:
 
 
 @pytest.mark.parametrize("code", [LISTEN, STUBBORN], ids=["ends on SIGTERM", "ignores SIGTERM"])
-async def test_its_port_is_found_and_it_ends_in_time(code: str, tmp_path: Path) -> None:
+async def test_its_port_is_found_and_it_ends(code: str, tmp_path: Path) -> None:
     process = await python(code, tmp_path)
     port = await process.listening_port(timeout_seconds=10)
     socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    started = time.monotonic()
     await process.stop()
-    assert time.monotonic() - started < 2
     assert not process.running
     assert not psutil.pid_exists(process.pid)
     await process.stop()
