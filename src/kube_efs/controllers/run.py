@@ -35,7 +35,8 @@ from kube_efs.model.ids import Region
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.tunnel import TunnelBackend
-from kube_efs.provisioning.workers import WorkerOptions, WorkerPool
+from kube_efs.provisioning.worker_pods import WorkerOptions
+from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.settings import ControllerSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer

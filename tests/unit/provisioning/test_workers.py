@@ -26,9 +26,10 @@ from kube_efs.model.errors import KubeDenied, WorkerFailed
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning import workers
+from kube_efs.provisioning import worker_pods
 from kube_efs.provisioning.worker import Action
-from kube_efs.provisioning.workers import WorkerOptions, WorkerPool
+from kube_efs.provisioning.worker_pods import WorkerOptions
+from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -394,7 +395,7 @@ async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClien
 @given(st.lists(st.text(min_size=1), max_size=5), st.sampled_from(Action), st.integers(1, 40))
 def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: Action, digits: int) -> None:
     file_system_id = FileSystemId("fs-" + "f" * digits)
-    name = workers._pod_name(file_system_id, action, Directory(tuple(parts)))
+    name = worker_pods._pod_name(file_system_id, action, Directory(tuple(parts)))
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 63
     assert name.startswith(f"efs-{'init' if action is Action.MAKE else 'clean'}-{file_system_id}"[:50])
