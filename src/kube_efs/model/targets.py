@@ -66,6 +66,12 @@ class TunnelTargets:
         """The file system behind this loopback port; None when there is none."""
         return next((target.file_system_id for target in self.targets.values() if target.port == port), None)
 
+    def file_system_with(self, address: str) -> FileSystemId | None:
+        """The file system of the mount target at this address; None when there is none."""
+        return next(
+            (fs for fs, one in self.targets.items() if address in one.address_by_subnet.values()), None
+        )
+
 
 def follow_discovery(
     current: TunnelTargets,

@@ -14,6 +14,7 @@ from kube_efs.model.directories import Directory
 from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume, locate
 
 PREFIX = "efs-stunnel.gnuthought.com"
@@ -255,7 +256,7 @@ def removable_location(volume: Volume) -> Location:
 
     Raises RemovalRefused unless it is exactly ``/<namespace of its claim>/<volume_name>``.
     """
-    location = locate(volume, lambda _port: None)
+    location = locate(volume, TunnelTargets())
     if location is None or volume.nfs is None or volume.nfs.server != LOOPBACK:
         remedy = "remove the volume by hand"
         raise RemovalRefused(

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.targets import TunnelTargets
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 LOOPBACK = "127.0.0.1"
@@ -87,16 +88,17 @@ class Volume:
         return None
 
 
-def locate(volume: Volume, file_system_at: Callable[[int], FileSystemId | None]) -> Location | None:
+def locate(volume: Volume, targets: TunnelTargets) -> Location | None:
     """Where the volume's data lies; None when it is not on EFS or cannot be told.
 
-    ``file_system_at`` tells which file system a loopback port leads to. The annotation of the volume
-    wins over the port, because ports of volumes older than an installation may mean something else.
-    Paths are read as the kernel does, since this also finds whose data a removal would hit.
+    ``targets`` tell which file system a loopback port or a mount target's address leads to. The
+    annotation of the volume wins over the port, because ports of volumes older than an installation may
+    mean something else. Paths are read as the kernel does, since this also finds whose data a removal
+    would hit.
     """
     try:
         if volume.nfs is not None:
-            file_system_id = _behind(volume, volume.nfs.server, file_system_at)
+            file_system_id = _behind(volume, volume.nfs.server, targets)
             if file_system_id is None:
                 return None
             return Location(file_system_id=file_system_id, directory=_mounted(volume.nfs.path))
@@ -112,15 +114,13 @@ def _mounted(path: str) -> Directory:
     return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 
-def _behind(
-    volume: Volume, server: str, file_system_at: Callable[[int], FileSystemId | None]
-) -> FileSystemId | None:
+def _behind(volume: Volume, server: str, targets: TunnelTargets) -> FileSystemId | None:
     if server == LOOPBACK:
         if volume.file_system_id:
             return parse_file_system_id(volume.file_system_id)
-        return file_system_at(volume.port) if volume.port else None
+        return targets.file_system_at(volume.port) if volume.port else None
     match = _EFS_DNS_NAME.fullmatch(server.lower())
-    return parse_file_system_id(match[1]) if match else None
+    return parse_file_system_id(match[1]) if match else targets.file_system_with(server)
 
 
 def _locate_handle(handle: str) -> Location | None:

@@ -84,7 +84,7 @@ class Inventory:
     @targets.setter
     def targets(self, targets: TunnelTargets) -> None:
         self._targets = targets
-        # Volumes without our annotation are known by their port only, which may mean something else now.
+        # Volumes without our annotation are known by port or address only, which may mean another one now.
         for volume in [volume for volume in self._volumes.values() if not volume.file_system_id]:
             self.put_volume(volume)
 
@@ -119,9 +119,7 @@ class Inventory:
         if volume.claim and volume.claim.uid:
             self._by_claim[volume.claim.uid] = volume.name
         # A root volume is above everything by nature and owns nothing.
-        location = (
-            None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets.file_system_at)
-        )
+        location = None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets)
         if location is not None:
             self._locations[volume.name] = location
             self.directories.add(location, volume.name)

@@ -145,7 +145,7 @@ def _read_targets(found: ConfigMap | None) -> tuple[TunnelTargets, Iterable[str]
 
 
 def _is_ours(volume: Volume, targets: TunnelTargets) -> bool:
-    return volume.nfs is not None and locate(volume, targets.file_system_at) is not None
+    return volume.nfs is not None and locate(volume, targets) is not None
 
 
 def _describe_file_system(target: TunnelTarget, targets: TunnelTargets, volumes: int) -> FileSystemReport:
@@ -176,7 +176,7 @@ def _describe_claim(claim: Claim, warnings: Mapping[str, str]) -> ClaimReport:
 
 
 def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
-    location = locate(volume, targets.file_system_at)
+    location = locate(volume, targets)
     return VolumeReport(
         name=volume.name,
         phase=str(volume.phase),

@@ -2,14 +2,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.ids import FileSystemId, SubnetId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import NfsSource, Volume, locate
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
 
 
-def at_port(port: int) -> FileSystemId | None:
-    return {20490: FS1, 20491: FS2}.get(port)
+TARGETS = TunnelTargets(
+    targets={
+        FS1: TunnelTarget(
+            file_system_id=FS1, port=20490, address_by_subnet={SubnetId("subnet-1"): "10.0.0.4"}
+        ),
+        FS2: TunnelTarget(file_system_id=FS2, port=20491),
+    }
+)
 
 
 def nfs(path: str = "/team/data", *, server: str = "127.0.0.1") -> NfsSource:
@@ -71,6 +78,10 @@ def test_port(options: tuple[str, ...], port: int | None) -> None:
             id="DNS name in capitals",
         ),
         pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="10.0.0.4")), "fs-1:/a", id="address of a mount target"
+        ),
+        pytest.param(Volume(name="v", nfs=nfs("/a", server="10.0.0.5")), None, id="another address"),
+        pytest.param(
             Volume(name="v", nfs=nfs("/a", server="fs-1.efs.example")),
             None,
             id="a DNS name that is too short",
@@ -90,7 +101,7 @@ def test_port(options: tuple[str, ...], port: int | None) -> None:
     ],
 )
 def test_locate(volume: Volume, location: str | None) -> None:
-    found = locate(volume, at_port)
+    found = locate(volume, TARGETS)
     assert (str(found) if found else None) == location
 
 
@@ -106,11 +117,11 @@ def test_locate(volume: Volume, location: str | None) -> None:
 )
 def test_a_path_is_read_as_the_kernel_reads_it(written: str, meant: str) -> None:
     volume = Volume(name="v", nfs=nfs(written), file_system_id="fs-1")
-    assert str(locate(volume, at_port)) == f"fs-1:{meant}"
+    assert str(locate(volume, TARGETS)) == f"fs-1:{meant}"
 
 
 @given(st.text(), st.text(), st.text(), st.text())
 def test_no_volume_is_too_odd_to_be_located(server: str, path: str, annotation: str, handle: str) -> None:
-    locate(Volume(name="v", nfs=nfs(path), file_system_id=annotation), at_port)
-    locate(Volume(name="v", nfs=nfs(path, server=server)), at_port)
-    locate(Volume(name="v", csi_handle=handle), at_port)
+    locate(Volume(name="v", nfs=nfs(path), file_system_id=annotation), TARGETS)
+    locate(Volume(name="v", nfs=nfs(path, server=server)), TARGETS)
+    locate(Volume(name="v", csi_handle=handle), TARGETS)
