@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -10,7 +11,7 @@ from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.control_plane import ControlPlane
+from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,13 +26,24 @@ def cluster_settings() -> dict[str, str]:
     return {}
 
 
+@pytest.fixture(scope="module")
+def cluster_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where everything is written."""
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def plane(request: pytest.FixtureRequest, cluster_folder: Path) -> ControlPlane:
+    """What the cluster runs on; not started yet."""
+    if request.config.getoption("--cluster") == "real":
+        return RealPlane(cluster_folder)
+    return EmbeddedControlPlane(cluster_folder / "kubeconfig")
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cluster_settings: dict[str, str]
+    plane: ControlPlane, cluster_folder: Path, cluster_settings: dict[str, str]
 ) -> AsyncGenerator[Cluster, None]:
     """A fresh cluster with two file systems, ``first`` and ``second``."""
-    folder = tmp_path_factory.mktemp("cluster")
-    real = request.config.getoption("--cluster") == "real"
-    plane: ControlPlane | None = RealPlane(folder) if real else None
-    async with EmbeddedCluster(folder, settings=cluster_settings, control_plane=plane) as running:
+    async with EmbeddedCluster(cluster_folder, settings=cluster_settings, control_plane=plane) as running:
         yield running

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,12 @@ from typing import Protocol, TypeVar
 
 import aiohttp
 from lightkube import ApiError, AsyncClient
-from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.core_v1 import (
+    NFSVolumeSource,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    VolumeResourceRequirements,
+)
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.core_v1 import (
     ConfigMap,
@@ -23,12 +29,13 @@ from lightkube.resources.storage_v1 import StorageClass
 from pydantic import TypeAdapter
 
 from kube_efs.kube.reading import read_volume
-from kube_efs.kube.watching import Listed, follow
+from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
-from kube_efs.model.volumes import Volume
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.volumes import PROVISIONED_BY, Volume
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
@@ -170,6 +177,34 @@ async def gone(client: AsyncClient, volume: str) -> None:
     await eventually(look, what=f"volume {volume} is gone")
 
 
+async def foreign_volume(
+    cluster: Cluster, name: str, path: str, *, provisioner: str = PROVISIONER, policy: str = "Delete"
+) -> PersistentVolume:
+    """A volume that somebody else made, on the first file system."""
+    system = min(cluster.file_system_ids)
+    annotations = {PROVISIONED_BY: provisioner, FILE_SYSTEM_ID: system}
+    return PersistentVolume(
+        metadata=ObjectMeta(name=name, annotations=annotations),
+        spec=PersistentVolumeSpec(
+            accessModes=["ReadWriteMany"],
+            capacity={"storage": "1Gi"},
+            persistentVolumeReclaimPolicy=policy,
+            storageClassName="by-hand",
+            mountOptions=[f"port={await port_of(cluster, system)}"],
+            nfs=NFSVolumeSource(server="127.0.0.1", path=path),
+        ),
+    )
+
+
+async def refusal(cluster: Cluster, volume: str) -> str:
+    """The text of a volume's VolumeFailedDelete event, once there is one."""
+
+    async def look() -> list[str]:
+        return await messages(cluster.client, "default", volume, "VolumeFailedDelete")
+
+    return (await eventually(look, what=f"volume {volume} has a VolumeFailedDelete event"))[0]
+
+
 async def published_targets(cluster: Cluster) -> TunnelTargets:
     """What the ConfigMap says now."""
     found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
@@ -189,23 +224,53 @@ async def port_of(cluster: Cluster, file_system_id: FileSystemId) -> int:
     return await eventually(look, what=f"{file_system_id} has a port")
 
 
+class WorkerPods:
+    """All worker pods that are seen: their ``names``, and how many ran at a time for a file system."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.most_at_once: Counter[str] = Counter()
+        self._running: dict[str, str] = {}
+
+    def note(self, change: Change[Pod]) -> None:
+        """A pod is there, has changed, or is gone."""
+        match change:
+            case Listed(pods):
+                self._running = {}
+                for pod in pods:
+                    self._see(pod)
+            case Applied(pod):
+                self._see(pod)
+            case Deleted(pod):
+                self._running.pop((pod.metadata and pod.metadata.name) or "", None)
+        self.most_at_once |= Counter(self._running.values())
+
+    def _see(self, pod: Pod) -> None:
+        assert pod.metadata
+        assert pod.metadata.name
+        self.names.add(pod.metadata.name)
+        if pod.status and pod.status.phase in {"Succeeded", "Failed"}:
+            self._running.pop(pod.metadata.name, None)
+        else:
+            self._running[pod.metadata.name] = (pod.metadata.annotations or {})[FILE_SYSTEM_ID]
+
+
 @asynccontextmanager
-async def worker_pods(cluster: Cluster) -> AsyncGenerator[set[str], None]:
-    """The names of all worker pods that are seen meanwhile."""
-    names: set[str] = set()
+async def worker_pods(cluster: Cluster) -> AsyncGenerator[WorkerPods, None]:
+    """What is seen of worker pods meanwhile."""
+    pods = WorkerPods()
 
     async def watch() -> None:
         labels = {"component": "efs-worker"}
         async for change in follow(cluster.client, Pod, namespace=cluster.namespace, labels=labels):
-            found = change.objects if isinstance(change, Listed) else (change.object,)
-            names.update(pod.metadata.name for pod in found if pod.metadata and pod.metadata.name)
+            pods.note(change)
             ready.set()
 
     ready = asyncio.Event()
     watching = asyncio.create_task(watch())
     await ready.wait()
     try:
-        yield names
+        yield pods
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):

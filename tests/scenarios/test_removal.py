@@ -4,15 +4,12 @@ from pathlib import Path
 
 import pytest
 from lightkube import ApiError
-from lightkube.models.core_v1 import NFSVolumeSource, ObjectReference, PersistentVolumeSpec
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.core_v1 import ObjectReference
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.ids import FileSystemId
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
-from kube_efs.model.volumes import PROVISIONED_BY
 from kube_efs.provisioning.file_system import TRASH
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -64,7 +61,7 @@ async def test_a_directory_replaced_by_a_link_is_refused(cluster: Cluster, level
 
     await cluster.client.delete(PersistentVolumeClaim, "swapped", namespace=namespace)
 
-    text = await _refusal(cluster, volume.name)
+    text = await steps.refusal(cluster, volume.name)
     assert "is or lies behind a link or file" in text
     assert (victim / "swapped" / "file").read_text() == "kept"
     assert await _exists(cluster, volume.name)
@@ -73,11 +70,11 @@ async def test_a_directory_replaced_by_a_link_is_refused(cluster: Cluster, level
 async def test_a_directory_below_another_volumes_stays(cluster: Cluster) -> None:
     namespace, folder = await _claimed(cluster, "below")
     volume = await steps.bound_volume(cluster.client, namespace, "below")
-    await cluster.client.create(await _foreign(cluster, f"above-{namespace}", f"/{namespace}"))
+    await cluster.client.create(await steps.foreign_volume(cluster, f"above-{namespace}", f"/{namespace}"))
 
     await cluster.client.delete(PersistentVolumeClaim, "below", namespace=namespace)
 
-    assert f"lies above or below the directory of volume above-{namespace}" in await _refusal(
+    assert f"lies above or below the directory of volume above-{namespace}" in await steps.refusal(
         cluster, volume.name
     )
     assert folder.is_dir()
@@ -89,11 +86,13 @@ async def test_a_directory_below_another_volumes_stays(cluster: Cluster) -> None
 async def test_a_directory_above_another_volumes_stays(cluster: Cluster) -> None:
     namespace, folder = await _claimed(cluster, "above")
     volume = await steps.bound_volume(cluster.client, namespace, "above")
-    await cluster.client.create(await _foreign(cluster, f"below-{namespace}", f"/{namespace}/above/inner"))
+    await cluster.client.create(
+        await steps.foreign_volume(cluster, f"below-{namespace}", f"/{namespace}/above/inner")
+    )
 
     await cluster.client.delete(PersistentVolumeClaim, "above", namespace=namespace)
 
-    assert f"lies above or below the directory of volume below-{namespace}" in await _refusal(
+    assert f"lies above or below the directory of volume below-{namespace}" in await steps.refusal(
         cluster, volume.name
     )
     assert folder.is_dir()
@@ -110,11 +109,11 @@ async def test_a_forged_volume_removes_nothing(cluster: Cluster, path: str) -> N
     kept = [root / "kube-system" / "data", root / namespace / "a" / "b", root / namespace / "Data"]
     for folder in kept:
         folder.mkdir(parents=True, exist_ok=True)
-    forged = await _foreign(cluster, f"forged-{namespace}", path.format(namespace=namespace))
+    forged = await steps.foreign_volume(cluster, f"forged-{namespace}", path.format(namespace=namespace))
     _claim_for(forged, namespace)
     await cluster.client.create(forged)
 
-    assert "is not the claim's directory" in await _refusal(cluster, f"forged-{namespace}")
+    assert "is not the claim's directory" in await steps.refusal(cluster, f"forged-{namespace}")
     assert all(folder.is_dir() for folder in kept)
     assert await _exists(cluster, f"forged-{namespace}")
     # A volume of the root is above everything, so it would stand in the way of the other tests' removals.
@@ -126,10 +125,12 @@ async def test_volumes_of_other_provisioners_and_policies_are_left_alone(cluster
     namespace = await steps.new_namespace(cluster.client)
     folder = cluster.efs.folder(_system(cluster)) / namespace / "kept"
     folder.mkdir(parents=True)
-    other = await _foreign(
+    other = await steps.foreign_volume(
         cluster, f"other-{namespace}", f"/{namespace}/kept", provisioner="example.com/other"
     )
-    retained = await _foreign(cluster, f"retained-{namespace}", f"/{namespace}/kept", policy="Retain")
+    retained = await steps.foreign_volume(
+        cluster, f"retained-{namespace}", f"/{namespace}/kept", policy="Retain"
+    )
     for volume in (other, retained):
         _claim_for(volume, namespace)
         await cluster.client.create(volume)
@@ -165,7 +166,7 @@ async def test_a_controller_killed_while_removing_converges(cluster: Cluster) ->
         await cluster.client.delete(PersistentVolumeClaim, "killed", namespace=namespace)
 
         async def cleaning() -> bool:
-            return any(name.startswith("efs-clean-") for name in pods)
+            return any(name.startswith("efs-clean-") for name in pods.names)
 
         await steps.eventually(cleaning, what="a worker removes the directory")
         await cluster.controller.kill()
@@ -188,38 +189,12 @@ async def _claimed(cluster: Cluster, name: str) -> tuple[str, Path]:
     return namespace, cluster.efs.folder(_system(cluster)) / namespace / name
 
 
-async def _foreign(
-    cluster: Cluster, name: str, path: str, *, provisioner: str = steps.PROVISIONER, policy: str = "Delete"
-) -> PersistentVolume:
-    """A volume that somebody else made, on the same file system."""
-    system = _system(cluster)
-    annotations = {PROVISIONED_BY: provisioner, FILE_SYSTEM_ID: system}
-    return PersistentVolume(
-        metadata=ObjectMeta(name=name, annotations=annotations),
-        spec=PersistentVolumeSpec(
-            accessModes=["ReadWriteMany"],
-            capacity={"storage": "1Gi"},
-            persistentVolumeReclaimPolicy=policy,
-            storageClassName="by-hand",
-            mountOptions=[f"port={await steps.port_of(cluster, system)}"],
-            nfs=NFSVolumeSource(server="127.0.0.1", path=path),
-        ),
-    )
-
-
 def _claim_for(volume: PersistentVolume, namespace: str) -> None:
     """Make the volume one whose claim is gone, so that it becomes Released."""
     assert volume.spec
     volume.spec.claimRef = ObjectReference(
         apiVersion="v1", kind="PersistentVolumeClaim", namespace=namespace, name="gone", uid="no-such-claim"
     )
-
-
-async def _refusal(cluster: Cluster, volume: str) -> str:
-    async def look() -> list[str]:
-        return await steps.messages(cluster.client, "default", volume, "VolumeFailedDelete")
-
-    return (await steps.eventually(look, what=f"volume {volume} has a VolumeFailedDelete event"))[0]
 
 
 async def _exists(cluster: Cluster, volume: str) -> bool:
