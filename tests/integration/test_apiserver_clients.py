@@ -357,3 +357,18 @@ async def test_both_apis_of_events_show_the_same_events(client: AsyncClient) -> 
     assert core.involvedObject.name == "data"
     found = client.list(Event, fields={"involvedObject.name": "data"})
     assert [one.reason async for one in found] == ["Provisioning"]
+
+
+async def test_a_server_that_pauses_goes_on_at_its_address_with_what_it_has(
+    api_server: ApiServer, kube: AsyncClient
+) -> None:
+    await kube.create(ConfigMap(metadata=ObjectMeta(name="kept", namespace="default"), data={"a": "b"}))
+    await api_server.pause()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(api_server.host, api_server.port)
+
+    await api_server.start()
+
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        found = await kube.get(ConfigMap, "kept", namespace="default")
+    assert found.data == {"a": "b"}

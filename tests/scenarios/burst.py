@@ -1,9 +1,10 @@
 """A hundred claims at once over all file systems, and what must have become of them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
-from lightkube.resources.core_v1 import PersistentVolumeClaim
+from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
@@ -42,6 +43,16 @@ class Burst:
         """Whether there are that many volumes."""
         return len(await steps.volumes_of(self._cluster.client, self._namespace)) >= number
 
+    async def has_a_worker(self) -> bool:
+        """Whether there is a worker pod."""
+        client, namespace = self._cluster.client, self._cluster.namespace
+        found = client.list(Pod, namespace=namespace, labels={"component": "efs-worker"})
+        return bool([pod async for pod in found])
+
+    async def reaches(self, moment: "Moment") -> None:
+        """Wait until that moment has come."""
+        await steps.eventually(lambda: moment(self), what="the moment has come")
+
     async def served(self, *, seconds: float = 120.0) -> None:
         """Wait until all are Bound; fails unless each has one volume then, and that its directory."""
         await steps.eventually(self._all_bound, what=f"all {CLAIMS} claims are Bound", seconds=seconds)
@@ -55,6 +66,24 @@ class Burst:
             root = self._cluster.efs.folder(systems[number % len(systems)])
             assert (root / self._namespace / f"volume_{number}").is_dir()
 
+    async def delete(self) -> None:
+        """Delete the claims."""
+        client, namespace = self._cluster.client, self._namespace
+        names = [f"claim-{number}" for number in range(CLAIMS)]
+        await asyncio.gather(
+            *(client.delete(PersistentVolumeClaim, name, namespace=namespace) for name in names)
+        )
+
+    async def reclaimed(self, *, seconds: float = 120.0) -> None:
+        """Wait until no volume is left; fails unless the directories are gone then."""
+
+        async def look() -> bool:
+            return not await steps.volumes_of(self._cluster.client, self._namespace)
+
+        await steps.eventually(look, what=f"all {CLAIMS} volumes are gone", seconds=seconds)
+        for system in self._cluster.file_system_ids:
+            assert not list((self._cluster.efs.folder(system) / self._namespace).iterdir())
+
     async def _all_bound(self) -> bool:
         claims = await self._claims()
         return len(claims) == CLAIMS and all(one.status and one.status.phase == "Bound" for one in claims)
@@ -62,3 +91,19 @@ class Burst:
     async def _claims(self) -> list[PersistentVolumeClaim]:
         found = self._cluster.client.list(PersistentVolumeClaim, namespace=self._namespace)
         return [claim async for claim in found]
+
+
+Moment = Callable[[Burst], Awaitable[bool]]
+
+
+async def _at_once(_: Burst) -> bool:
+    return True
+
+
+MOMENTS: Mapping[str, Moment] = {
+    "as the claims appear": _at_once,
+    "while a worker runs": Burst.has_a_worker,
+    "after the first volume": lambda burst: burst.has_volumes(1),
+    "half-way": lambda burst: burst.has_volumes(CLAIMS // 2),
+    "after the last volume": lambda burst: burst.has_volumes(CLAIMS),
+}

@@ -4,7 +4,8 @@ import asyncio
 import ctypes
 import hashlib
 import os
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +15,7 @@ from kube_efs.model.ids import FileSystemId
 
 CHUNK_BYTES = 256 * 1024
 _TIMEOUT_MILLISECONDS = 5000
+_PAUSE_SECONDS = 0.1
 
 
 class LibnfsError(Exception):
@@ -76,8 +78,9 @@ def _load() -> ctypes.CDLL:
 class SlowReader(AbstractAsyncContextManager["SlowReader"]):
     """Reads a file of random bytes piece by piece; use as ``async with``.
 
-    The first piece is read when it is entered, the rest by ``finish``. As the kernel's client does, it
-    connects anew and goes on where it was when its connection is lost; ``reconnects`` counts how often.
+    The first piece is read when it is entered, some in ``meanwhile``, the rest by ``finish``. As the kernel's
+    client does, it connects anew and goes on where it was when its connection is lost; ``reconnects`` counts
+    how often.
     """
 
     def __init__(self, cluster: Cluster, file_system_id: FileSystemId, *, size_bytes: int) -> None:
@@ -109,12 +112,35 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
         """Read the rest; fails unless every byte arrives and is right."""
         async with asyncio.timeout(seconds):
             while self._offset < self._size_bytes:
-                try:
-                    await self._read_piece()
-                except LibnfsError:
-                    self.reconnects += 1
-                    await self._connect_anew()
+                await self._read_on()
         assert self._digest.hexdigest() == self._expected
+
+    @asynccontextmanager
+    async def meanwhile(self) -> AsyncGenerator[None, None]:
+        """Read a piece now and then while the context is open."""
+        over = asyncio.Event()
+
+        async def read() -> None:
+            while not over.is_set() and self._offset < self._size_bytes:
+                await self._read_on()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PAUSE_SECONDS):
+                        await over.wait()
+
+        # Never cancelled: a call of the library goes on in its thread.
+        reading = asyncio.create_task(read())
+        try:
+            yield
+        finally:
+            over.set()
+            await reading
+
+    async def _read_on(self) -> None:
+        try:
+            await self._read_piece()
+        except LibnfsError:
+            self.reconnects += 1
+            await self._connect_anew()
 
     async def _read_piece(self) -> None:
         assert self._file

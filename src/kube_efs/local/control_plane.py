@@ -47,17 +47,18 @@ class ControlPlane(Protocol):
 
 
 class EmbeddedControlPlane:
-    """The embedded API server with the embedded controllers; every process is the administrator."""
+    """The embedded API server ``api`` with the embedded controllers; every process is the administrator."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
         self._logs = _PodLogsLater()
+        self.api = ApiServer(pod_logs=self._logs)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        api = await self._stack.enter_async_context(ApiServer(pod_logs=self._logs))
+        await self._stack.enter_async_context(self.api)
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-        api.write_kubeconfig(self.kubeconfig)
+        self.api.write_kubeconfig(self.kubeconfig)
         self._stack.callback(self.kubeconfig.unlink, missing_ok=True)
         return self
 

@@ -104,6 +104,10 @@ class ApiServer:
     async def stop(self) -> None:
         """End all watches and stop serving; takes about a second at most."""
         self._store.close()
+        await self.pause()
+
+    async def pause(self) -> None:
+        """Stop serving, and cut what is not answered within a second; ``start`` goes on with all objects."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

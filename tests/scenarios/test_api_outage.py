@@ -1,0 +1,85 @@
+"""The API server goes away and comes back at the same address; storage that is in use does not notice."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.scenarios import steps
+from tests.scenarios.burst import MOMENTS, Burst
+from tests.scenarios.nfs import SlowReader
+from tests.scenarios.real_plane import RealPlane
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
+from kube_efs.tunnels.status import TunnelState
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+AWAY_SECONDS = 3.0
+LOOK_SECONDS = 0.1
+FILE_BYTES = 64 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def cluster_settings() -> dict[str, str]:
+    """A leader that keeps the lead, however slowly this machine starts the API server again."""
+    return {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
+
+
+@pytest.mark.parametrize("moment", ["while a worker runs", "after the first volume"])
+async def test_a_burst_with_an_api_server_that_goes_away_in_its_middle(
+    cluster: Cluster, plane: ControlPlane, moment: str
+) -> None:
+    first, second = cluster.file_system_ids
+    await asyncio.gather(steps.tunnel_up(cluster, first), steps.tunnel_up(cluster, second))
+    burst = await Burst.of(cluster)
+    async with SlowReader(cluster, first, size_bytes=FILE_BYTES) as reader:
+        async with reader.meanwhile(), _tunnels_stay_up(cluster):
+            await burst.create()
+            await burst.reaches(MOMENTS[moment])
+            await _restart(plane)
+            await burst.served()
+        await reader.finish()
+        assert reader.reconnects == 0
+
+
+async def test_claims_deleted_just_before_the_api_server_goes_are_reclaimed(
+    cluster: Cluster, plane: ControlPlane
+) -> None:
+    burst = await Burst.of(cluster)
+    await burst.create()
+    await burst.served()
+
+    await burst.delete()
+    await _restart(plane)
+
+    await burst.reclaimed()
+
+
+@asynccontextmanager
+async def _tunnels_stay_up(cluster: Cluster) -> AsyncGenerator[None, None]:
+    """Fail when the agent says of a tunnel that it is not up, at any moment while the context is open."""
+
+    async def look() -> None:
+        while True:
+            found = (await steps.tunnels(cluster)).tunnels
+            states = {tunnel.file_system_id: tunnel.state for tunnel in found}
+            assert states == dict.fromkeys(cluster.file_system_ids, TunnelState.UP)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(look())
+        yield
+        looking.cancel()
+
+
+async def _restart(plane: ControlPlane) -> None:
+    """Take the API server away without a word, and bring it back."""
+    if isinstance(plane, RealPlane):
+        await plane.plane.restart_api_server()
+        return
+    assert isinstance(plane, EmbeddedControlPlane)
+    await plane.api.pause()
+    await asyncio.sleep(AWAY_SECONDS)
+    await plane.api.start()
