@@ -145,8 +145,8 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
                 "etcd-servers": f"http://{_HOST}:{self._ports.etcd}",
                 "bind-address": _HOST,
                 "secure-port": self._ports.api,
-                "tls-cert-file": self.folder / "server.crt",
-                "tls-private-key-file": self.folder / "server.key",
+                "tls-cert-file": self.folder / "server.pem",
+                "tls-private-key-file": self.folder / "server.pem",
                 "token-auth-file": self.folder / "tokens.csv",
                 "authorization-mode": "RBAC",
                 "service-account-issuer": _ISSUER,
@@ -224,8 +224,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         )
         for name, content in {
             "ca.crt": self._identity.ca_pem,
-            "server.crt": self._identity.certificate_pem,
-            "server.key": self._identity.key_pem,
+            "server.pem": self._identity.secret_pem,
             "service-account.key": private,
             "service-account.pub": public,
             "tokens.csv": tokens.encode(),

@@ -15,8 +15,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from kube_efs.local.efs.authority import Authority, server_names
+from kube_efs.local.authority import Authority
 from kube_efs.local.efs.data_plane import DataPlane
+from kube_efs.local.efs.names import server_names
 from kube_efs.local.efs.process import ChildProcess
 from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.efs.tls_front import NFS_PORT, Condition

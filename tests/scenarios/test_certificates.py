@@ -7,7 +7,8 @@ import pytest
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.efs.authority import Authority, ServerCertificate, server_names
+from kube_efs.local.authority import Authority, ServerCertificate
+from kube_efs.local.efs.names import server_names
 from kube_efs.model.ids import FileSystemId
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

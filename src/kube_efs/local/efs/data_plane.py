@@ -6,7 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from kube_efs.local.efs.authority import Authority, server_names
+from kube_efs.local.authority import Authority
+from kube_efs.local.efs.names import server_names
 from kube_efs.local.efs.served_file_system import ServedFileSystem
 from kube_efs.local.efs.tls_front import TlsFront
 from kube_efs.model.errors import AwsError, InvalidValue, KubeEfsError, NotYet

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from kube_efs.local.efs.authority import ServerCertificate
+from kube_efs.local.authority import ServerCertificate
 from kube_efs.local.efs.client_certificate import ClientCertificate
 from kube_efs.local.efs.nfs_server import NfsServer
 from kube_efs.local.efs.tls_front import TlsFront

@@ -13,7 +13,7 @@ from typing import Self
 import structlog
 
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.local.efs.authority import Authority, ServerCertificate
+from kube_efs.local.authority import Authority, ServerCertificate
 from kube_efs.local.efs.aws_api import ACCOUNT_ID, CREDENTIALS, AwsApi, Subnet, create_subnets
 from kube_efs.local.efs.data_plane import POLL_SECONDS, DataPlane
 from kube_efs.local.efs.instance_metadata import Instance, InstanceMetadata, NetworkInterface

@@ -10,7 +10,7 @@ import asyncio
 from cryptography import x509
 from OpenSSL import SSL
 
-from kube_efs.local.efs.authority import ServerCertificate
+from kube_efs.local.authority import ServerCertificate
 
 CHUNK_BYTES = 256 * 1024
 _RECORD_BYTES = 16 * 1024  # the largest TLS record; SSL_read gives one at a time

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from kube_efs.local.efs.authority import Authority
+from kube_efs.local.authority import Authority
 from kube_efs.local.efs.client_certificate import ClientCertificate
 from kube_efs.local.efs.loopback import LoopbackRange
 from kube_efs.local.efs.tls_front import NFS_PORT, Condition, TlsFront

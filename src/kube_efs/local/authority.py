@@ -1,9 +1,6 @@
-"""A certificate authority of the laptop's own, and the server certificates it issues.
+"""Certificate authorities of this machine's own, made anew at every start, and what they issue."""
 
-It stands where Amazon's authorities stand: the tunnel trusts its certificate through the same CAfile and
-checks the same names.
-"""
-
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,9 +10,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.ids import FileSystemId, Region
 
 # A laptop's clock may be off, and an embedded cluster may be left running for long.
 _VALID_BEFORE = timedelta(days=2)
@@ -30,6 +24,13 @@ class ServerCertificate:
     certificate: x509.Certificate
     private_key: ec.EllipticCurvePrivateKey = field(repr=False)
 
+    def secret_pem(self) -> bytes:
+        """Certificate and key in one text; for its owner's eyes only."""
+        key = self.private_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return key + self.certificate.public_bytes(serialization.Encoding.PEM)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
@@ -39,7 +40,7 @@ class Authority:
     private_key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
-    def create(cls, name: str = "kube-efs embedded EFS") -> Self:
+    def create(cls, name: str = "kube-efs embedded") -> Self:
         """A new authority of this common name, with a key of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(name)
@@ -56,7 +57,7 @@ class Authority:
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, names: Sequence[str]) -> ServerCertificate:
-        """A server certificate for these DNS names; the first is its common name too, if it fits."""
+        """A server certificate for these names and addresses; the first is its common name too, if it fits."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
         builder = (
@@ -65,17 +66,18 @@ class Authority:
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(
-                x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+                x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
             )
             .add_extension(issuer_key, critical=False)
         )
         return ServerCertificate(certificate=builder.sign(self.private_key, hashes.SHA256()), private_key=key)
 
 
-def server_names(file_system_id: FileSystemId, region: Region) -> tuple[str, str]:
-    """The names of a file system's certificate: its DNS name, and that of its mount target in any zone."""
-    name = dns_name(file_system_id, region)
-    return name, f"*.{name}"
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _subject(name: str) -> x509.Name:

@@ -4,7 +4,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from kube_efs.local.efs.authority import Authority, ServerCertificate, server_names
+from kube_efs.local.authority import Authority, ServerCertificate
+from kube_efs.local.efs.names import server_names
 from kube_efs.model.ids import FileSystemId, Region
 
 NAME = "fs-0123456789abcdef0.efs.eu-west-1.amazonaws.com"
