@@ -29,6 +29,10 @@ class Program:
         self._environment = environment
         self._process: ChildProcess | None = None
 
+    def replica(self, log_file: Path, changes: Mapping[str, str]) -> "Program":
+        """One more of the same, not started, with these changes to its environment."""
+        return Program(self._command, {**self._environment, **changes}, log_file)
+
     @property
     def name(self) -> str:
         """The command line's words for it."""

@@ -1,0 +1,231 @@
+"""Two controllers, of which one works: how the lead is lost, and that the other one goes on."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.resources.coordination_v1 import Lease
+from tests.scenarios import faulty_api, steps
+from tests.scenarios.burst import MOMENTS, Burst
+from tests.scenarios.faulty_api import FaultyApi, FaultyPlane
+from tests.scenarios.steps import Cluster
+
+from kube_efs.kube.watching import follow, only_object
+from kube_efs.local.control_plane import ControlPlane
+from kube_efs.local.program import Program
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LEASE = "kube-efs-controller"
+DURATION_SECONDS = 3
+END_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A controller, and the proxy that it reaches the API server through."""
+
+    identity: str
+    program: Program
+    api: FaultyApi
+
+    async def leads(self) -> bool:
+        """Whether it says so."""
+        return self.program.running and await steps.metric(self.program, "kube_efs_leader ") == 1
+
+    async def recovers(self) -> None:
+        """As the kubelet has it."""
+        self.api.fault = faulty_api.no_fault
+        if not self.program.running:
+            await self.program.start()
+        await self.program.ready()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The one that leads, and the one that waits."""
+
+    leader: Replica
+    other: Replica
+
+
+@pytest.fixture(scope="module")
+def cluster_settings() -> dict[str, str]:
+    """A lead that is lost soon."""
+    return {
+        "KUBE_EFS_LEASE_DURATION_SECONDS": str(DURATION_SECONDS),
+        "KUBE_EFS_LEASE_RENEW_SECONDS": "2",
+        "KUBE_EFS_LEASE_RETRY_SECONDS": "0.5",
+    }
+
+
+@pytest.fixture(scope="module")
+def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
+    return FaultyPlane(plane, cluster_folder)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replicas(
+    cluster: Cluster, plane: FaultyPlane, cluster_folder: Path
+) -> AsyncGenerator[list[Replica], None]:
+    direct = await plane.inner.kubeconfig_of("efs-manager")
+    async with FaultyApi(direct, cluster_folder / "second.kubeconfig") as api:
+        changes = {"POD_NAME": "efs-manager-1", "KUBECONFIG": str(api.kubeconfig)}
+        second = cluster.controller.replica(cluster_folder / "second-controller.log", changes)
+        yield [
+            Replica("efs-manager-0", cluster.controller, plane.api),
+            Replica("efs-manager-1", second, api),
+        ]
+        await second.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pair(replicas: list[Replica]) -> Pair:
+    """Both run, and one of them leads."""
+    for replica in replicas:
+        await replica.recovers()
+
+    async def look() -> Pair | None:
+        leading = [replica for replica in replicas if await replica.leads()]
+        waiting = [replica for replica in replicas if replica not in leading]
+        return Pair(*leading, *waiting) if len(leading) == 1 else None
+
+    return await steps.eventually(look, what="one replica leads")
+
+
+async def test_the_one_that_waits_is_ready_and_does_nothing(cluster: Cluster, pair: Pair) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto")
+    await client.create(steps.claim(namespace, "one", storage_class, {"volume_name": "one"}))
+    await steps.bound_volume(client, namespace, "one")
+
+    ready = f"{pair.other.program.health_url}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(ready) as answer:
+        assert answer.status == 200
+    assert not await pair.other.leads()
+    assert await steps.metric(pair.other.program, "kube_efs_provisionings_total") == 0
+    assert await steps.metric(pair.other.program, "kube_efs_worker_pods_total") == 0
+    assert (await _lease(cluster)).holderIdentity == pair.leader.identity
+
+
+async def _kill(_cluster: Cluster, pair: Pair) -> None:
+    await pair.leader.program.kill()
+
+
+async def _tell_to_end(_cluster: Cluster, pair: Pair) -> None:
+    await pair.leader.program.stop()
+
+
+async def _cut_off(_cluster: Cluster, pair: Pair) -> None:
+    pair.leader.api.fault = lambda _: faulty_api.dropping
+    await pair.leader.api.cut_watches()
+
+
+async def _give_to_somebody(cluster: Cluster, _pair: Pair) -> None:
+    patch = {"spec": {"holderIdentity": "somebody"}}
+    await cluster.client.patch(Lease, LEASE, patch, namespace=cluster.namespace)
+
+
+async def _suspend_for_too_long(_cluster: Cluster, pair: Pair) -> None:
+    os.kill(pair.leader.program.pid, signal.SIGSTOP)
+    await steps.eventually(pair.other.leads, what="the other one leads")
+    os.kill(pair.leader.program.pid, signal.SIGCONT)
+
+
+Loss = Callable[[Cluster, Pair], Awaitable[None]]
+
+
+@pytest.mark.parametrize("moment", ["while a worker runs", "after the first volume"])
+@pytest.mark.parametrize(
+    ("lose", "exit_code"),
+    [
+        pytest.param(_kill, -9, id="is killed"),
+        pytest.param(_tell_to_end, 0, id="is told to end"),
+        pytest.param(_cut_off, 1, id="does not reach the API server"),
+        pytest.param(_give_to_somebody, 1, id="finds somebody else in its Lease"),
+        pytest.param(_suspend_for_too_long, 1, id="stands still for longer than its Lease"),
+    ],
+)
+async def test_the_other_goes_on_when_the_leader(
+    cluster: Cluster, pair: Pair, lose: Loss, exit_code: int, moment: str
+) -> None:
+    burst = await Burst.of(cluster)
+    async with steps.worker_pods(cluster) as pods:
+        await burst.create()
+        await burst.reaches(MOMENTS[moment])
+        await lose(cluster, pair)
+        async with asyncio.timeout(END_SECONDS):
+            assert await pair.leader.program.ended() == exit_code
+        await steps.eventually(pair.other.leads, what="the other one leads")
+        await burst.served()
+    assert set(pods.most_at_once.values()) == {1}
+    if exit_code == 1:
+        assert _last_line(pair.leader.program) == (
+            f"error: leadership: '{LEASE}' was lost; the pod restarts and waits to lead again"
+        )
+
+
+async def test_a_leader_that_ends_in_order_hands_over_before_its_lease_is_over(
+    cluster: Cluster, pair: Pair
+) -> None:
+    async with _history(cluster) as history:
+        assert await pair.leader.program.stop() == 0
+        await steps.eventually(pair.other.leads, what="the other one leads")
+
+        async def noted() -> bool:
+            return history[-1].holderIdentity == pair.other.identity
+
+        await steps.eventually(noted, what="the Lease says so")
+    held = [spec for spec in history if spec.holderIdentity == pair.leader.identity][-1]
+    taken = next(spec for spec in history if spec.holderIdentity == pair.other.identity)
+    assert [spec.holderIdentity or "" for spec in history if spec is not held][-2:] == [
+        "",
+        pair.other.identity,
+    ]
+    assert held.renewTime
+    assert taken.acquireTime
+    assert taken.acquireTime - held.renewTime < timedelta(seconds=DURATION_SECONDS)
+
+
+async def _lease(cluster: Cluster) -> LeaseSpec:
+    found = await cluster.client.get(Lease, LEASE, namespace=cluster.namespace)
+    assert found.spec
+    return found.spec
+
+
+@asynccontextmanager
+async def _history(cluster: Cluster) -> AsyncGenerator[list[LeaseSpec], None]:
+    """Every state of the Lease that is seen meanwhile."""
+    states: list[LeaseSpec] = []
+
+    async def watch() -> None:
+        name = {"metadata.name": LEASE}
+        async for change in follow(cluster.client, Lease, namespace=cluster.namespace, fields=name):
+            lease = only_object(change)
+            if lease and lease.spec:
+                states.append(lease.spec)
+
+    async def begun() -> bool:
+        return bool(states)
+
+    watching = asyncio.create_task(watch())
+    await steps.eventually(begun, what="the Lease is there")
+    try:
+        yield states
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+def _last_line(program: Program) -> str:
+    return program.log_file.read_text(encoding="utf-8").splitlines()[-1]
