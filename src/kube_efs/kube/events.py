@@ -22,7 +22,7 @@ from lightkube.resources.core_v1 import Event
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeAlreadyExists, KubeError, KubeNotFound
+from kube_efs.model.errors import KubeAlreadyExists, KubeError, KubeNotFound, KubeUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +31,8 @@ _REMEMBERED = 4096
 _WRITERS = 4
 _WAITING_MAX = 2500  # for each writer
 _FLUSH_SECONDS = 2.0
+# Most events are said once only, and nobody else would write them again.
+_TRY_AGAIN_SECONDS = (1.0, 5.0)
 
 
 class EventType(StrEnum):
@@ -110,7 +112,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         while True:
             entry = await lane.get()
             try:
-                await self._write(entry)
+                await self._write_patiently(entry)
             except KubeError as error:
                 log.warning(
                     "event-not-written",
@@ -120,6 +122,14 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
                 )
             finally:
                 lane.task_done()
+
+    async def _write_patiently(self, entry: _Entry) -> None:
+        for pause in _TRY_AGAIN_SECONDS:
+            try:
+                return await self._write(entry)
+            except KubeUnavailable:
+                await asyncio.sleep(pause)
+        return await self._write(entry)
 
     async def _write(self, entry: _Entry) -> None:
         known = self._counts.pop(entry.key, None)

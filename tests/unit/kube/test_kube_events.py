@@ -1,6 +1,7 @@
 """Events as people see them, written to the embedded API server."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -129,6 +130,32 @@ async def test_what_the_server_refuses_is_logged_and_the_next_is_written(kube: A
     assert [event.message for event in await written(kube)] == ["y"]
     (line,) = [line for line in logs if line["event"] == "event-not-written"]
     assert (line["object"], line["event_reason"]) == ("data", "Provisioning")
+
+
+@pytest.mark.parametrize(("failures", "is_written"), [(1, True), (2, True), (3, False)])
+async def test_what_the_server_fails_to_write_is_tried_again(
+    client_of: ClientOf,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    is_written: bool,
+) -> None:
+    monkeypatch.setattr(events, "_TRY_AGAIN_SECONDS", (0, 0))
+    written: list[Any] = []
+    left = failures
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            return httpx2.Response(500, json={"kind": "Status", "code": 500, "message": "a bad day"})
+        written.append(json.loads(request.content))
+        return httpx2.Response(201, json=written[-1])
+
+    with capture_logs() as logs:
+        async with client_of(answer) as client, recorder(client) as events_of:
+            events_of.publish(CLAIM, EventType.WARNING, "ProvisioningFailed", "no such file system")
+    assert [event["message"] for event in written] == (["no such file system"] if is_written else [])
+    assert ("event-not-written" in [line["event"] for line in logs]) is not is_written
 
 
 async def test_publishing_never_waits_and_never_fails(client_of: ClientOf) -> None:
