@@ -5,7 +5,7 @@ what it stands on is made idempotently, and the volume object comes last. A dire
 guard agrees, and the volume object after it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -74,12 +74,13 @@ class Engine:
         async with self._reservations.making(plan.location):
             await plan.make()
             volume = await self._create(plan)
-            self._inventory.put_volume(volume)
+            self._inventory.made_volume(volume)
             return volume
 
     async def _create(self, plan: Plan) -> Volume:
         for attempt in range(_NAMES_TRIED):
             wanted = plan.volume(attempt)
+            self._inventory.expect_volume(wanted)
             try:
                 return await self._store.create(wanted)
             except KubeAlreadyExists:
@@ -107,9 +108,10 @@ class Engine:
         async with self._reservations.removing(location):
             if not await self._is_still_to_go(volume):
                 return None
-            sharers = await self._sharers(location, volume)
+            directories = self._inventory.directories
+            sharers = await self._existing(lambda: directories.sharers(location, volume.name))
             if not sharers:
-                self._refuse_neighbours(location, volume)
+                _refuse(volume, location, await self._existing(lambda: directories.neighbours(location)))
                 await backend.remove(location)
             await self._store.delete(volume)
             self._inventory.removed_volume(volume)
@@ -125,26 +127,25 @@ class Engine:
             return False
         return live.uid == volume.uid and _is_to_go(live)
 
-    async def _sharers(self, location: Location, volume: Volume) -> frozenset[str]:
-        """The volumes that use the directory too. Watches may miss a deletion, so each is looked up."""
-        found = set()
-        for name in self._inventory.directories.sharers(location, volume.name):
-            try:
-                await self._store.get(name)
-                found.add(name)
-            except KubeNotFound:
-                self._inventory.forget_volume(name)
-        return frozenset(found)
+    async def _existing(self, names: Callable[[], frozenset[str]]) -> frozenset[str]:
+        """Those of the volumes that are there; watches may miss a deletion, so each is looked up.
 
-    def _refuse_neighbours(self, location: Location, volume: Volume) -> None:
-        neighbours = self._inventory.directories.neighbours(location)
-        if neighbours:
-            raise RemovalRefused(
-                f"lies above or below the directory of volume {', '.join(sorted(neighbours))}",
-                field="directory",
-                value=str(location),
-                remedy=f"delete those volumes first, or set {volume.name} to Retain",
-            )
+        One that is not there is forgotten, and ``names`` asked again.
+        """
+        while wanted := names():
+            missing = [name for name in wanted if not await self._exists(name)]
+            if not missing:
+                return wanted
+            for name in missing:
+                self._inventory.forget_volume(name)
+        return wanted
+
+    async def _exists(self, volume: str) -> bool:
+        try:
+            await self._store.get(volume)
+        except KubeNotFound:
+            return False
+        return True
 
     def _backend_for(self, storage_class: StorageClass) -> Backend | None:
         return next((one for one in self._backends if one.serves(storage_class)), None)
@@ -157,3 +158,13 @@ def _is_to_go(volume: Volume) -> bool:
         and volume.storage_class != ROOT_CLASS
         and not volume.deleting
     )
+
+
+def _refuse(volume: Volume, location: Location, neighbours: frozenset[str]) -> None:
+    if neighbours:
+        raise RemovalRefused(
+            f"lies above or below the directory of volume {', '.join(sorted(neighbours))}",
+            field="directory",
+            value=str(location),
+            remedy=f"delete those volumes first, or set {volume.name} to Retain",
+        )

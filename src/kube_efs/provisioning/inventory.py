@@ -75,6 +75,7 @@ class Inventory:
         self._by_claim: dict[ClaimUid, str] = {}
         self._locations: dict[str, Location] = {}
         self._gone: set[str] = set()
+        self._expected: set[str] = set()
 
     @property
     def targets(self) -> TunnelTargets:
@@ -86,7 +87,7 @@ class Inventory:
         self._targets = targets
         # Volumes without our annotation are known by port or address only, which may mean another one now.
         for volume in [volume for volume in self._volumes.values() if not volume.file_system_id]:
-            self.put_volume(volume)
+            self._note(volume)
 
     @property
     def volumes(self) -> Mapping[str, Volume]:
@@ -105,24 +106,33 @@ class Inventory:
     def replace_volumes(self, volumes: Iterable[Volume]) -> None:
         """Start anew from a full list."""
         listed = {volume.name: volume for volume in volumes}
-        for name in self._volumes.keys() - listed.keys():
+        for name in self._volumes.keys() - listed.keys() - self._expected:
             self.drop_volume(self._volumes[name])
+        # Of the others no watch will tell any more.
+        self._gone &= {volume.uid for volume in listed.values()}
         for volume in listed.values():
             self.put_volume(volume)
 
     def put_volume(self, volume: Volume) -> None:
-        """Note a volume that is new or has changed."""
-        if volume.uid in self._gone:
-            return
-        self._unlink(volume.name)
-        self._volumes[volume.name] = volume
-        if volume.claim and volume.claim.uid:
-            self._by_claim[volume.claim.uid] = volume.name
-        # A root volume is above everything by nature and owns nothing.
-        location = None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets)
-        if location is not None:
-            self._locations[volume.name] = location
-            self.directories.add(location, volume.name)
+        """Note a volume that is new or has changed, as watches show it."""
+        self._expected.discard(volume.name)
+        if volume.uid not in self._gone:
+            self._note(volume)
+
+    def expect_volume(self, volume: Volume) -> None:
+        """Note a volume that is about to be made: its directory counts as used until watches show it.
+
+        Whatever happens meanwhile: the answer may get lost, and a list may be older than the volume.
+        """
+        self._expected.add(volume.name)
+        if volume.name not in self._volumes:
+            self._locate(volume)
+
+    def made_volume(self, volume: Volume) -> None:
+        """Note a volume as it was when it was made, unless watches have shown what became of it."""
+        current = self._volumes.get(volume.name)
+        if current is None or current.uid != volume.uid:
+            self._note(volume)
 
     def drop_volume(self, volume: Volume) -> None:
         """Note that a volume is gone."""
@@ -133,27 +143,48 @@ class Inventory:
 
     def forget_volume(self, name: str) -> None:
         """Note that there is no volume of that name, though no watch has told so."""
+        self._expected.discard(name)
         self._unlink(name)
 
     def removed_volume(self, volume: Volume) -> None:
         """Note that this process has deleted the volume, though watches may show it for a moment more."""
-        self._unlink(volume.name)
+        self.forget_volume(volume.name)
         self._gone.add(volume.uid)
 
     def ports_in_use(self) -> dict[int, FileSystemId]:
         """Loopback ports that volumes carry in their mount options, with their file systems."""
         return {
             volume.port: location.file_system_id
-            for name, location in self._locations.items()
-            if (volume := self._volumes[name]).port and volume.nfs and volume.nfs.server == LOOPBACK
+            for name, volume in self._volumes.items()
+            if volume.port
+            and volume.nfs
+            and volume.nfs.server == LOOPBACK
+            and (location := self._locations.get(name))
         }
+
+    def _note(self, volume: Volume) -> None:
+        self._unlink(volume.name)
+        self._volumes[volume.name] = volume
+        if volume.claim and volume.claim.uid:
+            self._by_claim[volume.claim.uid] = volume.name
+        self._locate(volume)
+
+    def _locate(self, volume: Volume) -> None:
+        self._unlocate(volume.name)
+        # A root volume is above everything by nature and owns nothing.
+        location = None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets)
+        if location is not None:
+            self._locations[volume.name] = location
+            self.directories.add(location, volume.name)
 
     def _unlink(self, name: str) -> None:
         volume = self._volumes.pop(name, None)
-        if volume is None:
-            return
-        if volume.claim and volume.claim.uid and self._by_claim.get(volume.claim.uid) == name:
-            del self._by_claim[volume.claim.uid]
+        claim = volume.claim.uid if volume and volume.claim else None
+        if claim and self._by_claim.get(claim) == name:
+            del self._by_claim[claim]
+        self._unlocate(name)
+
+    def _unlocate(self, name: str) -> None:
         location = self._locations.pop(name, None)
         if location is not None:
             self.directories.discard(location, name)

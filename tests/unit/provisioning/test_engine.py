@@ -387,6 +387,65 @@ async def test_a_directory_above_or_below_another_s_is_not_removed(world: World,
     assert (set(world.store.volumes), world.folders.there) == ({"pv", "near"}, {DATA})
 
 
+@pytest.mark.parametrize("path", ["/team", "/team/example/deep"])
+async def test_a_neighbour_whose_end_was_missed_is_in_nobody_s_way(world: World, path: str) -> None:
+    near = replace(RELEASED, name="near", uid="n", nfs=NfsSource(server="127.0.0.1", path=path))
+    world.add(RELEASED, near)
+    del world.store.volumes["near"]
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.removal is Removal.REMOVED
+
+
+async def test_data_stays_for_a_volume_whose_making_was_not_confirmed(world: World) -> None:
+    world.add(RELEASED)
+    world.folders.there.add(DATA)
+
+    def lose_the_answer(moment: str) -> int:
+        if moment == "after create":
+            raise KubeUnavailable("could not be reached", field="volume")
+        return 0
+
+    world.moment.on_moment = lose_the_answer
+    with pytest.raises(KubeUnavailable):
+        await world.provision(claim("u2"))
+    world.moment.on_moment = lambda _: 0
+
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.removal is Removal.SHARED
+    assert world.folders.there == {DATA}
+
+
+async def test_data_goes_though_a_volume_was_to_be_made_that_never_was(world: World) -> None:
+    world.add(RELEASED)
+    world.folders.there.add(DATA)
+
+    def refuse(moment: str) -> int:
+        if moment == "before create":
+            raise KubeUnavailable("could not be reached", field="volume")
+        return 0
+
+    world.moment.on_moment = refuse
+    with pytest.raises(KubeUnavailable):
+        await world.provision(claim("u2"))
+    world.moment.on_moment = lambda _: 0
+
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.removal is Removal.REMOVED
+
+
+async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: World) -> None:
+    world.add(RELEASED)
+    listed = list(world.store.volumes.values())
+    made = await world.provision(claim("u2"))
+    world.inventory.replace_volumes(listed)
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.sharers == {made.name}
+
+
 @pytest.mark.parametrize(
     ("path", "file_system"), [("/team/example2", "fs-1"), ("/team/exampl", "fs-1"), ("/team", "fs-2")]
 )

@@ -125,6 +125,55 @@ def test_a_new_volume_of_a_removed_one_s_name_is_seen() -> None:
     assert inventory.volumes == {"pv": volume("pv", uid="new")}
 
 
+def test_the_directory_of_a_volume_to_come_is_in_use() -> None:
+    inventory = Inventory()
+    inventory.expect_volume(volume("pv"))
+    inventory.replace_volumes([])
+    assert inventory.directories.sharers(at("/team/data"), "") == {"pv"}
+    assert inventory.volume_of(ClaimUid("c")) is None
+    assert inventory.ports_in_use() == {}
+    inventory.forget_volume("pv")
+    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+
+
+def test_a_list_that_is_older_than_a_volume_does_not_remove_it() -> None:
+    inventory = Inventory()
+    inventory.expect_volume(volume("pv"))
+    inventory.made_volume(volume("pv"))
+    inventory.replace_volumes([])
+    assert inventory.volumes == {"pv": volume("pv")}
+    assert inventory.directories.sharers(at("/team/data"), "") == {"pv"}
+
+
+def test_a_list_that_is_newer_than_a_volume_s_first_news_does() -> None:
+    inventory = Inventory()
+    inventory.expect_volume(volume("pv"))
+    inventory.made_volume(volume("pv"))
+    inventory.put_volume(volume("pv"))
+    inventory.replace_volumes([])
+    assert not inventory.volumes
+    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+
+
+def test_an_answer_does_not_undo_what_a_watch_has_shown() -> None:
+    inventory = Inventory()
+    bound = replace(volume("pv"), phase=VolumePhase.BOUND)
+    inventory.expect_volume(volume("pv"))
+    inventory.put_volume(bound)
+    inventory.made_volume(volume("pv"))
+    assert inventory.volumes == {"pv": bound}
+    inventory.made_volume(volume("pv", uid="new"))
+    assert inventory.volumes == {"pv": volume("pv", uid="new")}
+
+
+def test_a_name_that_is_expected_elsewhere_leaves_nothing_behind() -> None:
+    inventory = Inventory()
+    inventory.expect_volume(volume("pv", path="/team/a"))
+    inventory.expect_volume(volume("pv", path="/team/b"))
+    inventory.forget_volume("pv")
+    assert inventory.directories.neighbours(at("/team")) == frozenset()
+
+
 def test_a_list_is_all_there_is() -> None:
     inventory = Inventory()
     inventory.put_volume(volume("a", claim="a"))
