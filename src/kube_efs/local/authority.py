@@ -57,7 +57,7 @@ class Authority:
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, names: Sequence[str]) -> ServerCertificate:
-        """A server certificate for these names and addresses; the first is its common name too, if it fits."""
+        """A server certificate for these names and addresses; its common name is the first, if it fits."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
         builder = (
