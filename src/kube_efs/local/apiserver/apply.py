@@ -34,6 +34,7 @@ from kube_efs.local.apiserver.managed_fields import (
 )
 from kube_efs.local.apiserver.merge_rules import Rules
 from kube_efs.local.apiserver.patches import PatchInvalid
+from kube_efs.local.apiserver.zero_objects import completed
 from kube_efs.model.errors import KubeConflict
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -113,12 +114,13 @@ def apply(
     kept = entry.fields.union(*(other.fields for other in others))
     given_up = with_parents(previous.fields) - with_parents(kept) if previous else frozenset()
     after = remove_fields(lay_over(before, config, rules), given_up, rules)
-    changes = _writable_changes(changes_between(before, after, rules), ignored)
+    changes = _writable_changes(_changes(before, after, rules), ignored)
     if not force:
         _check_conflicts(before, others, changes, manager, rules)
     entry = entry.ownable()
-    if previous is not None and previous.fields == entry.fields and json_equal(before, after):
-        entry = replace(entry, time=previous.time)
+    if live is not None and json_equal(before, after):
+        # Who changes nothing but owners has no time, as in Kubernetes.
+        entry = replace(entry, time=previous.time if previous else "")
     entries = [entry, *(other.less(changes.written | changes.removed) for other in others)]
     return with_entries(_refreshed_last_applied(before, after, applied, manager), entries)
 
@@ -145,7 +147,7 @@ def track_update(
     known = known or owned(old)
     if old is not None and not known:
         return after
-    changes = _writable_changes(changes_between(disown(old), after, rules), ignored)
+    changes = _writable_changes(_changes(disown(old), after, rules), ignored)
     written = Entry(manager=manager, operation=Operation.UPDATE, time=now, fields=changes.written).ownable()
     entries = {entry.key: entry.less(changes.written | changes.removed) for entry in known}
     if written.fields:
@@ -155,12 +157,16 @@ def track_update(
     return with_entries(after, entries.values())
 
 
+def _changes(old: Json, new: Json, rules: Rules) -> Changes:
+    return changes_between(completed(old, rules.zero), completed(new, rules.zero), rules)
+
+
 def _before_first_apply(live: Json, manager: FieldManager, rules: Rules, now: str) -> tuple[Entry, ...]:
     """An owner for everything in an object that was written before owners were kept."""
     if not live:
         return ()
     first = replace(manager, name=_BEFORE_FIRST_APPLY)
-    fields = changes_between({}, live, rules).written
+    fields = _changes({}, live, rules).written
     return (Entry(manager=first, operation=Operation.UPDATE, time=now, fields=fields).ownable(),)
 
 
@@ -184,7 +190,7 @@ def _applied_by_client(live: Json, rules: Rules) -> FieldSet:
     last = _last_applied(live)
     if last is None:
         return frozenset()
-    changes = changes_between(last, live, rules)
+    changes = _changes(last, live, rules)
     return fields_of(last, rules) - changes.written - changes.removed
 
 

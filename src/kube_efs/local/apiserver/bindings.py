@@ -1,17 +1,27 @@
 """Sending a pod to a node: the ``binding`` subresource (pkg/registry/core/pod/storage/storage.go)."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.metadata import timestamp
-from kube_efs.local.apiserver.statuses import Subject, conflict, invalid_object, required
+from kube_efs.local.apiserver.statuses import (
+    ApiError,
+    Subject,
+    bad_request,
+    conflict,
+    not_supported,
+    required,
+)
 
 
 def bound_pod(pod: Json, binding: Json, subject: Subject, now: datetime) -> Json:
-    """The pod on the node that the Binding names; raises 422 without one and 409 when it cannot go there."""
+    """The pod on the node that the Binding names; raises 409 when it cannot go there.
+
+    A malformed Binding is answered with 400 or 500, as by kube-apiserver.
+    """
+    _check(binding, subject.name)
     node = lookup(binding, "target", "name")
-    if not node:
-        raise invalid_object(subject, [required("target.name")])
     metadata = pod["metadata"]
     uid = lookup(binding, "metadata", "uid")
     if uid and uid != metadata["uid"]:
@@ -21,7 +31,8 @@ def bound_pod(pod: Json, binding: Json, subject: Subject, now: datetime) -> Json
     if "deletionTimestamp" in metadata:
         raise conflict(subject, f"pod {subject.name} is being deleted, cannot be assigned to a host")
     if taken := lookup(pod, "spec", "nodeName"):
-        raise conflict(subject, f"pod {subject.name} is already assigned to node {taken!r}")
+        through = replace(subject, resource=f"{subject.resource}/binding")
+        raise conflict(through, f'pod {subject.name} is already assigned to node "{taken}"')
     status = pod.get("status") or {}
     others = [one for one in status.get("conditions") or () if one.get("type") != "PodScheduled"]
     scheduled = {
@@ -35,3 +46,13 @@ def bound_pod(pod: Json, binding: Json, subject: Subject, now: datetime) -> Json
         "spec": {**pod["spec"], "nodeName": node},
         "status": {**status, "conditions": [*others, scheduled]},
     }
+
+
+def _check(binding: Json, name: str) -> None:
+    if lookup(binding, "metadata", "name") not in {None, "", name}:
+        raise bad_request("name in URL does not match name in Binding object")
+    kind = lookup(binding, "target", "kind")
+    if kind not in {None, "", "Node"}:
+        raise ApiError(500, "", str(not_supported("target.kind", kind, ["Node", "<empty>"])))
+    if not lookup(binding, "target", "name"):
+        raise ApiError(500, "", str(required("target.name")))

@@ -4,32 +4,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kube_efs.local.apiserver.builtin_shapes import shape_of
-from kube_efs.local.apiserver.json_types import Json, JsonValue, without
+from kube_efs.local.apiserver.json_types import Json, JsonValue, lookup, without
 from kube_efs.local.apiserver.resources import ResourceType
-from kube_efs.local.apiserver.statuses import Undecodable, bad_request
+from kube_efs.local.apiserver.statuses import (
+    Subject,
+    Undecodable,
+    bad_request,
+    invalid,
+    invalid_object,
+)
 
 
-def in_stored_form(resource: ResourceType, body: JsonValue, *, strict: bool = False) -> Json:
+def in_stored_form(resource: ResourceType, body: JsonValue) -> tuple[Json, list[str]]:
     """What a client sent, decoded as an object of this type, with the type first.
 
+    Also the paths of the fields that the type does not know; they have been dropped.
+
     Raises:
-        Undecodable: a value has a wrong type, or, if ``strict``, there are fields that the type does not
-            know; otherwise those are dropped.
-        ApiError: 400 when it is an object of another type, or none.
+        Undecodable: a value has a wrong type.
+        ApiError: 400 or 422 when it is an object of another type, or none.
     """
     if not isinstance(body, dict):
         raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind})")
     _check_type(resource, body)
     decoded, unknown = resource.decode(without(body, "metadata"))
     metadata, unknown_metadata = _decode_metadata(body.get("metadata"))
-    if strict and (unknown or unknown_metadata):
-        named = ", ".join(f'unknown field "{path}"' for path in [*unknown_metadata, *unknown])
-        raise Undecodable(f"strict decoding error: {named}")
     if not resource.namespaced:
         metadata = without(metadata, "namespace")
     head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
     new = {**head, **without(decoded, "kind", "apiVersion")}
-    return resource.form.to_stored(new) if resource.form else new
+    unknown = [*unknown_metadata, *unknown]
+    return resource.form.to_stored(new) if resource.form else new, sorted(
+        unknown
+    ) if resource.custom else unknown
 
 
 def in_wire_form(resource: ResourceType, stored: Json) -> Json:
@@ -61,10 +68,17 @@ def _check_type(resource: ResourceType, body: Json) -> None:
             if resource.custom
             else _cannot_be_handled(resource, kind or resource.kind, api_version, problem)
         )
+    if kind and kind != resource.kind and resource.custom:
+        subject = Subject(group=resource.group, resource="", kind=kind, name=_name(body))
+        raise invalid_object(subject, [invalid("kind", kind, f"must be {resource.kind}")])
     if kind and kind != resource.kind:
         package = resource.group.partition(".")[0] or "core"
         problem = f"converting ({resource.version}.{kind}) to ({package}.{resource.kind}): unknown conversion"
         raise bad_request(_cannot_be_handled(resource, kind, resource.version, problem))
+
+
+def _name(body: Json) -> str:
+    return str(lookup(body, "metadata", "name") or "")
 
 
 def _cannot_be_handled(resource: ResourceType, kind: str, version: str, problem: str) -> str:
@@ -77,6 +91,5 @@ def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:
         return {}, []
     if not isinstance(metadata, dict):
         raise Undecodable("json: cannot unmarshal into Go struct field metadata of type v1.ObjectMeta")
-    decoded, unknown = shape_of("meta", "v1", "ObjectMeta").decode(metadata)
-    kept = {key: value for key, value in decoded.items() if value not in ("", {}, [])}
-    return kept, [f"metadata.{path}" for path in unknown]
+    decoded, unknown = shape_of("meta", "v1", "ObjectMeta").decode(metadata, at="metadata")
+    return {key: value for key, value in decoded.items() if value not in ("", {}, [])}, unknown

@@ -6,6 +6,7 @@ stay, since they mean something (``emptyDir: {}``).
 """
 
 import importlib
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from kube_efs.local.apiserver.json_types import Json, JsonValue
+from kube_efs.local.apiserver.json_types import Json, JsonValue, go_kind
 from kube_efs.local.apiserver.statuses import Undecodable
+from kube_efs.local.apiserver.times import canonical_micro_time, canonical_time
 
 _CORE = "core"
 
@@ -30,9 +32,12 @@ class _Kind(StrEnum):
     INT = "int"
     INT_OR_TEXT = "intstr.IntOrString"
     MAP = "map"
+    MICRO_TIME = "v1.MicroTime"
     NUMBER = "float64"
     OBJECT = "object"
     TEXT = "string"
+    TEXT_MAP = "map[string]string"
+    TIME = "v1.Time"
 
 
 _JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
@@ -42,15 +47,18 @@ _JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
         _Kind.INT: (int,),
         _Kind.INT_OR_TEXT: (int, str),
         _Kind.MAP: (dict,),
+        _Kind.MICRO_TIME: (str,),
         _Kind.NUMBER: (int, float),
         _Kind.OBJECT: (dict,),
         _Kind.TEXT: (str,),
+        _Kind.TEXT_MAP: (dict,),
+        _Kind.TIME: (str,),
     }
 )
 _KINDS: Mapping[object, _Kind] = types.MappingProxyType(
     {
         bool: _Kind.BOOL,
-        datetime: _Kind.TEXT,
+        datetime: _Kind.TIME,
         dict: _Kind.MAP,
         float: _Kind.NUMBER,
         int: _Kind.INT,
@@ -59,6 +67,7 @@ _KINDS: Mapping[object, _Kind] = types.MappingProxyType(
 )
 
 
+_INDEX = re.compile(r"\[[0-9]+\]")
 # The models say of maps only that they are maps; these are maps of texts.
 _TEXT_MAPS = frozenset(
     {
@@ -76,12 +85,28 @@ _TEXT_MAPS = frozenset(
 )
 
 
+# Nor do they tell times to the second from those to the microsecond.
+_MICRO_TIMES = frozenset({"acquireTime", "eventTime", "lastObservedTime", "renewTime"})
+
+
+class _Place(NamedTuple):
+    """Where a value is: in a field of which model, and at which path."""
+
+    model: str
+    path: str
+
+
 class _Field(NamedTuple):
     kind: _Kind
     model: type[msgspec.Struct] | None
     is_list: bool
     may_be_left_out: bool
     """Whether Go's encoder leaves it out when it is an empty list or map."""
+
+    @property
+    def go_type(self) -> str:
+        """The type of one value as Go's messages name it."""
+        return f"v1.{self.model.__name__}" if self.model else str(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +115,13 @@ class Shape:
 
     model: type[msgspec.Struct]
 
-    def decode(self, body: Json) -> tuple[Json, list[str]]:
-        """The body with known fields only, and the paths of those left out; raises Undecodable."""
+    def decode(self, body: Json, *, at: str = "") -> tuple[Json, list[str]]:
+        """The body, which is at this path, with known fields only, and the paths of those left out.
+
+        Raises Undecodable.
+        """
         unknown: list[str] = []
-        return _decode(body, self.model, "", unknown), unknown
+        return _decode(body, self.model, at, unknown), unknown
 
 
 @cache
@@ -112,58 +140,63 @@ def _decode(value: JsonValue, model: type[msgspec.Struct], path: str, unknown: l
         if field is None:
             unknown.append(here)
         elif inner is not None and not (field.may_be_left_out and inner in ([], {})):
-            result[key] = _decode_field(inner, field, here, unknown)
+            result[key] = _decode_field(inner, field, _Place(model.__name__, here), unknown)
     return result
 
 
-def _decode_field(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
+def _decode_field(value: JsonValue, field: _Field, place: _Place, unknown: list[str]) -> JsonValue:
     if not field.is_list:
-        return _decode_one(value, field, path, unknown)
+        return _decode_one(value, field, place, unknown)
     if not isinstance(value, list):
-        raise _wrong_type(value, path, field)
+        raise _wrong_type(value, place, f"[]{field.go_type}")
     return [
-        _decode_one(one, field, f"{path}[{index}]", unknown)
+        _decode_one(one, field, place._replace(path=f"{place.path}[{index}]"), unknown)
         for index, one in enumerate(value)
         if one is not None
     ]
 
 
-def _decode_one(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
+def _decode_one(value: JsonValue, field: _Field, place: _Place, unknown: list[str]) -> JsonValue:
+    if not _fits(value, field.kind):
+        raise _wrong_type(value, place, field.go_type)
+    match field.kind:
+        case _Kind.TEXT_MAP:
+            for inner in value.values():
+                if not isinstance(inner, str):
+                    raise _wrong_type(inner, place, "string")
+        case _Kind.TIME:
+            return canonical_time(value)
+        case _Kind.MICRO_TIME:
+            return canonical_micro_time(value)
+    return value if field.model is None else _decode(value, field.model, place.path, unknown)
+
+
+def _fits(value: JsonValue, kind: _Kind) -> bool:
     # A bool is an int in Python, but never in JSON.
-    mistaken = isinstance(value, bool) and field.kind not in {_Kind.BOOL, _Kind.ANY}
-    if mistaken or not isinstance(value, _JSON_TYPES[field.kind]):
-        raise _wrong_type(value, path, field)
-    if field.kind is _Kind.MAP and field.may_be_left_out and path.rpartition(".")[2] in _TEXT_MAPS:
-        _check_texts(value, path)
-    return value if field.model is None else _decode(value, field.model, path, unknown)
+    mistaken = isinstance(value, bool) and kind not in {_Kind.BOOL, _Kind.ANY}
+    return isinstance(value, _JSON_TYPES[kind]) and not mistaken
 
 
-def _check_texts(value: JsonValue, path: str) -> None:
-    wrong = next((key for key, inner in value.items() if not isinstance(inner, str)), None)
-    if wrong is not None:
-        text = _Field(_Kind.TEXT, None, is_list=False, may_be_left_out=True)
-        raise _wrong_type(value[wrong], f"{path}.{wrong}", text)
-
-
-def _wrong_type(value: JsonValue, path: str, field: _Field) -> Undecodable:
-    names = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    wanted = f"v1.{field.model.__name__}" if field.model else str(field.kind)
-    listed = "[]" if field.is_list else ""
-    found = names.get(type(value), "null")
-    return Undecodable(f"json: cannot unmarshal {found} into Go struct field {path} of type {listed}{wanted}")
+def _wrong_type(value: JsonValue, place: _Place, go_type: str) -> Undecodable:
+    field = f"{place.model}.{_INDEX.sub('', place.path)}"
+    return Undecodable(
+        f"json: cannot unmarshal {go_kind(value)} into Go struct field {field} of type {go_type}"
+    )
 
 
 @cache
 def _fields(model: type[msgspec.Struct]) -> Mapping[str, _Field]:
     return types.MappingProxyType(
         {
-            field.encode_name: _field(field.type, str(model.__annotations__.get(field.name)))
+            field.encode_name: _field(
+                field.encode_name, field.type, str(model.__annotations__.get(field.name))
+            )
             for field in msgspec.structs.fields(model)
         }
     )
 
 
-def _field(annotation: Any, source: str) -> _Field:  # noqa: ANN401 - a type expression
+def _field(name: str, annotation: Any, source: str) -> _Field:  # noqa: ANN401 - a type expression
     """The field of this type; its source tells maps from the empty objects that the models alias to dict."""
     alternatives = get_args(annotation) if get_origin(annotation) is Union else (annotation,)
     given = [one for one in alternatives if one is not type(None)]
@@ -175,4 +208,9 @@ def _field(annotation: Any, source: str) -> _Field:  # noqa: ANN401 - a type exp
     element = get_origin(element) or element
     if isinstance(element, type) and issubclass(element, msgspec.Struct):
         return _Field(_Kind.OBJECT, element, is_list=is_list, may_be_left_out=leave)
-    return _Field(_KINDS.get(element, _Kind.ANY), None, is_list=is_list, may_be_left_out=leave)
+    kind = _KINDS.get(element, _Kind.ANY)
+    if kind is _Kind.MAP and leave and name in _TEXT_MAPS:
+        kind = _Kind.TEXT_MAP
+    if kind is _Kind.TIME and name in _MICRO_TIMES:
+        kind = _Kind.MICRO_TIME
+    return _Field(kind, None, is_list=is_list, may_be_left_out=leave)

@@ -6,7 +6,7 @@ from kube_efs.local.apiserver.crd_schemas import StructuralSchema, compile_schem
 from kube_efs.local.apiserver.custom_columns import printer_for_definition
 from kube_efs.local.apiserver.deletion import DeleteOptions
 from kube_efs.local.apiserver.json_types import Json, JsonValue, lookup
-from kube_efs.local.apiserver.kinds.definitions import CLEANUP_FINALIZER, storage_version
+from kube_efs.local.apiserver.kinds.definitions import CLEANUP_FINALIZER, established, storage_version
 from kube_efs.local.apiserver.merge_rules import rules_from_schema
 from kube_efs.local.apiserver.resources import Decoder, Form, GroupResource, Registry, ResourceType
 from kube_efs.local.apiserver.service import ObjectService, WriteOptions
@@ -14,6 +14,7 @@ from kube_efs.local.apiserver.storage import Change, ObjectKey, Store
 from kube_efs.local.apiserver.strategies import Strategy
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
+_MANAGER = "kube-apiserver"
 
 
 def types_of(definition: Json) -> list[ResourceType]:
@@ -93,6 +94,8 @@ class CustomTypes:
     def _on_change(self, resource: GroupResource, change: Change) -> None:
         if resource == DEFINITIONS:
             self._register(change)
+            if change.old is None:
+                self._establish(change.new.key)
             if "deletionTimestamp" in change.new.json["metadata"] and not change.deleted:
                 self._delete_objects(change.new.json)
                 self._release_if_empty(change.new.json)
@@ -102,6 +105,14 @@ class CustomTypes:
     def _register(self, change: Change) -> None:
         old = types_of(change.old.json) if change.old else []
         self._registry.replace(old, [] if change.deleted else types_of(change.new.json))
+
+    def _establish(self, key: ObjectKey) -> None:
+        options = WriteOptions(manager=_MANAGER, subresource="status")
+        self._service.change(self._definitions, key, established, options)
+
+    @property
+    def _definitions(self) -> ResourceType:
+        return self._registry.get(DEFINITIONS.group, "v1", DEFINITIONS.resource)
 
     def _ending_definition(self, resource: GroupResource) -> Json | None:
         """The definition of a resource, if it is being deleted."""
@@ -122,8 +133,7 @@ class CustomTypes:
             return
         held = self._store.get(DEFINITIONS, key)
         if held is not None and CLEANUP_FINALIZER in (held.json["metadata"].get("finalizers") or ()):
-            definitions = self._registry.get(DEFINITIONS.group, "v1", DEFINITIONS.resource)
-            self._service.change(definitions, key, _without_cleanup, WriteOptions(manager="kube-apiserver"))
+            self._service.change(self._definitions, key, _without_cleanup, WriteOptions(manager=_MANAGER))
 
 
 def _without_cleanup(definition: Json) -> Json:

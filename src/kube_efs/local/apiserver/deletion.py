@@ -31,13 +31,15 @@ class DeletionRules:
     """How deletion of one kind differs from that of others.
 
     ``grace`` gives the seconds to grant to an object when so many are asked (pods); ``held`` says whether
-    more than finalizers holds an object, and ``mark`` completes one that is marked (namespaces).
+    more than finalizers holds an object, and ``mark`` completes one that is marked (namespaces). The mark of
+    some kinds does not count as a new generation.
     """
 
     grace: Callable[[Json, int | None], int] | None = None
     held: Callable[[Json], bool] = lambda _: False
     mark: Callable[[Json], Json] = lambda marked: marked
     collects_dependents: bool = True
+    moves_generation: bool = True
 
 
 class Deletion(NamedTuple):
@@ -57,10 +59,10 @@ def begin_deletion(
     changed = _with_gc_finalizer(json_object, options) if rules.collects_dependents else json_object
     held = bool(changed["metadata"].get("finalizers")) or rules.held(changed)
     if grace.seconds is not None:
-        marked = rules.mark(_marked(changed, grace.seconds, now))
+        marked = rules.mark(_marked(changed, grace.seconds, now, rules))
         return Deletion(marked, remove=not held and grace.seconds == 0)
     if held:
-        return Deletion(rules.mark(_marked(changed, 0, now)), remove=False)
+        return Deletion(rules.mark(_marked(changed, 0, now, rules)), remove=False)
     return Deletion(None, remove=True)
 
 
@@ -99,14 +101,14 @@ def _grace(json_object: Json, options: DeleteOptions, rules: DeletionRules) -> _
     return _PENDING if asked is None or asked >= granted else _Grace(asked)
 
 
-def _marked(json_object: Json, grace_seconds: int, now: datetime) -> Json:
+def _marked(json_object: Json, grace_seconds: int, now: datetime, rules: DeletionRules) -> Json:
     """The object as being deleted; the moment may move to an earlier one, never to a later one."""
     metadata = json_object["metadata"]
     moment = timestamp(now + timedelta(seconds=grace_seconds))
     generation = metadata.get("generation")
     if "deletionTimestamp" in metadata:
         moment = min(moment, metadata["deletionTimestamp"])
-    elif generation:
+    elif generation and rules.moves_generation:
         generation += 1
     return with_metadata(
         json_object,

@@ -17,6 +17,7 @@ _CORE_NAMES = MappingProxyType(
         "deprecatedCount": "count",
     }
 )
+_LEFT_OUT_WHEN_EMPTY = frozenset({"reportingComponent", "reportingInstance"})
 _EVENTS_GROUP_NAMES = MappingProxyType({core: name for name, core in _CORE_NAMES.items()})
 
 
@@ -26,7 +27,11 @@ def _to_core(event: Json) -> Json:
 
 
 def _from_core(event: Json) -> Json:
-    renamed = {_EVENTS_GROUP_NAMES.get(name, name): value for name, value in event.items()}
+    renamed = {
+        _EVENTS_GROUP_NAMES.get(name, name): value
+        for name, value in event.items()
+        if value != "" or name not in _LEFT_OUT_WHEN_EMPTY
+    }
     return {**renamed, "apiVersion": "events.k8s.io/v1"}
 
 

@@ -84,24 +84,25 @@ class FieldSelector:
 
 
 def parse_field_selector(
-    text: str, *, group: str = "", kind: str = "", selectable_fields: Collection[str] = ()
+    text: str, *, group: str = "", kind: str = "", selectable_fields: Collection[str] | None = None
 ) -> FieldSelector:
     """The selector that a ``fieldSelector`` query parameter means for objects of this kind.
 
-    ``selectable_fields`` are those that a CustomResourceDefinition adds (``spec.selectableFields``), as
+    ``selectable_fields`` (None for built-in kinds) are those that a CustomResourceDefinition adds, as
     dotted paths, with or without the leading dot.
 
     Raises:
         SelectorInvalid: the text does not follow the grammar, or the kind cannot be selected by that field.
     """
-    extra = {path.removeprefix(".") for path in selectable_fields}
+    custom = selectable_fields is not None
+    extra = {path.removeprefix(".") for path in selectable_fields or ()}
     requirements = []
     for part in filter(None, _PART_OF_TERMS.findall(text)):
         term = _TERM.fullmatch(part)
         if term is None:
             raise SelectorInvalid(f"invalid selector: '{text}'; can't understand '{part}'")
         field = "spec.nodeName" if kind == "Pod" and term["label"] == "spec.host" else term["label"]
-        _check_supported(field, group, kind, extra)
+        _check_supported(field, group, kind, extra if custom else None)
         requirements.append(
             FieldRequirement(field=field, value=_unescaped(term["value"]), equal=term["operator"] != "!=")
         )
@@ -117,14 +118,14 @@ def field_text(json_object: Json, field: str) -> str:
     return _ZERO.get(field, "")
 
 
-def _check_supported(field: str, group: str, kind: str, extra: Collection[str]) -> None:
+def _check_supported(field: str, group: str, kind: str, extra: Collection[str] | None) -> None:
     supported = _SUPPORTED.get((group, kind))
-    if supported is None and not extra:
+    if supported is None and extra is None:
         if field not in _METADATA:
             raise SelectorInvalid(
                 f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
             )
-    elif field not in (supported or _METADATA) and field not in extra:
+    elif field not in (supported or _METADATA) and field not in (extra or ()):
         raise SelectorInvalid(f"field label not supported: {field}")
 
 

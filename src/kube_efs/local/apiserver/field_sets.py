@@ -2,13 +2,13 @@
 
 A path is a tuple of elements in the form that FieldsV1 writes them: ``f:spec`` a field, ``k:{"name":"a"}``
 the element of a keyed list, ``v:"x"`` an element of a set. What counts as one field is for the merge rules to
-say: an atomic map or list is one, with all that is in it. Null is taken for absence everywhere.
+say: an atomic map or list is one, with all that is in it. Null is a value like any other.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kube_efs.local.apiserver.json_types import Json, JsonValue, json_equal
 from kube_efs.local.apiserver.merge_rules import DEFAULT, ListType, Rules
@@ -17,7 +17,8 @@ Path: TypeAlias = tuple[str, ...]
 FieldSet: TypeAlias = frozenset[Path]
 
 _SELF = "."
-_NOTHING = (None, DEFAULT)
+_ABSENT: Final = object()
+_NOTHING = (_ABSENT, DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ def children_of(value: JsonValue, rules: Rules) -> dict[str, tuple[JsonValue, Ru
     Of list elements with the same key the first counts.
     """
     if isinstance(value, dict) and not rules.atomic:
-        return {f"f:{key}": (part, rules.child(key)) for key, part in value.items() if part is not None}
+        return {f"f:{key}": (part, rules.child(key)) for key, part in value.items()}
     if isinstance(value, list) and rules.list_type is not ListType.ATOMIC:
         return {element_of(part, rules): (part, rules.element) for part in reversed(value)}
     return None
@@ -68,10 +69,14 @@ def changes_between(old: Json, new: Json, rules: Rules) -> Changes:
 
     def compare(before: JsonValue, after: JsonValue, inner: Rules, path: Path) -> None:
         parts_before, parts_after = children_of(before, inner), children_of(after, inner)
-        is_leaf = parts_before is None or parts_after is None
-        if after is None:
+        # A null that becomes a map or list, or was one, is a map or list without parts.
+        is_leaf = not all(
+            parts is not None or value is None
+            for value, parts in ((before, parts_before), (after, parts_after))
+        )
+        if after is _ABSENT:
             removed.add(path)
-        elif before is None or (is_leaf and not json_equal(before, after)):
+        elif before is _ABSENT or (is_leaf and not json_equal(before, after)):
             written.add(path)
         parts_before, parts_after = parts_before or {}, parts_after or {}
         for element, (_, part_rules) in {**parts_before, **parts_after}.items():

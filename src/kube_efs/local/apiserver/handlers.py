@@ -1,7 +1,7 @@
 """Requests about resources: from an HTTP request to the service and back."""
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,9 +22,9 @@ from kube_efs.local.apiserver.request_bodies import (
     check_patch_options,
     parse_delete_options,
     parse_dry_run,
+    parse_field_validation,
     parse_object,
     parse_patch,
-    parse_strict,
 )
 from kube_efs.local.apiserver.resources import Registry, ResourceType
 from kube_efs.local.apiserver.reviews import answer_review
@@ -74,20 +74,24 @@ class Call:
         """The verb of Kubernetes' authorization that the request amounts to."""
         method, name = self.request.method, self.path.name
         if method in {"GET", "HEAD"}:
-            if self.parameters.flag("watch"):
-                return "watch"
-            return "get" if name else "list"
+            if name:
+                return "get"
+            return "watch" if self.parameters.flag("watch") else "list"
         verbs = {"POST": "create", "PUT": "update", "PATCH": "patch"}
         return verbs.get(method) or ("delete" if name else "deletecollection")
 
-    def write_options(self) -> WriteOptions:
-        """How to write; the manager's name is that of the client program unless given."""
+    def write_options(self, duplicates: Collection[str] = ()) -> WriteOptions:
+        """How to write; the manager's name is that of the client program unless given.
+
+        ``duplicates`` are the paths of the fields that the body has twice.
+        """
         agent = self.request.headers.get("User-Agent", "").partition("/")[0]
         return WriteOptions(
             manager=self.parameters.text("fieldManager") or agent or "unknown",
             subresource=self.path.subresource,
             dry_run=parse_dry_run(self.parameters, self.verb),
-            strict=parse_strict(self.parameters, self.verb),
+            validation=parse_field_validation(self.parameters, self.verb),
+            duplicate_fields=tuple(duplicates),
         )
 
 
@@ -133,37 +137,37 @@ class ResourceHandlers:
         return self._one(call, found)
 
     async def _create(self, call: Call) -> web.Response:
-        body = parse_object(await call.request.read(), call.request.headers.get("Content-Type", ""))
+        body, duplicates = parse_object(
+            await call.request.read(), call.request.headers.get("Content-Type", "")
+        )
         if call.path.subresource:
             return self._bind(call, body)
         if "list" not in call.resource.verbs:
             return _json(201, encode(answer_review(call.resource, body)))
-        created = self._backend.service.create(call.resource, call.path.namespace, body, call.write_options())
-        return self._one(call, created, code=201)
+        options = call.write_options(duplicates)
+        created = self._backend.service.create(call.resource, call.path.namespace, body, options)
+        return _warned(self._one(call, created, code=201), options)
 
     def _bind(self, call: Call, body: Json) -> web.Response:
         options = call.write_options()
         self._backend.service.bind(call.resource, call.key, body, dry_run=options.dry_run)
-        return _json(201, encode(success()))
+        return _json(201, encode({**success(), "code": 201}))
 
     async def _update(self, call: Call) -> web.Response:
-        body = parse_object(await call.request.read(), call.request.headers.get("Content-Type", ""))
-        written = self._backend.service.update(call.resource, call.key, body, call.write_options())
-        return self._one(call, written.stored, code=201 if written.created else 200)
+        body, duplicates = parse_object(
+            await call.request.read(), call.request.headers.get("Content-Type", "")
+        )
+        options = call.write_options(duplicates)
+        written = self._backend.service.update(call.resource, call.key, body, options)
+        return _warned(self._one(call, written.stored, code=201 if written.created else 200), options)
 
     async def _patch(self, call: Call) -> web.Response:
         content_type = call.request.headers.get("Content-Type", "")
         patch = parse_patch(await call.request.read(), content_type, custom=call.resource.custom)
         check_patch_options(patch, call.parameters)
-        written = patch_object(
-            self._backend.service,
-            call.resource,
-            call.key,
-            patch,
-            call.write_options(),
-            force=call.parameters.flag("force"),
-        )
-        return self._one(call, written.stored, code=201 if written.created else 200)
+        options, force = call.write_options(), call.parameters.flag("force")
+        written = patch_object(self._backend.service, call.resource, call.key, patch, options, force=force)
+        return _warned(self._one(call, written.stored, code=201 if written.created else 200), options)
 
     async def _delete(self, call: Call) -> web.Response:
         options = await _delete_options(call)
@@ -222,7 +226,10 @@ class ResourceHandlers:
         accept = call.request.headers.get("Accept", "")
         text = call.parameters.text("includeObject")
         if text not in {"", *IncludeObject}:
-            raise bad_request(f'unrecognized includeObject value: "{text}"')
+            raise bad_request(
+                f'Unable to convert to Table as requested: includeObject: Invalid value: "{text}": '
+                "must be 'Metadata', 'Object', 'None', or empty"
+            )
         return Renderer(
             resource=call.resource,
             representation=representation(accept, listing=listing),
@@ -238,7 +245,7 @@ def _check_verb(call: Call) -> None:
     if subresource:
         allowed = verb in call.resource.subresources[subresource]
     else:
-        allowed = verb in call.resource.verbs and ((verb in wants_name) == named or verb == "watch")
+        allowed = verb in call.resource.verbs and (verb in wants_name) == named
     if not allowed:
         raise method_not_allowed()
     if call.resource.namespaced and not call.path.namespace and verb not in {"list", "watch"}:
@@ -248,6 +255,14 @@ def _check_verb(call: Call) -> None:
 async def _delete_options(call: Call) -> DeleteOptions:
     content = await call.request.read()
     return parse_delete_options(content, call.request.headers.get("Content-Type", ""), call.parameters)
+
+
+def _warned(response: web.Response, options: WriteOptions) -> web.Response:
+    """The answer with its warnings, each in a header of its own (RFC 7234) that kubectl shows."""
+    for text in dict.fromkeys(options.warnings):
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{escaped}"')
+    return response
 
 
 def _json(code: int, content: bytes) -> web.Response:

@@ -15,6 +15,7 @@ _KEY_RULE = (
     f"must {_CHARACTERS} (e.g. 'MyName',  or 'my.name',  or '123-abc', "
     f"regex used for validation is '{_NAME.pattern}')"
 )
+_PREFIX_EXAMPLE = "(e.g. 'example.com/MyName')"
 _VALUE_RULE = (
     f"a valid label must be an empty string or {_CHARACTERS} (e.g. 'MyValue',  or 'my_value',  or '12345', "
     f"regex used for validation is '({_NAME.pattern})?')"
@@ -27,14 +28,18 @@ _SUBDOMAIN_RULE = (
 
 
 def label_key_problem(key: str) -> str:
-    """Why this cannot be the key of a label or annotation; empty when it can."""
+    """Why this cannot be the key of a label or annotation, in one sentence; empty when it can."""
+    return "; ".join(label_key_problems(key))
+
+
+def label_key_problems(key: str) -> list[str]:
+    """Everything that is wrong with this as the key of a label or annotation."""
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
-        return (
-            f"a valid label key {_KEY_RULE} with an optional DNS subdomain prefix and '/' "
-            "(e.g. 'example.com/MyName')"
-        )
-    return "; ".join([*(_prefix_problems(prefix) if slash else []), *_name_problems(name)])
+        return [
+            f"a valid label key {_KEY_RULE} with an optional DNS subdomain prefix and '/' {_PREFIX_EXAMPLE}"
+        ]
+    return [*(_prefix_problems(prefix) if slash else []), *_name_problems(name)]
 
 
 def label_value_problem(value: str) -> str:

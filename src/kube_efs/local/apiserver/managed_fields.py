@@ -48,7 +48,7 @@ EntryKey: TypeAlias = tuple[str, Operation, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The fields that one manager owns; ``time`` is when it last changed them (RFC 3339)."""
+    """The fields that one manager owns; ``time`` is when it last changed them (RFC 3339; empty: never)."""
 
     manager: FieldManager
     operation: Operation
@@ -130,7 +130,7 @@ def _encoded(entry: Entry) -> Json:
         "manager": manager.name,
         "operation": str(entry.operation),
         "apiVersion": manager.api_version,
-        "time": entry.time,
+        **({"time": entry.time} if entry.time else {}),
         "fieldsType": "FieldsV1",
         "fieldsV1": to_fields_v1(entry.fields),
     }

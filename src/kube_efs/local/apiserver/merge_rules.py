@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kube_efs.local.apiserver.json_types import Json, JsonValue
+from kube_efs.local.apiserver.zero_objects import zero_object
 
 
 class ListType(StrEnum):
@@ -30,7 +31,8 @@ class Rules:
     ``fields`` has the rules of named fields; ``elements`` those of every other key of a map and of every
     element of a list. ``list_type``, ``keys`` and ``atomic`` are for server-side apply; ``key_defaults`` are
     the values of keys that an element may leave out. ``merge_key`` (for lists of objects) and ``merge_set``
-    (for lists of plain values) are for strategic merge patches, whose rules differ in places.
+    (for lists of plain values) are for strategic merge patches, whose rules differ in places. ``zero`` is
+    what a whole object holds before anybody has set anything.
     """
 
     fields: Mapping[str, "Rules"] = field(default_factory=lambda: MappingProxyType({}))
@@ -41,6 +43,7 @@ class Rules:
     atomic: bool = False
     merge_key: str = ""
     merge_set: bool = False
+    zero: Json = field(default_factory=dict)
 
     def child(self, name: str) -> "Rules":
         """The rules of the value under this key of a map."""
@@ -137,7 +140,6 @@ _POD_TEMPLATE = _struct(metadata=_METADATA, spec=_POD_SPEC)
 _WORKLOAD_SPEC = _struct(selector=_ATOMIC, template=_POD_TEMPLATE)
 _VOLUME_SPEC = _struct(
     **_SECRETS_OF_VOLUMES,
-    claimRef=_ATOMIC,
     csi=_struct(
         controllerExpandSecretRef=_ATOMIC,
         controllerPublishSecretRef=_ATOMIC,
@@ -197,7 +199,7 @@ _KINDS: Final[Mapping[tuple[str, str], Rules]] = MappingProxyType(
 
 def rules_for(group: str, kind: str) -> Rules:
     """The rules of a built-in kind; those of its metadata alone when nothing else is special about it."""
-    return _KINDS.get((group, kind), _ANY_KIND)
+    return replace(_KINDS.get((group, kind), _ANY_KIND), zero=zero_object(group, kind))
 
 
 def rules_from_schema(schema: Json) -> Rules:

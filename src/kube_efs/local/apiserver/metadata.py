@@ -99,6 +99,16 @@ def finalizer_problems(json_object: Json) -> Iterator[Cause]:
             )
 
 
+def finalizer_warnings(json_object: Json) -> Iterator[str]:
+    """What Kubernetes says of such finalizers of custom objects, where it does not refuse them."""
+    for finalizer in json_object["metadata"].get("finalizers") or ():
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            yield (
+                f'metadata.finalizers: "{finalizer}": prefer a domain-qualified finalizer name to avoid '
+                "accidental conflicts with other finalizer writers"
+            )
+
+
 def metadata_update_problems(json_object: Json, old: Json) -> Iterator[Cause]:
     """What breaks the rules that updates of every kind follow."""
     metadata, before = json_object["metadata"], old["metadata"]

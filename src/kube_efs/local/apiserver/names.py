@@ -8,6 +8,7 @@ import re
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SERVICE_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 
 
@@ -54,6 +55,20 @@ def service_name_problem(name: str) -> str:
         "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
         f"regex used for validation is '{_SERVICE_LABEL.pattern}')"
     )
+
+
+def config_key_problem(key: str) -> str:
+    """A key of a config map or secret: what can be a file's name."""
+    if len(key) > 253:
+        return _too_long(253)
+    if not _CONFIG_KEY.fullmatch(key):
+        return (
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  "
+            f"or 'KEY_NAME',  or 'key-name', regex used for validation is '{_CONFIG_KEY.pattern}')"
+        )
+    if key in {".", ".."}:
+        return f"must not be '{key}'"
+    return "must not start with '..'" if key.startswith("..") else ""
 
 
 def path_segment_problem(name: str) -> str:

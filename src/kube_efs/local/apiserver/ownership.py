@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kube_efs.local.apiserver.apply import ApplyConflict, apply, track_update
+from kube_efs.local.apiserver.bodies import in_wire_form
 from kube_efs.local.apiserver.json_types import Json, json_equal, without
 from kube_efs.local.apiserver.managed_fields import FieldManager
 from kube_efs.local.apiserver.patches import PatchInvalid
@@ -21,17 +22,21 @@ class Ownership:
 
     def of_write(self, old: Json | None, new: Json) -> Json:
         """The object to write with its ``managedFields`` brought up to date."""
-        return track_update(
-            old,
-            new,
+        tracked = track_update(
+            None if old is None else in_wire_form(self.resource, old),
+            in_wire_form(self.resource, new),
             manager=self._field_manager,
             rules=self.resource.rules,
             now=self.now,
             ignored=self._ignored(new),
         )
+        return self.resource.form.to_stored(tracked) if self.resource.form else tracked
 
     def of_apply(self, live: Json | None, applied: Json, *, force: bool) -> Json:
-        """The live object with the applied configuration merged in; raises 400 or 409."""
+        """The live object with the applied configuration merged in, both as the request's version shows them.
+
+        Raises 400 or 409.
+        """
         try:
             return apply(
                 live,

@@ -2,7 +2,7 @@
 
 import jsonpatch
 
-from kube_efs.local.apiserver.json_types import Json, JsonValue
+from kube_efs.local.apiserver.json_types import Json, JsonValue, go_kind
 from kube_efs.model.errors import InvalidValue
 
 
@@ -17,7 +17,8 @@ def merge_patch(target: Json, patch: JsonValue) -> Json:
         PatchInvalid: the patch is no JSON object.
     """
     if not isinstance(patch, dict):
-        raise PatchInvalid("a merge patch must be a JSON object", value=patch)
+        problem = f"json: cannot unmarshal {go_kind(patch)} into Go value of type map[string]interface {{}}"
+        raise PatchInvalid(f"error decoding patch: {problem}", value=patch)
     result = dict(target)
     for key, value in patch.items():
         if value is None:
@@ -37,9 +38,10 @@ def json_patch(target: Json, operations: JsonValue) -> Json:
         PatchInvalid: an operation is malformed, its path does not exist, or a test fails.
     """
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
-        raise PatchInvalid("a JSON patch must be a list of operations", value=operations)
+        problem = f"json: cannot unmarshal {go_kind(operations)} into Go value of type []handlers.jsonPatchOp"
+        raise PatchInvalid(f"error decoding patch: {problem}", value=operations)
     try:
-        result = jsonpatch.apply_patch(target, operations)
+        result = jsonpatch.apply_patch(target, [_lenient(operation) for operation in operations])
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise PatchInvalid(f"the JSON patch cannot be applied: {error}") from error
     except (TypeError, KeyError, AttributeError) as error:
@@ -48,3 +50,11 @@ def json_patch(target: Json, operations: JsonValue) -> Json:
     if not isinstance(result, dict):
         raise PatchInvalid("the JSON patch leaves no JSON object", value=result)
     return result
+
+
+def _lenient(operation: Json) -> Json:
+    """The operation as kube-apiserver takes it: ``replace`` sets a member of a map that is not there too."""
+    last = str(operation.get("path", "")).rpartition("/")[2]
+    if operation.get("op") == "replace" and last and not last.isdigit():
+        return {**operation, "op": "add"}
+    return operation

@@ -7,9 +7,9 @@ from kube_efs.local.apiserver.patches import PatchInvalid, json_patch, merge_pat
 from kube_efs.local.apiserver.request_bodies import Patch, PatchType
 from kube_efs.local.apiserver.resources import ResourceType
 from kube_efs.local.apiserver.service import ObjectService, WriteOptions, Written
-from kube_efs.local.apiserver.statuses import bad_request, patch_failed
+from kube_efs.local.apiserver.statuses import ApiError, bad_request, patch_failed
 from kube_efs.local.apiserver.storage import ObjectKey
-from kube_efs.local.apiserver.strategic_patch import strategic_merge_patch
+from kube_efs.local.apiserver.strategic_patch import MergeKeyMissing, strategic_merge_patch
 
 
 def patch_object(
@@ -23,22 +23,25 @@ def patch_object(
 ) -> Written:
     """The object after a patch; server-side apply may create it. Raises ApiError."""
     if patch.type is PatchType.APPLY:
-        _check_names_its_type(patch)
+        _check_type(resource, patch)
         return service.apply(resource, key, patch.content, options, force=force)
     changed = _change(resource, patch)
     try:
         return Written(service.change(resource, key, changed, options), created=False)
+    except MergeKeyMissing as error:
+        raise ApiError(500, "", error.problem) from error
     except PatchInvalid as error:
         # What is no list of operations is the client's mistake, an operation that fails is a refusal.
         fits = patch.type is PatchType.JSON and isinstance(patch.content, list)
         raise (patch_failed() if fits else bad_request(error.problem)) from error
 
 
-def _check_names_its_type(patch: Patch) -> None:
-    """An applied configuration is of a type of its own, not of the URL's."""
-    api_version, kind = lookup(patch.content, "apiVersion"), lookup(patch.content, "kind")
-    if not api_version or not kind:
-        raise bad_request(f"invalid object type: {api_version or '/'}, Kind={kind or ''}")
+def _check_type(resource: ResourceType, patch: Patch) -> None:
+    """An applied configuration must name the type of the URL."""
+    api_version, kind = (lookup(patch.content, key) or "" for key in ("apiVersion", "kind"))
+    if (api_version, kind) != (resource.api_version, resource.kind):
+        shown = api_version if "/" in api_version else f"/{api_version}"
+        raise bad_request(f"invalid object type: {shown}, Kind={kind}")
 
 
 def _change(resource: ResourceType, patch: Patch) -> Callable[[Json], Json]:

@@ -13,6 +13,7 @@ from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.resources import ResourceType
 from kube_efs.local.apiserver.selectors import LabelSelector, SelectorInvalid, parse_label_selector
 from kube_efs.local.apiserver.statuses import (
+    ApiError,
     Cause,
     Subject,
     bad_request,
@@ -75,7 +76,7 @@ def parse_selection(resource: ResourceType, namespace: str, name: str, parameter
                 parameters.text("fieldSelector"),
                 group=resource.group,
                 kind=resource.kind,
-                selectable_fields=resource.selectable_fields,
+                selectable_fields=resource.selectable_fields if resource.custom else None,
             ),
         )
     except SelectorInvalid as error:
@@ -165,11 +166,19 @@ def parse_watch_query(selection: Selection, parameters: Parameters) -> WatchQuer
         _refuse(forbidden_field(_MATCH, f"sendInitialEvents requires setting {_MATCH} to NotOlderThan"))
     return WatchQuery(
         selection=selection,
-        revision=parameters.resource_version(),
+        revision=_watch_revision(parameters),
         bookmarks=parameters.flag("allowWatchBookmarks"),
         initial_events=initial_events,
         timeout_seconds=parameters.number("timeoutSeconds"),
     )
+
+
+def _watch_revision(parameters: Parameters) -> int | None:
+    try:
+        return parameters.resource_version()
+    except ApiError as error:
+        # Only lists of kube-apiserver take what is no number for a mistake of the client.
+        raise ApiError(500, "", error.message.removeprefix("invalid resource version: ")) from error
 
 
 _MATCH = "resourceVersionMatch"
@@ -177,13 +186,16 @@ _MATCH = "resourceVersionMatch"
 
 def _parse_match(parameters: Parameters) -> VersionMatch:
     text = parameters.text(_MATCH)
-    if text not in set(VersionMatch):
-        _refuse(not_supported(_MATCH, text, ["Exact", "NotOlderThan", ""]))
+    causes = []
     if text and not parameters.text("resourceVersion"):
-        _refuse(forbidden_field(_MATCH, f"{_MATCH} is forbidden unless resourceVersion is provided"))
+        causes.append(forbidden_field(_MATCH, f"{_MATCH} is forbidden unless resourceVersion is provided"))
+    if text not in set(VersionMatch):
+        causes.append(not_supported(_MATCH, text, ["Exact", "NotOlderThan", ""]))
+    if causes:
+        _refuse(*causes)
     return VersionMatch(text)
 
 
-def _refuse(cause: Cause) -> None:
+def _refuse(*causes: Cause) -> None:
     subject = Subject(group="meta.k8s.io", resource="listoptions", kind="ListOptions")
-    raise invalid_object(subject, [cause])
+    raise invalid_object(subject, causes)

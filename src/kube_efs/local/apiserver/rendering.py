@@ -55,27 +55,24 @@ class Renderer:
 
     def event(self, event: WatchEvent, *, first: bool) -> bytes:
         """One line of a watch; the first table of a watch has the column heads, as in Kubernetes."""
-        if event.stored is None:
-            shown = encode(self._bookmark(event))
-        elif self.representation is Representation.TABLE:
-            metadata = {"resourceVersion": event.stored.json["metadata"]["resourceVersion"]}
-            table = self._table([self._wire(event.stored)], metadata)
-            shown = encode(table if first else {**table, "columnDefinitions": None})
-        else:
-            shown = self.one(event.stored)
-        return event_line(event.type, shown)
-
-    def _bookmark(self, event: WatchEvent) -> Json:
-        annotations = {"annotations": _INITIAL_EVENTS_END} if event.initial_events_end else {}
-        metadata = {"resourceVersion": str(event.revision), "creationTimestamp": None, **annotations}
-        shown = {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": metadata}
+        if self.representation is Representation.OBJECT and event.stored is not None:
+            return event_line(event.type, self._encoded(event.stored))
+        wire = self._bookmark(event) if event.stored is None else self._wire(event.stored)
         match self.representation:
             case Representation.TABLE:
-                return self._table([], {"resourceVersion": str(event.revision)})
+                table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
+                shown = table if first else {**table, "columnDefinitions": None}
             case Representation.METADATA:
-                return _metadata_only(shown)
+                shown = _metadata_only(wire)
             case _:
-                return shown
+                shown = wire
+        return event_line(event.type, encode(shown))
+
+    def _bookmark(self, event: WatchEvent) -> Json:
+        """An object with nothing but the version, and the mark that the initial events end here."""
+        annotations = {"annotations": _INITIAL_EVENTS_END} if event.initial_events_end else {}
+        metadata = {"resourceVersion": str(event.revision), **annotations}
+        return {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": metadata}
 
     def _wire(self, stored: Stored) -> Json:
         return in_wire_form(self.resource, stored.json)

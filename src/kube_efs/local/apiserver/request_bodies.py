@@ -1,20 +1,22 @@
 """The bodies of requests: objects, patches and options of deletion."""
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 
 import yaml
 
 from kube_efs.local.apiserver.deletion import DeleteOptions
+from kube_efs.local.apiserver.json_bodies import ParsedJson, parse_json
 from kube_efs.local.apiserver.json_types import Json, JsonValue, lookup
 from kube_efs.local.apiserver.negotiation import JSON, YAML
 from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.protobuf_bodies import PROTOBUF, parse_protobuf
+from kube_efs.local.apiserver.service import FieldValidation
 from kube_efs.local.apiserver.statuses import (
     Subject,
     bad_request,
     forbidden_field,
+    invalid,
     invalid_object,
     not_supported,
     required,
@@ -22,7 +24,6 @@ from kube_efs.local.apiserver.statuses import (
     unsupported_patch,
 )
 
-_FIELD_VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _PROPAGATION = ("Orphan", "Background", "Foreground")
 
 
@@ -43,17 +44,20 @@ class Patch:
     content: JsonValue
 
 
-def parse_object(content: bytes, content_type: str) -> Json:
-    """The object in a body: JSON, YAML or, for some kinds, protocol buffers; raises 400 or 415."""
+def parse_object(content: bytes, content_type: str) -> tuple[Json, list[str]]:
+    """The object in a body, and the paths of fields that its JSON has twice.
+
+    JSON, YAML or, for some kinds, protocol buffers; raises 400 or 415.
+    """
     media_type = _media_type(content_type)
     if media_type == PROTOBUF:
-        return parse_protobuf(content)
+        return parse_protobuf(content), []
     if media_type not in {"", JSON, YAML}:
         raise unsupported_media_type([JSON, YAML, PROTOBUF])
-    value = _yaml(content) if media_type == YAML else _json(content)
+    value, duplicates = (_yaml(content), []) if media_type == YAML else _json(content)
     if not isinstance(value, dict):
         raise bad_request("the object provided is unrecognized (must be of type Object)")
-    return value
+    return value, duplicates
 
 
 def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
@@ -63,7 +67,7 @@ def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
     if media_type not in accepted:
         raise unsupported_media_type(accepted) if custom else unsupported_patch()
     patch_type = PatchType(media_type)
-    value = _yaml(content) if patch_type is PatchType.APPLY else _json(content)
+    value = _yaml(content) if patch_type is PatchType.APPLY else _json(content).value
     return Patch(type=patch_type, content=value)
 
 
@@ -79,13 +83,18 @@ def check_patch_options(patch: Patch, parameters: Parameters) -> None:
 
 def parse_delete_options(content: bytes, content_type: str, parameters: Parameters) -> DeleteOptions:
     """The options of a delete request, from its body or else its query; raises 400 or 422."""
-    options = parse_object(content, content_type) if content.strip() else _options_in_query(parameters)
+    given = parse_object(content, content_type)[0] if content.strip() else None
+    options = _options_in_query(parameters) if given is None else given
     propagation = options.get("propagationPolicy")
-    if propagation is None and options.get("orphanDependents") is not None:
-        propagation = "Orphan" if options["orphanDependents"] else "Background"
+    orphan = options.get("orphanDependents")
+    if propagation is not None and orphan is not None:
+        problem = "orphanDependents and deletionPropagation cannot be both set"
+        raise invalid_object(_options("delete"), [invalid("propagationPolicy", propagation, problem)])
     if propagation is not None and propagation not in _PROPAGATION:
         cause = not_supported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan", "nil"])
         raise invalid_object(_options("delete"), [cause])
+    if orphan is not None:
+        propagation = "Orphan" if orphan else "Background"
     return DeleteOptions(
         grace_period_seconds=options.get("gracePeriodSeconds"),
         propagation=propagation,
@@ -112,13 +121,13 @@ def parse_dry_run(parameters: Parameters, verb: str = "delete") -> bool:
     return text == "All"
 
 
-def parse_strict(parameters: Parameters, verb: str) -> bool:
-    """Whether unknown fields are refused; raises 422 for an unknown ``fieldValidation``."""
+def parse_field_validation(parameters: Parameters, verb: str) -> FieldValidation:
+    """What to do about unknown fields; raises 422 for an unknown ``fieldValidation``."""
     text = parameters.text("fieldValidation")
-    if text not in _FIELD_VALIDATIONS:
-        cause = not_supported("fieldValidation", text, _FIELD_VALIDATIONS)
+    if text not in {"", *FieldValidation}:
+        cause = not_supported("fieldValidation", text, ["", *sorted(FieldValidation)])
         raise invalid_object(_options(verb), [cause])
-    return text == "Strict"
+    return FieldValidation(text or FieldValidation.WARN)
 
 
 def _options(verb: str) -> Subject:
@@ -131,9 +140,9 @@ def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def _json(content: bytes) -> JsonValue:
+def _json(content: bytes) -> ParsedJson:
     try:
-        return json.loads(content)
+        return parse_json(content)
     except ValueError as error:
         raise bad_request(f"error decoding the body: {error}") from error
 

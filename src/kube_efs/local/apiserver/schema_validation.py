@@ -40,6 +40,7 @@ _SCALAR_KEYWORDS = frozenset(
         "type",
     }
 )
+_TEXT_RULES = ("maxLength", "minLength", "pattern")
 _TYPE_NAMES: Final[Mapping[type, str]] = MappingProxyType(
     {
         type(None): "null",
@@ -111,8 +112,26 @@ def _translated(schema: JsonValue) -> JsonValue:
 
 def causes_of(validator: Validator, json_object: Json) -> list[Cause]:
     """What the validator finds wrong, each thing once."""
-    found = (cause for error in validator.iter_errors(json_object) for cause in _causes(error))
+    found = (
+        cause for error in _first_of_texts(validator.iter_errors(json_object)) for cause in _causes(error)
+    )
     return list(dict.fromkeys(found))
+
+
+def _first_of_texts(errors: Iterable[jsonschema.ValidationError]) -> list[jsonschema.ValidationError]:
+    """The errors, but of each text only the first in the order in which Kubernetes looks at it."""
+    listed = list(errors)
+    first: dict[str, int] = {}
+    for error in listed:
+        if error.validator in _TEXT_RULES:
+            field, rank = _field(error.absolute_path), _TEXT_RULES.index(error.validator)
+            first[field] = min(rank, first.get(field, rank))
+    return [
+        error
+        for error in listed
+        if error.validator not in _TEXT_RULES
+        or first[_field(error.absolute_path)] == _TEXT_RULES.index(error.validator)
+    ]
 
 
 def _causes(error: jsonschema.ValidationError) -> Iterator[Cause]:
@@ -137,7 +156,8 @@ def _causes(error: jsonschema.ValidationError) -> Iterator[Cause]:
             yield Cause(reason=CauseReason.TOO_LONG, field=name, message=message)
         case "maxItems" | "maxProperties":
             items = "item" if limit == 1 else "items"
-            yield _invalid(name, f"Too many: {len(value)}: must have at most {limit} {items}")
+            message = f"Too many: {len(value)}: must have at most {limit} {items}"
+            yield Cause(reason=CauseReason.TOO_MANY, field=name, message=message)
         case "anyOf" | "oneOf" | "not":
             yield from _composed(error, name)
         case _:

@@ -4,8 +4,9 @@ All methods are synchronous, so that each runs as one transaction on the event l
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,9 +14,10 @@ from kube_efs.local.apiserver.admission import Admission
 from kube_efs.local.apiserver.bindings import bound_pod
 from kube_efs.local.apiserver.bodies import decoding, in_stored_form, in_wire_form
 from kube_efs.local.apiserver.deletion import DeleteOptions, begin_deletion, removed_by_update
-from kube_efs.local.apiserver.json_types import Json, json_equal, without
+from kube_efs.local.apiserver.json_types import Json, json_equal, lookup, without
 from kube_efs.local.apiserver.metadata import (
     finalizer_problems,
+    finalizer_warnings,
     for_creation,
     for_update,
     metadata_problems,
@@ -39,22 +41,43 @@ from kube_efs.local.apiserver.statuses import (
     already_exists,
     invalid_object,
     not_found,
+    undeclared_fields,
     undecodable_patch,
 )
 from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored
+
+
+class FieldValidation(StrEnum):
+    """What to do about fields that a type does not know, or that are given twice: the last one counts."""
+
+    IGNORE = "Ignore"
+    WARN = "Warn"
+    STRICT = "Strict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """How to write: on whose behalf, and to which subresource (if any).
 
-    ``dry_run`` stores nothing; ``strict`` refuses unknown fields instead of dropping them.
+    ``dry_run`` stores nothing; ``validation`` says what to do about unknown and duplicate fields. What the
+    client is to be warned of is added to ``warnings``.
     """
 
     manager: str = "unknown"
     subresource: str = ""
     dry_run: bool = False
-    strict: bool = False
+    validation: FieldValidation = FieldValidation.WARN
+    duplicate_fields: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
+
+    def judge(self, unknown_fields: Iterable[str]) -> None:
+        """Warn of these fields and of duplicate ones, or refuse them by raising Undecodable."""
+        found = [f'duplicate field "{path}"' for path in self.duplicate_fields]
+        found += [f'unknown field "{path}"' for path in unknown_fields]
+        if found and self.validation is FieldValidation.STRICT:
+            raise Undecodable(f"strict decoding error: {', '.join(found)}")
+        if self.validation is FieldValidation.WARN:
+            self.warnings.extend(found)
 
 
 class Written(NamedTuple):
@@ -131,13 +154,17 @@ class ObjectService:
         if old is None and options.subresource:
             raise not_found(resource.subject(key.name))
         with decoding(resource):
-            config = in_stored_form(resource, applied, strict=options.strict)
+            config, unknown = in_stored_form(resource, applied)
+            if unknown:
+                subject = resource.subject(lookup(applied, "metadata", "name") or "")
+                kind = f"{resource.group}/{resource.version}, Kind={resource.kind}"
+                raise undeclared_fields(subject, kind, unknown)
             check_identity(resource, key, config)
             if config["metadata"].get("resourceVersion"):
                 check_version(resource, key.name, config, old)
-            ownership = self._ownership(resource, options)
-            merged = ownership.of_apply(old.json if old else None, config, force=force)
-            new = resource.strategy.default(merged)
+            live = in_wire_form(resource, old.json) if old else None
+            merged = self._ownership(resource, options).of_apply(live, applied, force=force)
+            new = _decoded(resource, merged, options)
         if old is None:
             return Written(self._create(resource, key.namespace, new, options), created=True)
         return Written(self._replace(resource, old, new, options), created=False)
@@ -146,7 +173,7 @@ class ObjectService:
         """Send a pod to the node that a Binding names; raises 409 when it cannot go there."""
         old = self.get(resource, key)
         new = bound_pod(old.json, binding, resource.subject(key.name), self._clock())
-        self._put(resource, _with_generation(resource, new, old.json), old, dry_run=dry_run)
+        self._put(resource, new, old, dry_run=dry_run)
 
     def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
         """The object removed, or marked as being deleted while something holds it."""
@@ -187,8 +214,10 @@ class ObjectService:
             metadata_problems(new, strategy.name_rule),
             () if resource.custom else finalizer_problems(new),
         )
-        if self._store.get(resource.storage, ObjectKey(namespace, name)):
-            raise already_exists(resource.subject(name))
+        options.warnings.extend(finalizer_warnings(new) if resource.custom else ())
+        if there := self._store.get(resource.storage, ObjectKey(namespace, name)):
+            deleting = "deletionTimestamp" in there.json["metadata"]
+            raise already_exists(resource.subject(name), deleting=deleting)
         return self._put(resource, new, None, dry_run=options.dry_run)
 
     def _replace(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
@@ -215,8 +244,14 @@ class ObjectService:
             metadata = new["metadata"]
             if resource.custom:
                 metadata = {**old["metadata"], "managedFields": metadata.get("managedFields", [])}
-            status = {"status": new["status"]} if "status" in new else {}
-            return {**without(old, "status"), "metadata": metadata, **status}
+            status = new.get("status")
+            if status is not None:
+                status = resource.strategy.prepare_status(status, old.get("status") or {})
+            return {
+                **without(old, "status"),
+                "metadata": metadata,
+                **({} if status is None else {"status": status}),
+            }
         if resource.has_status:
             new = {**without(new, "status"), **({"status": old["status"]} if "status" in old else {})}
         return new if subresource else resource.strategy.prepare_update(new, old)
@@ -231,7 +266,9 @@ class ObjectService:
 
 
 def _decoded(resource: ResourceType, body: Json, options: WriteOptions) -> Json:
-    return resource.strategy.default(in_stored_form(resource, body, strict=options.strict))
+    decoded, unknown = in_stored_form(resource, body)
+    options.judge(unknown)
+    return resource.strategy.default(decoded)
 
 
 def _with_generation(resource: ResourceType, new: Json, old: Json) -> Json:
@@ -248,4 +285,6 @@ def _with_generation(resource: ResourceType, new: Json, old: Json) -> Json:
 def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> None:
     causes = list(chain(*problems))
     if causes:
-        raise invalid_object(resource.subject(name), causes)
+        # Events of both groups are checked in the form in which they are stored.
+        subject = replace(resource.subject(name), group=resource.storage.group)
+        raise invalid_object(subject, causes)

@@ -23,6 +23,7 @@ class CauseReason(StrEnum):
     NOT_FOUND = "FieldValueNotFound"
     FORBIDDEN = "FieldValueForbidden"
     TOO_LONG = "FieldValueTooLong"
+    TOO_MANY = "FieldValueTooMany"
     MANAGER_CONFLICT = "FieldManagerConflict"
     VERSION_TOO_LARGE = "ResourceVersionTooLarge"
     NAMESPACE_TERMINATING = "NamespaceTerminating"
@@ -155,9 +156,10 @@ def not_found(subject: Subject) -> ApiError:
     return ApiError(404, "NotFound", message, details=subject.details())
 
 
-def already_exists(subject: Subject) -> ApiError:
-    """409 on create: the name is taken."""
-    message = f'{subject.qualified_resource} "{subject.name}" already exists'
+def already_exists(subject: Subject, *, deleting: bool = False) -> ApiError:
+    """409 on create: the name is taken, perhaps by an object that is about to go."""
+    there = "object is being deleted: " if deleting else ""
+    message = f'{there}{subject.qualified_resource} "{subject.name}" already exists'
     return ApiError(409, "AlreadyExists", message, details=subject.details())
 
 
@@ -168,6 +170,14 @@ def conflict(subject: Subject, problem: str = MODIFIED) -> ApiError:
     """409 on a write: a precondition does not hold, above all the resource version."""
     message = f'Operation cannot be fulfilled on {subject.qualified_resource} "{subject.name}": {problem}'
     return ApiError(409, "Conflict", message, details=subject.details())
+
+
+def undeclared_fields(subject: Subject, kind: str, unknown: Iterable[str]) -> ApiError:
+    """500 on server-side apply: the type has no such fields."""
+    problems = [f".{path}: field not declared in schema" for path in unknown]
+    listed = problems[0] if len(problems) == 1 else "\n".join(["errors:", *(f"  {one}" for one in problems)])
+    message = f"failed to create typed patch object (/{subject.name}; {kind}): {listed}"
+    return ApiError(500, "", message)
 
 
 def manager_conflict(causes: Iterable[Cause], message: str) -> ApiError:

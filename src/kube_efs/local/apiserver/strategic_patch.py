@@ -18,6 +18,10 @@ _DELETE = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
 
 
+class MergeKeyMissing(PatchInvalid):
+    """An element of a list lacks the key that it is told apart by."""
+
+
 def strategic_merge_patch(target: Json, patch: JsonValue, rules: Rules) -> Json:
     """The object after the patch; ``rules`` are those of its kind.
 
@@ -77,8 +81,8 @@ def _merge_lists(target: list[JsonValue], patch: list[JsonValue], rules: Rules) 
         if not isinstance(element, dict) or not (
             rules.merge_key in element or element.get(_PATCH) == "replace"
         ):
-            raise PatchInvalid(
-                f"map: {json.dumps(element)} does not contain declared merge key: {rules.merge_key}"
+            raise MergeKeyMissing(
+                f"map: {_go_text(element)} does not contain declared merge key: {rules.merge_key}"
             )
     return _merge_keyed(target, patch, rules)
 
@@ -186,6 +190,15 @@ def _as_list(value: JsonValue) -> list[JsonValue]:
     if not isinstance(value, list):
         raise PatchInvalid(f"expected a list, but received {json.dumps(value)}")
     return value
+
+
+def _go_text(value: JsonValue) -> str:
+    """The value as Go prints it."""
+    if isinstance(value, dict):
+        return f"map[{' '.join(f'{key}:{_go_text(value[key])}' for key in sorted(value))}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(_go_text, value))}]"
+    return value if isinstance(value, str) else json.dumps(value).replace("null", "<nil>")
 
 
 def _contains(values: list[JsonValue], value: JsonValue) -> bool:

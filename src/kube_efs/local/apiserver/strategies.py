@@ -26,13 +26,15 @@ def _no_problems(_new: Json, _old: Json | None) -> Iterable[Cause]:
 class Strategy:
     """The rules of one kind. Functions take objects as immutable and give new ones.
 
-    ``default`` fills in what a client left out. ``prepare_create`` and ``prepare_update`` (new, old) set
-    what only the server sets. ``problems`` (new, old or None) says what is not acceptable.
+    ``default`` fills in what a client left out. ``prepare_create``, ``prepare_update`` (new, old) and, for
+    statuses alone, ``prepare_status`` (new, old) set what only the server sets.
+    ``problems`` (new, old or None) says what is not acceptable.
     """
 
     name_rule: NameRule = subdomain_problem
     default: Callable[[Json], Json] = _unchanged
     prepare_create: Callable[[Json], Json] = _unchanged
     prepare_update: Callable[[Json, Json], Json] = _new
+    prepare_status: Callable[[Json, Json], Json] = _new
     problems: Callable[[Json, Json | None], Iterable[Cause]] = _no_problems
     deletion: DeletionRules = field(default_factory=DeletionRules)

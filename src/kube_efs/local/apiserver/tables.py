@@ -90,7 +90,7 @@ def table_for(
 
 def _row_object(json_object: Json, include_object: IncludeObject) -> Json:
     if include_object is IncludeObject.NONE:
-        return {}
+        return {"object": None}
     if include_object is IncludeObject.OBJECT:
         return {"object": json_object}
     metadata = json_object.get("metadata", {})

@@ -39,13 +39,27 @@ def test_an_earlier_refusal_to_schedule_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("pod", "binding", "code", "told"),
     [
-        pytest.param(_pod(), {"target": {}}, 422, "target.name: Required value", id="no node is named"),
+        pytest.param(_pod(), {"target": {}}, 500, "target.name: Required value", id="no node is named"),
         pytest.param(
             {**_pod(), "spec": {"nodeName": "node-b"}},
             _BINDING,
             409,
-            "already assigned to node 'node-b'",
+            'already assigned to node "node-b"',
             id="taken",
+        ),
+        pytest.param(
+            _pod(),
+            {"target": {"kind": "Pod", "name": "node-a"}},
+            500,
+            'target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>"',
+            id="not to a node",
+        ),
+        pytest.param(
+            _pod(),
+            {**_BINDING, "metadata": {"name": "other"}},
+            400,
+            "name in URL does not match name in Binding object",
+            id="another name",
         ),
         pytest.param(_pod(deletionTimestamp="now"), _BINDING, 409, "is being deleted", id="on its way out"),
         pytest.param(

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.local.apiserver.inside import Inside, refused
 
 from kube_efs.local.apiserver.json_types import Json, lookup
-from kube_efs.local.apiserver.service import WriteOptions
+from kube_efs.local.apiserver.service import FieldValidation, WriteOptions
 
 SCHEMA: Json = {
     "type": "object",
@@ -73,7 +73,7 @@ def test_unknown_fields_are_named_when_the_client_is_strict(defined: Inside) -> 
     resource = defined.type_of("widgets")
     with refused(400, 'strict decoding error: unknown field "spec.colour"'):
         body = widget(spec={"colour": "red"})
-        defined.service.create(resource, "default", body, WriteOptions(strict=True))
+        defined.service.create(resource, "default", body, WriteOptions(validation=FieldValidation.STRICT))
 
 
 def test_custom_objects_name_their_kind(defined: Inside) -> None:
@@ -157,7 +157,9 @@ def test_a_deleted_definition_waits_for_objects_that_are_held(defined: Inside) -
         pytest.param(
             definition(version("v1", storage=False)), "exactly one version marked as storage", id="no storage"
         ),
-        pytest.param(definition(version("v1", schema=None)), "schemas are required", id="no schema"),
+        pytest.param(
+            definition(version("v1", schema=None)), "openAPIV3Schema: Required value", id="no schema"
+        ),
         pytest.param(
             definition(version("v1", schema={"openAPIV3Schema": {"type": "thing"}})),
             "spec.versions[0].schema.openAPIV3Schema",

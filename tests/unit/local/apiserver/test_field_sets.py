@@ -22,7 +22,7 @@ def test_fields_of_a_pod_are_written_as_kubernetes_writes_them() -> None:
     pod = {
         "metadata": {"labels": {"app": "web"}, "finalizers": ["a/b"], "annotations": {}},
         "spec": {
-            "containers": [{"name": "one", "args": ["x"], "ports": [{"containerPort": 80}], "image": None}],
+            "containers": [{"name": "one", "args": ["x"], "ports": [{"containerPort": 80}]}],
             "nodeSelector": {"zone": "a"},
         },
     }
@@ -64,7 +64,10 @@ def test_any_set_survives_being_written_down(fields: frozenset[tuple[str, ...]])
         pytest.param({"a": 1}, {"a": True}, [".a"], [], id="one is not true"),
         pytest.param({}, {"a": {"b": 1}}, [".a", ".a.b"], [], id="a map and what is in it"),
         pytest.param({"a": {"b": 1}}, {}, [], [".a", ".a.b"], id="a map goes"),
-        pytest.param({"a": {"b": 1}}, {"a": None}, [], [".a", ".a.b"], id="null is absence"),
+        pytest.param({}, {"a": None}, [".a"], [], id="null is a value"),
+        pytest.param({"a": None}, {"a": 1}, [".a"], [], id="null becomes a number"),
+        pytest.param({"a": None}, {"a": {"b": 1}}, [".a.b"], [], id="null becomes a map"),
+        pytest.param({"a": {"b": 1}}, {"a": None}, [], [".a.b"], id="a map becomes null"),
         pytest.param({"a": [1]}, {"a": [1, 2]}, [".a"], [], id="a list is one field"),
         pytest.param({"a": 1}, {"a": {"b": 1}}, [".a", ".a.b"], [], id="a number becomes a map"),
         pytest.param(

@@ -89,8 +89,10 @@ def test_protocol_buffers_alone_are_not_answered() -> None:
 
 
 def test_bodies_are_json_or_yaml() -> None:
-    assert parse_object(b'{"a": 1}', "application/json; charset=utf-8") == {"a": 1}
-    assert parse_object(b"a: 2026-01-01\n", "application/yaml") == {"a": "2026-01-01"}
+    assert parse_object(b'{"a": 1}', "application/json; charset=utf-8") == ({"a": 1}, [])
+    assert parse_object(b"a: 2026-01-01\n", "application/yaml") == ({"a": "2026-01-01"}, [])
+    twice = b'{"a": [{"b": 1, "b": 2}], "c": {}, "c": {}}'
+    assert parse_object(twice, "application/json") == ({"a": [{"b": 2}], "c": {}}, ["c", "a[0].b"])
     with refused(415, "unknown format"):
         parse_object(b"{}", "text/plain")
     for content in (b"{", b"[]", b"1"):
@@ -158,7 +160,7 @@ CONFIG_MAP = base64.b64decode(
 
 
 def test_what_kubectl_creates_is_read_from_protocol_buffers() -> None:
-    assert parse_object(CONFIG_MAP, PROTOBUF) == {
+    assert parse_object(CONFIG_MAP, PROTOBUF)[0] == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {

@@ -75,9 +75,7 @@ def test_a_name_is_taken_once(inside: Inside) -> None:
             id="version",
         ),
         pytest.param({**config_map(), "data": ["x"]}, 400, "cannot unmarshal array", id="wrong type"),
-        pytest.param(
-            with_metadata(config_map(), labels={"a": 1}), 400, "labels.a of type string", id="number"
-        ),
+        pytest.param(with_metadata(config_map(), labels={"a": 1}), 400, "labels of type string", id="number"),
     ],
 )
 def test_an_unacceptable_object_is_refused(inside: Inside, body: Json, code: int, text: str) -> None:

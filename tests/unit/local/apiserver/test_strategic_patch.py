@@ -116,7 +116,7 @@ def test_service_ports_are_told_apart_by_port() -> None:
     [
         pytest.param(
             {"containers": [{"image": "z"}]},
-            'map: {"image": "z"} does not contain declared merge key: name',
+            "map: map[image:z] does not contain declared merge key: name",
             id="an element lacks its key",
         ),
         pytest.param(

@@ -69,7 +69,7 @@ def test_ages(timestamp: str | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("include", "row_object"),
     [
-        (IncludeObject.NONE, {}),
+        (IncludeObject.NONE, {"object": None}),
         (
             IncludeObject.METADATA,
             {

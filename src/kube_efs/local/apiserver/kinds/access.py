@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
-from kube_efs.local.apiserver.json_types import Json
+from kube_efs.local.apiserver.json_types import Json, json_equal
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
 from kube_efs.local.apiserver.names import path_segment_problem
-from kube_efs.local.apiserver.statuses import Cause, not_supported, required
+from kube_efs.local.apiserver.statuses import Cause, invalid, not_supported, required
 from kube_efs.local.apiserver.strategies import Strategy
 
 _GROUP = "rbac.authorization.k8s.io"
+_GO_NAMES = {"apiGroup": "APIGroup", "kind": "Kind", "name": "Name"}
 _SUBJECT_KINDS = ("ServiceAccount", "User", "Group")
 
 
@@ -18,8 +19,18 @@ def _subject(subject: Json) -> Json:
     return subject
 
 
-def _binding_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
+def _role_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
+    for index, rule in enumerate(new.get("rules") or ()):
+        if not rule.get("verbs"):
+            yield required(f"rules[{index}].verbs", "verbs must contain at least one value")
+
+
+def _binding_problems(new: Json, old: Json | None) -> Iterator[Cause]:
     role = new.get("roleRef") or {}
+    if old is not None and not json_equal(role, old.get("roleRef")):
+        # Kubernetes shows the fields by the names they have in Go.
+        shown = {name: role.get(key, "") for key, name in _GO_NAMES.items()}
+        yield invalid("roleRef", shown, "cannot change roleRef")
     for field in ("kind", "name"):
         if not role.get(field):
             yield required(f"roleRef.{field}")
@@ -34,8 +45,8 @@ _BINDING = Defaults(
     inside={"roleRef": Defaults(values={"apiGroup": _GROUP}), "subjects": Defaults(then=_subject)}
 )
 STRATEGIES = {
-    (_GROUP, "Role"): Strategy(name_rule=path_segment_problem),
-    (_GROUP, "ClusterRole"): Strategy(name_rule=path_segment_problem),
+    (_GROUP, "Role"): Strategy(name_rule=path_segment_problem, problems=_role_problems),
+    (_GROUP, "ClusterRole"): Strategy(name_rule=path_segment_problem, problems=_role_problems),
     (_GROUP, "RoleBinding"): Strategy(
         name_rule=path_segment_problem, default=_BINDING, problems=_binding_problems
     ),

@@ -1,4 +1,4 @@
-"""Namespaces, secrets, config maps, services, nodes and events."""
+"""Namespaces, secrets, config maps, services and nodes."""
 
 import base64
 import binascii
@@ -9,10 +9,12 @@ from kube_efs.local.apiserver.deletion import DeletionRules
 from kube_efs.local.apiserver.json_types import Json, json_equal, without
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
 from kube_efs.local.apiserver.metadata import IMMUTABLE, with_metadata
-from kube_efs.local.apiserver.names import label_problem, service_name_problem
+from kube_efs.local.apiserver.names import config_key_problem, label_problem, service_name_problem
 from kube_efs.local.apiserver.statuses import Cause, Undecodable, forbidden_field, invalid
 from kube_efs.local.apiserver.strategies import Strategy
+from kube_efs.local.apiserver.zero_objects import NO_NODE_STATUS
 
+_ADDRESS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 _LAST_PORT = 65535
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _NAMESPACE_FINALIZER = "kubernetes"
@@ -71,14 +73,18 @@ def _check_base64(value: object) -> None:
 def _secret_problems(new: Json, old: Json | None) -> Iterator[Cause]:
     if old is not None and new["type"] != old["type"]:
         yield invalid("type", new["type"], IMMUTABLE)
-    yield from _immutability_problems("data")(new, old)
+    yield from _data_problems("data")(new, old)
 
 
-def _immutability_problems(*fields: str) -> Callable[[Json, Json | None], Iterator[Cause]]:
-    """The rule for objects that can be declared immutable: then these fields stay as they are."""
+def _data_problems(*fields: str) -> Callable[[Json, Json | None], Iterator[Cause]]:
+    """The rules for these maps of data: their keys, and that they stay as they are once immutable."""
     problem = "field is immutable when `immutable` is set"
 
     def problems(new: Json, old: Json | None) -> Iterator[Cause]:
+        for field in fields:
+            for key in new.get(field) or ():
+                if wrong := config_key_problem(key):
+                    yield invalid(f"{field}[{key}]", key, wrong)
         if old is None or not old.get("immutable"):
             return
         if not new.get("immutable"):
@@ -101,12 +107,18 @@ def _with_address(service: Json) -> Json:
         return {**service, "status": {"loadBalancer": {}}}
     number = UUID(service["metadata"]["uid"]).int
     address = spec.get("clusterIP") or f"10.96.{number >> 8 & 0xFF}.{number & 0xFF}"
-    spec = {"ipFamilies": ["IPv4"], **spec, "clusterIP": address, "clusterIPs": [address]}
+    spec = {
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        **spec,
+        "clusterIP": address,
+        "clusterIPs": [address],
+    }
     return {**service, "spec": spec, "status": {"loadBalancer": {}}}
 
 
 def _with_old_address(new: Json, old: Json) -> Json:
-    kept = {key: old["spec"][key] for key in ("clusterIP", "clusterIPs", "ipFamilies") if key in old["spec"]}
+    kept = {key: old["spec"][key] for key in _ADDRESS if key in old["spec"]}
     return {**new, "spec": {**kept, **new["spec"]}}
 
 
@@ -127,31 +139,28 @@ _SERVICE_DEFAULTS = Defaults(
                 "type": "ClusterIP",
                 "sessionAffinity": "None",
                 "internalTrafficPolicy": "Cluster",
-                "ipFamilyPolicy": "SingleStack",
             },
             inside={"ports": Defaults(values={"protocol": "TCP"}, then=_port_defaults)},
         )
     },
 )
-_NODE_RESOURCES = Defaults(inside={"status": Defaults(quantities=("capacity", "allocatable"))})
-# Fields that Go's encoder writes even when they are empty; clients read them without asking.
-_EVENT_DEFAULTS = Defaults(
-    values={
-        "source": {},
-        "firstTimestamp": None,
-        "lastTimestamp": None,
-        "eventTime": None,
-        "reportingComponent": "",
-        "reportingInstance": "",
-    }
+
+
+def _allocatable(status: Json) -> Json:
+    """The status where all of what a node has can be used, unless it says otherwise."""
+    has_capacity = status.get("capacity") and not status.get("allocatable")
+    return {**status, "allocatable": status["capacity"]} if has_capacity else status
+
+
+_NODE = Defaults(
+    values={"status": NO_NODE_STATUS},
+    inside={
+        "status": Defaults(values=NO_NODE_STATUS, quantities=("capacity", "allocatable"), then=_allocatable)
+    },
 )
 
 STRATEGIES = {
-    ("", "ConfigMap"): Strategy(problems=_immutability_problems("data", "binaryData")),
-    ("", "Event"): Strategy(default=_EVENT_DEFAULTS, deletion=DeletionRules(collects_dependents=False)),
-    ("events.k8s.io", "Event"): Strategy(
-        default=_EVENT_DEFAULTS, deletion=DeletionRules(collects_dependents=False)
-    ),
+    ("", "ConfigMap"): Strategy(problems=_data_problems("data", "binaryData")),
     ("", "Namespace"): Strategy(
         name_rule=label_problem,
         default=_with_name_label,
@@ -159,7 +168,7 @@ STRATEGIES = {
         prepare_update=_with_old_finalizers,
         deletion=DeletionRules(held=_has_content, mark=_terminating, collects_dependents=False),
     ),
-    ("", "Node"): Strategy(default=_NODE_RESOURCES),
+    ("", "Node"): Strategy(default=_NODE, prepare_create=lambda node: {**node, "status": NO_NODE_STATUS}),
     ("", "Secret"): Strategy(default=_secret_defaults, problems=_secret_problems),
     ("", "Service"): Strategy(
         name_rule=service_name_problem,

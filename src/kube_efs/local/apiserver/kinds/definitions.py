@@ -15,6 +15,7 @@ from kube_efs.model.errors import InvalidValue
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Held until every object of the type is gone."""
+_NO_STATUS: Json = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}}
 
 
 def _name_defaults(names: Json) -> Json:
@@ -30,21 +31,27 @@ def _condition(kind: str, reason: str, message: str, now: str) -> Json:
     return {"lastTransitionTime": now, "message": message, "reason": reason, "status": "True", "type": kind}
 
 
-def _established(definition: Json) -> Json:
-    """The status that Kubernetes' own controllers give within moments: names accepted, established."""
+def established(definition: Json) -> Json:
+    """The definition with its names accepted and established, as Kubernetes' own controllers write it."""
     now = definition["metadata"]["creationTimestamp"]
     conditions = [
         _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
         _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", now),
     ]
-    return _with_stored_version({**definition, "status": {"conditions": conditions, "storedVersions": []}})
+    status = {**definition["status"], "acceptedNames": definition["spec"]["names"], "conditions": conditions}
+    return {**definition, "status": status}
 
 
-def _with_stored_version(definition: Json, _old: Json | None = None) -> Json:
+def _unestablished(definition: Json) -> Json:
+    return _with_stored_version({**definition, "status": _NO_STATUS})
+
+
+def _with_stored_version(definition: Json, old: Json | None = None) -> Json:
+    """The definition with a status that knows the version it is stored in, and its names once accepted."""
     status, stored = definition.get("status") or {}, storage_version(definition)
     versions = status.get("storedVersions") or []
-    accepted = lookup(definition, "spec", "names")
     added = [stored] if stored and stored not in versions else []
+    accepted = lookup(definition, "spec", "names") if old else status.get("acceptedNames")
     return {
         **definition,
         "status": {**status, "acceptedNames": accepted, "storedVersions": [*versions, *added]},
@@ -113,10 +120,12 @@ def _version_problems(versions: list[Json]) -> Iterator[Cause]:
         if problem := label_problem(version.get("name") or ""):
             yield invalid(f"{field}.name", version.get("name") or "", problem)
         if lookup(version, "schema", "openAPIV3Schema") is None:
-            yield required(f"{field}.schema.openAPIV3Schema", "schemas are required")
+            yield required(f"{field}.schema.openAPIV3Schema")
         yield from _content_problems(field, version)
     if sum(1 for version in versions if version.get("storage")) != 1:
         yield invalid("spec.versions", versions, "must have exactly one version marked as storage version")
+    if not any(version.get("storage") for version in versions):
+        yield invalid("status.storedVersions", None, "must have at least one stored version")
 
 
 def _content_problems(field: str, version: Json) -> Iterator[Cause]:
@@ -158,11 +167,13 @@ STRATEGIES = {
                 )
             },
         ),
-        prepare_create=_established,
+        prepare_create=_unestablished,
         prepare_update=_with_stored_version,
         problems=_problems,
         deletion=DeletionRules(
-            held=lambda definition: "deletionTimestamp" not in definition["metadata"], mark=_with_cleanup
+            held=lambda definition: "deletionTimestamp" not in definition["metadata"],
+            mark=_with_cleanup,
+            moves_generation=False,
         ),
     ),
 }

@@ -132,6 +132,14 @@ def _requests_as_limits(container: Json) -> Json:
     }
 
 
+def _addresses(status: Json) -> Json:
+    """The status with the list of addresses that the older field stands for."""
+    address = status.get("podIP")
+    return {**status, "podIPs": [{"ip": address}]} if address and not status.get("podIPs") else status
+
+
+# Go's encoder writes these times even when they have never been set.
+_CONDITION = Defaults(values={"lastProbeTime": None, "lastTransitionTime": None})
 _EACH_REQUESTS = Defaults(then=_requests_as_limits)
 _POD = Defaults(
     values={"spec": {}},
@@ -140,7 +148,8 @@ _POD = Defaults(
             values={"enableServiceLinks": True},
             inside={"containers": _EACH_REQUESTS, "initContainers": _EACH_REQUESTS},
             then=POD_SPEC,
-        )
+        ),
+        "status": Defaults(inside={"conditions": _CONDITION}, then=_addresses),
     },
 )
 
@@ -149,10 +158,20 @@ def _prepare(pod: Json) -> Json:
     """A new pod as the strategy and the admission plugins complete it."""
     spec = {"preemptionPolicy": "PreemptLowerPriority", "priority": 0, **pod["spec"]}
     spec = _service_account({"serviceAccountName": "default", **spec})
-    taken = {toleration.get("key") for toleration in spec.get("tolerations") or ()}
+    status = {"phase": "Pending", "qosClass": _quality_of_service(spec)}
+    return _with_tolerations({**pod, "spec": spec, "status": status})
+
+
+def _with_tolerations(pod: Json, _old: Json | None = None) -> Json:
+    given = pod["spec"].get("tolerations") or []
+    taken = {toleration.get("key") for toleration in given}
     added = [toleration for toleration in _TOLERATIONS if toleration["key"] not in taken]
-    spec["tolerations"] = [*(spec.get("tolerations") or ()), *added]
-    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _quality_of_service(spec)}}
+    return {**pod, "spec": {**pod["spec"], "tolerations": [*given, *added]}}
+
+
+def _with_old_quality(status: Json, old: Json) -> Json:
+    kept = old.get("qosClass")
+    return {**status, "qosClass": kept} if kept and not status.get("qosClass") else status
 
 
 def _quality_of_service(spec: Json) -> str:
@@ -229,6 +248,8 @@ STRATEGIES = {
     ("", "Pod"): Strategy(
         default=_POD,
         prepare_create=_prepare,
+        prepare_update=_with_tolerations,
+        prepare_status=_with_old_quality,
         problems=_problems,
         deletion=DeletionRules(grace=_grace),
     ),

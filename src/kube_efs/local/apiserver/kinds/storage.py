@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from kube_efs.local.apiserver.json_types import Json, json_equal, lookup
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
 from kube_efs.local.apiserver.label_syntax import label_key_problem
-from kube_efs.local.apiserver.metadata import IMMUTABLE
+from kube_efs.local.apiserver.metadata import IMMUTABLE, with_metadata
+from kube_efs.local.apiserver.names import subdomain_problem
 from kube_efs.local.apiserver.statuses import Cause, invalid, not_supported, required
 from kube_efs.local.apiserver.strategies import Strategy
 
 _GROUP = "storage.k8s.io"
+_LIFECYCLE_MODES = ("Persistent", "Ephemeral")
 _CLASS_DEFAULTS = Defaults(values={"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 _DRIVER_DEFAULTS = Defaults(
     values={"spec": {}},
@@ -43,7 +45,7 @@ def _class_problems(new: Json, old: Json | None) -> Iterator[Cause]:
         return
     for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
         if not json_equal(new.get(field) or {}, old.get(field) or {}):
-            yield invalid(field, new.get(field) or {}, IMMUTABLE)
+            yield invalid(field, new.get(field), IMMUTABLE)
 
 
 def _qualified_name_problems(field: str, name: str) -> Iterator[Cause]:
@@ -53,14 +55,21 @@ def _qualified_name_problems(field: str, name: str) -> Iterator[Cause]:
         yield invalid(field, name, problem)
 
 
+def _with_generation(new: Json, old: Json) -> Json:
+    """The driver with its changes counted, which begins with the first one."""
+    if json_equal(new["spec"], old["spec"]):
+        return new
+    return with_metadata(new, generation=(old["metadata"].get("generation") or 0) + 1)
+
+
 def _driver_problems(new: Json, old: Json | None) -> Iterator[Cause]:
     policies = ["File", "None", "ReadWriteOnceWithFSType"]
     spec = new["spec"]
     if spec["fsGroupPolicy"] not in policies:
         yield not_supported("spec.fsGroupPolicy", spec["fsGroupPolicy"], policies)
     for mode in spec["volumeLifecycleModes"]:
-        if mode not in {"Ephemeral", "Persistent"}:
-            yield not_supported("spec.volumeLifecycleModes", mode, ["Ephemeral", "Persistent"])
+        if mode not in _LIFECYCLE_MODES:
+            yield not_supported("spec.volumeLifecycleModes", mode, _LIFECYCLE_MODES)
     if old is None:
         return
     # The path's spelling is Kubernetes' own.
@@ -75,14 +84,19 @@ def _attachment_problems(new: Json, old: Json | None) -> Iterator[Cause]:
         yield required("spec.attacher")
     if not lookup(spec, "source", "persistentVolumeName") and not lookup(spec, "source", "inlineVolumeSpec"):
         yield required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
-    if not spec.get("nodeName"):
-        yield required("spec.nodeName")
+    if problem := subdomain_problem(spec.get("nodeName") or ""):
+        yield invalid("spec.nodeName", spec.get("nodeName") or "", problem)
     if old is not None and not json_equal(spec, old.get("spec")):
         yield invalid("spec", spec, IMMUTABLE)
 
 
 STRATEGIES = {
     (_GROUP, "StorageClass"): Strategy(default=_CLASS_DEFAULTS, problems=_class_problems),
-    (_GROUP, "CSIDriver"): Strategy(default=_DRIVER_DEFAULTS, problems=_driver_problems),
-    (_GROUP, "VolumeAttachment"): Strategy(problems=_attachment_problems),
+    (_GROUP, "CSIDriver"): Strategy(
+        default=_DRIVER_DEFAULTS, prepare_update=_with_generation, problems=_driver_problems
+    ),
+    (_GROUP, "VolumeAttachment"): Strategy(
+        prepare_create=lambda attachment: {**attachment, "status": {"attached": False}},
+        problems=_attachment_problems,
+    ),
 }

@@ -57,7 +57,7 @@ def _pending(volume: Json) -> Json:
 def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
     spec = new["spec"]
     yield from access_mode_problems(spec)
-    yield from _capacity_problems(spec.get("capacity") or {})
+    yield from _capacity_problems(spec.get("capacity"))
     policy = spec["persistentVolumeReclaimPolicy"]
     if policy not in _RECLAIM_POLICIES:
         yield not_supported("spec.persistentVolumeReclaimPolicy", policy, _RECLAIM_POLICIES)
@@ -69,12 +69,12 @@ def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
         yield from _update_problems(spec, old["spec"])
 
 
-def _capacity_problems(capacity: Json) -> Iterator[Cause]:
+def _capacity_problems(capacity: Json | None) -> Iterator[Cause]:
     if not capacity:
         yield required("spec.capacity")
-    if set(capacity) != {"storage"}:
+    if set(capacity or ()) != {"storage"}:
         yield not_supported("spec.capacity", capacity, ["storage"])
-    for name, quantity in capacity.items():
+    for name, quantity in (capacity or {}).items():
         if (parse_quantity(quantity) or 0) <= 0:
             yield invalid(f"spec.capacity[{name}]", quantity, "must be greater than zero")
 

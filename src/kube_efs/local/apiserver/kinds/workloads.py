@@ -1,4 +1,4 @@
-"""The kinds of apps and batch: their defaults. No controller of this cluster acts on them."""
+"""The kinds of apps, batch and policy: their defaults. No controller of this cluster acts on them."""
 
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from kube_efs.local.apiserver.selectors import structured_label_selector
 from kube_efs.local.apiserver.statuses import Cause, invalid, required
 from kube_efs.local.apiserver.strategies import Strategy
 
+_NO_MATCH = "`selector` does not match template `labels`"
 _APPS, _BATCH = "apps", "batch"
 _UID_LABELS = ("controller-uid", "batch.kubernetes.io/controller-uid")
 _NAME_LABELS = ("job-name", "batch.kubernetes.io/job-name")
@@ -85,10 +86,11 @@ def _selector_problems(new: Json, old: Json | None) -> Iterator[Cause]:
     labels = lookup(new, "spec", "template", "metadata", "labels") or {}
     if not selector:
         yield required("spec.selector")
+        yield invalid("spec.template.metadata.labels", labels, _NO_MATCH)
     elif problems := list(selector_problems("spec.selector", selector)):
         yield from problems
     elif not structured_label_selector(selector).matches(labels):
-        yield invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
+        yield invalid("spec.template.metadata.labels", labels, _NO_MATCH)
     if old is not None and not json_equal(selector, lookup(old, "spec", "selector")):
         yield invalid("spec.selector", selector, IMMUTABLE)
     yield from _template_problems(new, old)
@@ -100,6 +102,7 @@ def _template_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
     yield from pod_spec_problems("spec.template.spec", template.get("spec") or POD_SPEC({}))
 
 
+_BUDGET_COUNTS = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
 _NOBODY_SCHEDULED: Json = {
     "currentNumberScheduled": 0,
     "desiredNumberScheduled": 0,
@@ -141,7 +144,7 @@ STRATEGIES = {
             inside={"spec": Defaults(values={"replicas": 1}, inside={"template": POD_TEMPLATE})},
         )
     ),
-    (_APPS, "StatefulSet"): _strategy(_STATEFUL_SET),
+    (_APPS, "StatefulSet"): _strategy(_STATEFUL_SET, {"replicas": 0, "availableReplicas": 0}),
     (_BATCH, "CronJob"): Strategy(
         default=Defaults(
             values={"spec": {}},
@@ -154,12 +157,18 @@ STRATEGIES = {
                         "failedJobsHistoryLimit": 1,
                     },
                     inside={
-                        "jobTemplate": Defaults(inside={"spec": Defaults(inside={"template": POD_TEMPLATE})})
+                        "jobTemplate": Defaults(
+                            values={"metadata": {}},
+                            inside={"spec": Defaults(inside={"template": POD_TEMPLATE})},
+                        )
                     },
                 )
             },
         ),
         prepare_create=lambda job: {**job, "status": {}},
+    ),
+    ("policy", "PodDisruptionBudget"): Strategy(
+        prepare_create=lambda budget: {**budget, "status": dict.fromkeys(_BUDGET_COUNTS, 0)}
     ),
     (_BATCH, "Job"): Strategy(
         default=Defaults(

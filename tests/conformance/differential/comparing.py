@@ -1,0 +1,62 @@
+"""Where two answers differ."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+from tests.conformance.differential.player import Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One value of one answer; ``path`` is like ``body.metadata.labels`` or ``body.items[0]``."""
+
+    exchange: str
+    path: str
+    real: Any
+    embedded: Any
+
+    def __str__(self) -> str:
+        return f"{self.exchange}\n  {self.path}\n    real:     {self.real}\n    embedded: {self.embedded}"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING = _Missing()
+
+
+def differences(real: Sequence[Answer], embedded: Sequence[Answer]) -> list[Difference]:
+    """What differs between the answers of both servers to one story."""
+    return [
+        Difference(exchange=one.exchange, path=path, real=left, embedded=right)
+        for one, other in zip(real, embedded, strict=True)
+        for path, left, right in _between_answers(one, other)
+    ]
+
+
+def _between_answers(real: Answer, embedded: Answer) -> Iterator[tuple[str, Any, Any]]:
+    """What differs; of an object and a refusal, only that they do."""
+    if real.status == embedded.status:
+        yield from _between("", asdict(real), asdict(embedded))
+    else:
+        yield "status", (real.status, _message(real)), (embedded.status, _message(embedded))
+
+
+def _message(answer: Answer) -> Any:
+    return answer.body.get("message", "") if isinstance(answer.body, dict) else answer.body
+
+
+def _between(path: str, real: Any, embedded: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(real, dict) and isinstance(embedded, dict):
+        for key in sorted({*real, *embedded}):
+            here = f"{path}.{key}" if path else key
+            yield from _between(here, real.get(key, MISSING), embedded.get(key, MISSING))
+    elif isinstance(real, list) and isinstance(embedded, list):
+        for index, (left, right) in enumerate(zip_longest(real, embedded, fillvalue=MISSING)):
+            yield from _between(f"{path}[{index}]", left, right)
+    elif type(real) is not type(embedded) or real != embedded:
+        yield path, real, embedded

@@ -1,0 +1,108 @@
+"""Answers without what differs between any two servers: uids, times, versions and what is random."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tests.conformance.differential.player import Answer, Json
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?P<fraction>\.\d+)?Z")
+_AGE = re.compile(r"(\d+(ms|[smhd]))+|<unknown>")
+_UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+# The one prefix that stories let names be generated from.
+_GENERATED = re.compile(r"([Mm]ade-)[bcdfghjklmnpqrstvwxz2456789]{5}\b")
+_PATCHED = re.compile(r'"\{\\".*\}"')
+_VERSION_IN_TEXT = re.compile(r"(?<=too old resource version: \d \()\d+|(?<=current: )\d+")
+_NUMBER_IN_TEXT = re.compile(r"(?<=\()\d+(?=\))")
+
+
+class Normaliser:
+    """Takes the answers of one story in order.
+
+    The first uid of a story becomes ``<uid 1>`` wherever it occurs, the next one ``<uid 2>``; the versions of
+    each object are counted likewise. Thus two uids that should be the same, or a version that should not
+    move, are told. The versions of lists and bookmarks move with whatever else the server does, so they say
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self._uids: dict[str, str] = {}
+        self._versions: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def answer(self, answer: Answer) -> Answer:
+        """The answer as both servers should give it."""
+        return replace(answer, body=self._value(answer.body))
+
+    def _value(self, value: Any) -> Any:
+        match value:
+            case dict():
+                return self._object(value)
+            case list():
+                return [self._value(item) for item in value]
+            case str():
+                return self._text(value)
+            case _:
+                return value
+
+    def _object(self, found: Json) -> Json:
+        if isinstance(found.get("metadata"), dict):
+            found = {**found, "metadata": self._metadata(found)}
+        if isinstance(causes := found.get("causes"), list):
+            found = {**found, "causes": sorted(causes, key=_in_any_order)}
+        elif found.get("resourceVersion") and "metadata" not in found:
+            found = {**found, "resourceVersion": self._versions.get(found["resourceVersion"], "<version>")}
+        if isinstance(found.get("cells"), list):
+            found = {**found, "cells": [_without_age(cell) for cell in found["cells"]]}
+        return {self._text(key): self._value(found[key]) for key in sorted(found)}
+
+    def _metadata(self, found: Json) -> Json:
+        metadata = dict(found["metadata"])
+        if version := metadata.get("resourceVersion"):
+            of_one = "uid" in metadata
+            metadata["resourceVersion"] = self._version(version, metadata["uid"]) if of_one else "<version>"
+        if metadata.get("continue"):
+            metadata["continue"] = "<continue>"
+        if managed := metadata.get("managedFields"):
+            metadata["managedFields"] = sorted(managed, key=_in_any_second)
+        return metadata
+
+    def _version(self, version: str, uid: str) -> str:
+        if version not in self._versions:
+            self._counts[uid] += 1
+            self._versions[version] = f"<version {self._counts[uid]}>"
+        return self._versions[version]
+
+    def _text(self, text: str) -> str:
+        if found := _TIME.fullmatch(text):
+            return "<time>" if found["fraction"] is None else "<time with a fraction>"
+        text = _GENERATED.sub(r"\1<random>", text)
+        text = _UID.sub(self._uid, text)
+        text = _PATCHED.sub("<the patched object>", text)
+        text = _VERSION_IN_TEXT.sub("<version>", text)
+        return _NUMBER_IN_TEXT.sub(lambda number: self._versions.get(number[0], number[0]), text)
+
+    def _uid(self, found: re.Match[str]) -> str:
+        return self._uids.setdefault(found[0], f"<uid {len(self._uids) + 1}>")
+
+
+def normalised(answers: Iterable[Answer]) -> list[Answer]:
+    """The answers to one story as both servers should give them."""
+    normaliser = Normaliser()
+    return [normaliser.answer(answer) for answer in answers]
+
+
+def _in_any_order(cause: Json) -> str:
+    """Conflicts come in the order in which Go happens to go through a map; other causes keep theirs."""
+    return str(cause) if cause.get("reason") == "FieldManagerConflict" else ""
+
+
+def _without_age(cell: Any) -> Any:
+    return "<age>" if isinstance(cell, str) and _AGE.fullmatch(cell) else cell
+
+
+def _in_any_second(entry: Json) -> list[str]:
+    """Kubernetes sorts by time before the manager's name; two servers may see a second end elsewhere."""
+    return [str(entry.get(key, "")) for key in ("operation", "manager", "apiVersion", "subresource")]

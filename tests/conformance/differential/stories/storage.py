@@ -1,0 +1,173 @@
+"""Storage classes, claims, volumes and drivers: defaults, validation, what may not change."""
+
+from tests.conformance.differential.objects import claim, is_available, storage_class, volume
+from tests.conformance.differential.player import Json, Player
+
+DRY_RUN = {"dryRun": "All"}
+CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "storageclasses"
+
+
+async def storage_classes(play: Player) -> None:
+    name = play.namespace
+    path = f"{CLASSES}/{name}"
+    created = await play.create("create", CLASSES, storage_class(name, parameters={"a": "b"}))
+    await play.put("change a parameter", path, {**created, "parameters": {"a": "c"}})
+    await play.put("change the provisioner", path, {**created, "provisioner": "example.com/other"})
+    await play.put("change the policy", path, {**created, "reclaimPolicy": "Retain"})
+    await play.put("change the binding mode", path, {**created, "volumeBindingMode": "WaitForFirstConsumer"})
+    await play.put("change everything", path, storage_class(name, provisioner="x", reclaimPolicy="Retain"))
+    await play.patch("allow expansion", path, {"allowVolumeExpansion": True})
+    await play.patch("mount options", path, {"mountOptions": ["ro"]})
+    await play.create("no provisioner", CLASSES, storage_class("bad", provisioner=""))
+    await play.create("a bad provisioner", CLASSES, storage_class("bad", provisioner="a b"))
+    await play.create("an unknown policy", CLASSES, storage_class("bad", reclaimPolicy="Forget"))
+    await play.create("an unknown mode", CLASSES, storage_class("bad", volumeBindingMode="Later"))
+    await play.create("an empty parameter", CLASSES, storage_class("bad", parameters={"": "x"}))
+    await play.create("a bad name", CLASSES, storage_class("Bad"))
+    await play.delete("delete", path)
+
+
+async def claims(play: Player) -> None:
+    created = await play.create("create", CLAIMS, claim("one"))
+    path = f"{CLAIMS}/one"
+
+    async def change(exchange: str, spec: Json) -> None:
+        await play.patch(exchange, path, {"spec": spec})
+
+    await change("another class", {"storageClassName": "other"})
+    await change("more", {"resources": {"requests": {"storage": "2Gi"}}})
+    await change("other access modes", {"accessModes": ["ReadWriteOnce"]})
+    await change("a selector", {"selector": {"matchLabels": {"a": "b"}}})
+    await change("another volume mode", {"volumeMode": "Block"})
+    await play.patch("labels", path, {"metadata": {"labels": {"a": "b"}}})
+    await play.patch("the status beside its subresource", path, {"status": {"phase": "Lost"}})
+    await play.put(
+        "the status",
+        f"{path}/status",
+        {
+            **created,
+            "status": {"phase": "Pending", "accessModes": ["ReadOnlyMany"]},
+        },
+    )
+    for problem, bad in {
+        "no access modes": claim("bad", accessModes=[]),
+        "an unknown access mode": claim("bad", accessModes=["Sometimes"]),
+        "a pod's alone, and more": claim("bad", accessModes=["ReadWriteOncePod", "ReadWriteOnce"]),
+        "no size": claim("bad", resources={}),
+        "size zero": claim("bad", size="0"),
+        "a negative size": claim("bad", size="-1Gi"),
+        "a size that is none": claim("bad", size="much"),
+        "a bad selector": claim(
+            "bad", selector={"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]}
+        ),
+        "a selector without values": claim(
+            "bad", selector={"matchExpressions": [{"key": "a", "operator": "In"}]}
+        ),
+        "a bad label in a selector": claim("bad", selector={"matchLabels": {"a b": "c"}}),
+        "a bad class": claim("bad", "Bad Class"),
+        "an unknown volume mode": claim("bad", volumeMode="Tape"),
+        "no spec": {**claim("bad"), "spec": {}},
+        "an unknown resource": claim("bad", resources={"requests": {"storage": "1", "cpu": "1"}}),
+    }.items():
+        await play.create(problem, CLAIMS, bad)
+    await play.create("sizes in other words", CLAIMS, claim("size", size="1024Mi"), DRY_RUN)
+    await play.create("sizes with fractions", CLAIMS, claim("size", size="0.5Gi"), DRY_RUN)
+    await play.create("sizes with exponents", CLAIMS, claim("size", size="1e3"), DRY_RUN)
+    await play.create(
+        "sizes as numbers", CLAIMS, claim("size", resources={"requests": {"storage": 1000}}), DRY_RUN
+    )
+    await play.delete("delete", path)
+
+
+async def the_default_class(play: Player) -> None:
+    name = play.namespace
+    await play.create("no class yet", CLAIMS, claim("none", None), DRY_RUN)
+    body = storage_class(name)
+    body["metadata"]["annotations"] = {"storageclass.kubernetes.io/is-default-class": "true"}
+    await play.create("a default class", CLASSES, body)
+    # Kubernetes' admission knows of a class a moment after it is there.
+    await play.settle(CLAIMS, lambda found: "storageClassName" in found["spec"], trial=claim("one", None))
+    await play.create("a claim without a class", CLAIMS, claim("one", None), DRY_RUN)
+    await play.create("a claim with no class at all", CLAIMS, claim("two", ""), DRY_RUN)
+    await play.delete("delete the class", f"{CLASSES}/{name}")
+
+
+async def volumes(play: Player) -> None:
+    name = play.namespace
+    path = f"{VOLUMES}/{name}"
+    await play.create("create", VOLUMES, volume(name, name, mountOptions=["port=1", "tls"]))
+    await play.until("it is available", path, is_available)
+
+    async def change(exchange: str, spec: Json) -> None:
+        await play.patch(exchange, path, {"spec": spec})
+
+    await change("another server", {"nfs": {"server": "127.0.0.2"}})
+    await change("another source", {"nfs": None, "hostPath": {"path": "/x"}})
+    await change("other mount options", {"mountOptions": ["port=2"]})
+    await change("another policy", {"persistentVolumeReclaimPolicy": "Delete"})
+    await change("another size", {"capacity": {"storage": "2Gi"}})
+    await change("another volume mode", {"volumeMode": "Block"})
+    await change("other access modes", {"accessModes": ["ReadOnlyMany"]})
+    for problem, bad in {
+        "no access modes": volume("bad", accessModes=[]),
+        "no size": volume("bad", capacity=None),
+        "size zero": volume("bad", size="0"),
+        "no source": volume("bad", nfs=None),
+        "two sources": volume("bad", hostPath={"path": "/x"}),
+        "no server": volume("bad", nfs={"path": "/x"}),
+        "a relative path": volume("bad", nfs={"server": "a", "path": "x"}),
+        "an unknown policy": volume("bad", persistentVolumeReclaimPolicy="Forget"),
+        "a bad class": volume("bad", "Bad Class"),
+        "a bad name": volume("Bad"),
+        "no driver": volume("bad", nfs=None, csi={"volumeHandle": "x"}),
+        "no handle": volume("bad", nfs=None, csi={"driver": "example.com"}),
+        "a path upwards": volume("bad", nfs=None, hostPath={"path": "/a/../b"}),
+        "no spec": {**volume("bad"), "spec": {}},
+    }.items():
+        await play.create(problem, VOLUMES, bad)
+    await play.create(
+        "a CSI volume",
+        VOLUMES,
+        volume(
+            "csi",
+            nfs=None,
+            csi={"driver": "efs.csi.aws.com", "volumeHandle": "fs-1", "volumeAttributes": {"a": "b"}},
+        ),
+        DRY_RUN,
+    )
+    await play.delete("delete", path)
+    await play.until("it goes", path, lambda found: found.get("code") == 404)
+
+
+async def drivers(play: Player) -> None:
+    name = f"{play.namespace}.example.com"
+    driver: Json = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": name},
+        "spec": {},
+    }
+    created = await play.create("create", "csidrivers", driver)
+    path = f"csidrivers/{name}"
+    await play.put(
+        "change what may change", path, {**created, "spec": {**created["spec"], "podInfoOnMount": True}}
+    )
+    await play.patch("change what may not", path, {"spec": {"attachRequired": False}})
+    await play.patch("other modes", path, {"spec": {"volumeLifecycleModes": ["Ephemeral"]}})
+    await play.create(
+        "an unknown mode",
+        "csidrivers",
+        {**driver, "metadata": {"name": "bad"}, "spec": {"volumeLifecycleModes": ["Now"]}},
+    )
+    await play.delete("delete", path)
+    attachment = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": play.namespace},
+        "spec": {"attacher": "example.com", "nodeName": "none", "source": {"persistentVolumeName": "none"}},
+    }
+    await play.create("an attachment", "volumeattachments", attachment, DRY_RUN)
+    await play.create("an attachment of nothing", "volumeattachments", {**attachment, "spec": {}})
+
+
+STORIES = (storage_classes, claims, the_default_class, volumes, drivers)

@@ -1,0 +1,229 @@
+"""The same requests to a real API server and to the embedded one, and what they answer.
+
+A story is a sequence of requests in a namespace of its own. Both servers are asked the same at the same time,
+and their answers (status, content type, warnings, body) must be equal, but for what no two servers share
+(uids, times, versions, what is random: ``differential/normalising.py``) and for the differences listed here.
+A listed difference that no longer occurs fails the test too.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+import pytest_asyncio
+from lightkube import AsyncClient
+from tests.conformance.control_plane import RealControlPlane
+from tests.conformance.differential.comparing import Difference, differences
+from tests.conformance.differential.normalising import normalised
+from tests.conformance.differential.player import Answer, Player, Server
+from tests.conformance.differential.stories import (
+    binding,
+    changing,
+    custom,
+    lifecycle,
+    reading,
+    running,
+    storage,
+)
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.local.apiserver import ApiServer
+from kube_efs.local.controllers.running import run_controllers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A difference that is known.
+
+    ``exchanges`` (story / exchange), ``path`` and ``values`` (real / embedded) are regular expressions.
+    """
+
+    reason: str
+    exchanges: str = ".*"
+    path: str = ".*"
+    values: str = ".*"
+
+    def covers(self, story: str, found: Difference) -> bool:
+        """Whether this is that difference."""
+        pairs = (
+            (self.exchanges, f"{story} / {found.exchange}"),
+            (self.path, found.path),
+            (self.values, f"{found.real} / {found.embedded}"),
+        )
+        return all(re.fullmatch(pattern, text, re.DOTALL) for pattern, text in pairs)
+
+
+_MESSAGE = r"body\.(message|details\.causes\[\d+\]\.message)"
+ALLOWED = (
+    Allowed("the columns of tables are not described", path=r".*\.columnDefinitions\[\d+\]\.description"),
+    Allowed(
+        "Kubernetes shows what differs in a spec that may not change", path=_MESSAGE, values=r".*\n@@ .*"
+    ),
+    Allowed(
+        "the embedded controllers are part of kube-efs, and sign as kube-efs",
+        path=r".*managedFields\[\d+\]\.manager",
+        values="kube-controller-manager / kube-efs",
+    ),
+    Allowed(
+        "Go's parsers of JSON have words of their own",
+        path=_MESSAGE,
+        values=r".*(json parse error|unexpected end of JSON input|invalid character).*",
+    ),
+    Allowed(
+        "Kubernetes quotes the body that has no kind", path=_MESSAGE, values=r".*'Kind' is missing in '.*"
+    ),
+    Allowed("Kubernetes names a line of its own source", path=_MESSAGE, values=r'.* in scheme "pkg/.*'),
+    Allowed("Kubernetes names the key in etcd", path=_MESSAGE, values=r".*StorageError: invalid object.*"),
+    Allowed("Kubernetes shows fields by their names in Go", path=_MESSAGE, values=r'.*\[{"Name":"v1".*'),
+    Allowed(
+        "Kubernetes says twice that finalizers were added to what is being deleted",
+        "lifecycle-finalizers / add a finalizer",
+        r"body\.details\.causes\[1\]",
+    ),
+    Allowed(
+        "Kubernetes says in two ways that a number is no integer",
+        "custom-custom-objects / no integer",
+        r"body\.(message|details\.causes\[1\])",
+    ),
+    Allowed("objects are answered in JSON only", values=r".*application/yaml.*"),
+    Allowed(
+        "the refusal to show one object as a list has the words of other refusals",
+        ".* / a list's metadata of one",
+    ),
+    Allowed(
+        "nobody watches over nodes, so they are not tainted until they are ready",
+        path=r"body\.(spec|metadata\.annotations)",
+        values=r".*(node.kubernetes.io/not-ready|node.alpha.kubernetes.io/ttl).*",
+    ),
+    Allowed(
+        "no controller acts on DaemonSets, so generations of their templates are not counted",
+        ".* / a DaemonSet",
+        values=r".*deprecated.daemonset.template.generation.*",
+    ),
+    Allowed("reviews have no owners of their fields", ".* / may I", r"body\.metadata\.managedFields"),
+    Allowed("every server has its own address", path=r".*\.serverAddress"),
+    Allowed(
+        "the embedded binder does not note the version of a claim",
+        path=r".*claimRef\.(f:)?resourceVersion",
+    ),
+    Allowed(
+        "the embedded controllers name and count their events as kube-efs does",
+        "binding-provisioned-at-once / it is told",
+        r"body\.items\[0\]\.(count|reportingInstance|.*f:reportingInstance|metadata.name|.*resourceVersion)",
+    ),
+)
+
+STORIES = {
+    f"{module.__name__.rpartition('.')[2]}-{story.__name__.replace('_', '-')}": story
+    for module in (lifecycle, changing, reading, custom, storage, running, binding)
+    for story in module.STORIES
+}
+ENOUGH = 300
+_AT_ONCE = 8
+
+
+class Play(NamedTuple):
+    """What both servers answered to one story."""
+
+    real: list[Answer]
+    embedded: list[Answer]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all stories together came to."""
+
+    compared: int = 0
+    stories: set[str] = field(default_factory=set)
+    used: set[Allowed] = field(default_factory=set)
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    return Tally()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def real(control_plane: RealControlPlane) -> AsyncIterator[Server]:
+    async with Server.of((await control_plane.kubeconfig()).read_text(encoding="utf-8")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def embedded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    kubeconfig = tmp_path_factory.mktemp("embedded") / "kubeconfig"
+    async with ApiServer() as api:
+        api.compact()  # no server knows its first versions for long
+        api.write_kubeconfig(kubeconfig)
+        async with (
+            connect(load_config(kubeconfig)) as client,
+            _controllers(client),
+            Server.of(api.kubeconfig()) as server,
+        ):
+            yield server
+
+
+@asynccontextmanager
+async def _controllers(client: AsyncClient) -> AsyncIterator[None]:
+    running = asyncio.create_task(run_controllers(client, node="node"))
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plays(real: Server, embedded: Server) -> AsyncIterator[Mapping[str, asyncio.Task[Play]]]:
+    """All stories, which are played at the same time, as some of them wait a lot."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def play(name: str) -> Play:
+        async with turns:
+            players = Player(real, name), Player(embedded, name)
+            await asyncio.gather(*(player.begin() for player in players))
+            # Pods are refused until their service account is there; the embedded server wants none.
+            await players[0].settle(
+                "serviceaccounts/default", lambda found: found["kind"] == "ServiceAccount"
+            )
+            await asyncio.gather(*(STORIES[name](player) for player in players))
+            return Play(*(normalised(player.answers) for player in players))
+
+    tasks = {name: asyncio.create_task(play(name)) for name in STORIES}
+    yield tasks
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.wait(tasks.values())
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_both_servers_answer_alike(
+    name: str, plays: Mapping[str, asyncio.Task[Play]], tally: Tally
+) -> None:
+    play = await plays[name]
+    assert [one.exchange for one in play.real] == [one.exchange for one in play.embedded]
+    tally.compared += len(play.real)
+    tally.stories.add(name)
+    found = differences(play.real, play.embedded)
+    unexpected = [one for one in found if not _allowed(name, one, tally)]
+    assert not unexpected, "\n".join(map(str, unexpected))
+
+
+async def test_enough_was_compared_and_every_allowed_difference_is_needed(tally: Tally) -> None:
+    if tally.stories != set(STORIES):
+        pytest.skip("not all stories were played")
+    print(f"{tally.compared} requests compared, {len(ALLOWED)} kinds of differences allowed")  # noqa: T201
+    assert tally.compared >= ENOUGH
+    assert [one for one in ALLOWED if one not in tally.used] == []
+
+
+def _allowed(story: str, difference: Difference, tally: Tally) -> bool:
+    covering = {one for one in ALLOWED if one.covers(story, difference)}
+    tally.used |= covering
+    return bool(covering)
