@@ -9,6 +9,7 @@ from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 CLAIMS = 100
+LOOK_SECONDS = 0.3
 
 
 class Burst:
@@ -55,7 +56,7 @@ class Burst:
 
     async def served(self, *, seconds: float = 120.0) -> None:
         """Wait until all are Bound; fails unless each has one volume then, and that its directory."""
-        await steps.eventually(self._all_bound, what=f"all {CLAIMS} claims are Bound", seconds=seconds)
+        await self._eventually(self._all_bound, what=f"all {CLAIMS} claims are Bound", seconds=seconds)
         volumes = await steps.volumes_of(self._cluster.client, self._namespace)
         claims = await self._claims()
         assert sorted(volume.claim.uid or "" for volume in volumes if volume.claim) == sorted(
@@ -80,9 +81,13 @@ class Burst:
         async def look() -> bool:
             return not await steps.volumes_of(self._cluster.client, self._namespace)
 
-        await steps.eventually(look, what=f"all {CLAIMS} volumes are gone", seconds=seconds)
+        await self._eventually(look, what=f"all {CLAIMS} volumes are gone", seconds=seconds)
         for system in self._cluster.file_system_ids:
             assert not list((self._cluster.efs.folder(system) / self._namespace).iterdir())
+
+    async def _eventually(self, look: Callable[[], Awaitable[bool]], *, what: str, seconds: float) -> None:
+        # A list of so many is work, for this process too, in which half of the cluster runs.
+        await steps.eventually(look, what=what, seconds=seconds, pause_seconds=LOOK_SECONDS)
 
     async def _all_bound(self) -> bool:
         claims = await self._claims()

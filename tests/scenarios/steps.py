@@ -64,7 +64,11 @@ class Cluster(Protocol):
 
 
 async def eventually(
-    look: Callable[[], Awaitable[T | None]], *, what: str, seconds: float = DEADLINE_SECONDS
+    look: Callable[[], Awaitable[T | None]],
+    *,
+    what: str,
+    seconds: float = DEADLINE_SECONDS,
+    pause_seconds: float = 0.05,
 ) -> T:
     """The first answer that is true; fails with ``what`` and the last answer after ``seconds``."""
     answer: T | None = None
@@ -74,7 +78,7 @@ async def eventually(
                 answer = await look()
                 if answer:
                     return answer
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(pause_seconds)
     except TimeoutError:
         raise AssertionError(f"{what}: not so after {seconds:.0f} s; last answer: {answer!r}") from None
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.scenarios import steps
-from tests.scenarios.burst import MOMENTS, Burst
+from tests.scenarios.burst import Burst
 from tests.scenarios.nfs import SlowReader
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
@@ -27,9 +27,8 @@ def cluster_settings() -> dict[str, str]:
     return {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
 
 
-@pytest.mark.parametrize("moment", ["while a worker runs", "after the first volume"])
 async def test_a_burst_with_an_api_server_that_goes_away_in_its_middle(
-    cluster: Cluster, plane: ControlPlane, moment: str
+    cluster: Cluster, plane: ControlPlane
 ) -> None:
     first, second = cluster.file_system_ids
     await asyncio.gather(steps.tunnel_up(cluster, first), steps.tunnel_up(cluster, second))
@@ -37,7 +36,7 @@ async def test_a_burst_with_an_api_server_that_goes_away_in_its_middle(
     async with SlowReader(cluster, first, size_bytes=FILE_BYTES) as reader:
         async with reader.meanwhile(), _tunnels_stay_up(cluster):
             await burst.create()
-            await burst.reaches(MOMENTS[moment])
+            await steps.eventually(burst.has_a_worker, what="directories are being made")
             await _restart(plane)
             await burst.served()
         await reader.finish()

@@ -26,8 +26,8 @@ from kube_efs.local.program import Program
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LEASE = "kube-efs-controller"
-DURATION_SECONDS = 3
-END_SECONDS = 15.0
+DURATION_SECONDS = 6
+END_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def cluster_settings() -> dict[str, str]:
     """A lead that is lost soon."""
     return {
         "KUBE_EFS_LEASE_DURATION_SECONDS": str(DURATION_SECONDS),
-        "KUBE_EFS_LEASE_RENEW_SECONDS": "2",
+        "KUBE_EFS_LEASE_RENEW_SECONDS": "4",
         "KUBE_EFS_LEASE_RETRY_SECONDS": "0.5",
     }
 
@@ -144,15 +144,16 @@ async def _suspend_for_too_long(_cluster: Cluster, pair: Pair) -> None:
 Loss = Callable[[Cluster, Pair], Awaitable[None]]
 
 
-@pytest.mark.parametrize("moment", ["while a worker runs", "after the first volume"])
 @pytest.mark.parametrize(
-    ("lose", "exit_code"),
+    ("lose", "exit_code", "moment"),
     [
-        pytest.param(_kill, -9, id="is killed"),
-        pytest.param(_tell_to_end, 0, id="is told to end"),
-        pytest.param(_cut_off, 1, id="does not reach the API server"),
-        pytest.param(_give_to_somebody, 1, id="finds somebody else in its Lease"),
-        pytest.param(_suspend_for_too_long, 1, id="stands still for longer than its Lease"),
+        pytest.param(_kill, -9, "while a worker runs", id="is killed"),
+        pytest.param(_kill, -9, "after the first volume", id="is killed half-way"),
+        pytest.param(_tell_to_end, 0, "while a worker runs", id="is told to end"),
+        pytest.param(_cut_off, 1, "while a worker runs", id="does not reach the API server"),
+        pytest.param(_cut_off, 1, "after the first volume", id="does not reach it half-way"),
+        pytest.param(_give_to_somebody, 1, "while a worker runs", id="finds somebody else in its Lease"),
+        pytest.param(_suspend_for_too_long, 1, "while a worker runs", id="stands still for too long"),
     ],
 )
 async def test_the_other_goes_on_when_the_leader(
