@@ -8,7 +8,7 @@ A listed difference that no longer occurs fails the test too.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -119,12 +119,13 @@ ALLOWED = (
     ),
 )
 
-STORIES = {
+Story = Callable[[Player], Awaitable[None]]
+STORIES: Mapping[str, Story] = {
     f"{module.__name__.rpartition('.')[2]}-{story.__name__.replace('_', '-')}": story
     for module in (lifecycle, changing, reading, custom, storage, running, binding)
     for story in module.STORIES
 }
-ENOUGH = 300
+ENOUGH = 550
 _AT_ONCE = 8
 
 
@@ -187,19 +188,23 @@ async def plays(real: Server, embedded: Server) -> AsyncIterator[Mapping[str, as
     async def play(name: str) -> Play:
         async with turns:
             players = Player(real, name), Player(embedded, name)
-            await asyncio.gather(*(player.begin() for player in players))
-            # Pods are refused until their service account is there; the embedded server wants none.
-            await players[0].settle(
-                "serviceaccounts/default", lambda found: found["kind"] == "ServiceAccount"
-            )
-            await asyncio.gather(*(STORIES[name](player) for player in players))
+            async with asyncio.TaskGroup() as tasks:
+                for player in players:
+                    tasks.create_task(_play(STORIES[name], player))
             return Play(*(normalised(player.answers) for player in players))
 
-    tasks = {name: asyncio.create_task(play(name)) for name in STORIES}
-    yield tasks
-    for task in tasks.values():
+    plays = {name: asyncio.create_task(play(name)) for name in STORIES}
+    yield plays
+    for task in plays.values():
         task.cancel()
-    await asyncio.wait(tasks.values())
+    await asyncio.wait(plays.values())
+
+
+async def _play(story: Story, player: Player) -> None:
+    await player.begin()
+    # Pods are refused until their service account is there.
+    await player.settle("serviceaccounts/default", lambda found: found["kind"] == "ServiceAccount")
+    await story(player)
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -52,8 +52,8 @@ class Normaliser:
             found = {**found, "metadata": self._metadata(found)}
         if isinstance(causes := found.get("causes"), list):
             found = {**found, "causes": sorted(causes, key=_in_any_order)}
-        elif found.get("resourceVersion") and "metadata" not in found:
-            found = {**found, "resourceVersion": self._versions.get(found["resourceVersion"], "<version>")}
+        if str(version := found.get("resourceVersion")).isdigit():
+            found = {**found, "resourceVersion": self._versions.get(str(version), "<version>")}
         if isinstance(found.get("cells"), list):
             found = {**found, "cells": [_without_age(cell) for cell in found["cells"]]}
         return {self._text(key): self._value(found[key]) for key in sorted(found)}

@@ -16,8 +16,8 @@ _AGGREGATED = frozenset(
 )
 _VERSION = {
     "major": "1",
-    "minor": "34",
-    "gitVersion": "v1.34.1+kube-efs",
+    "minor": "36",
+    "gitVersion": "v1.36.3+kube-efs",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

@@ -52,6 +52,14 @@ def defined(inside: Inside) -> Inside:
     return inside
 
 
+def test_a_definition_is_established_by_a_second_write(inside: Inside) -> None:
+    created = inside.create("customresourcedefinitions", definition())
+    assert created["status"]["conditions"] is None
+    found = inside.get("customresourcedefinitions", "widgets.example.com")
+    writers = [(one["manager"], one.get("subresource")) for one in found["metadata"]["managedFields"]]
+    assert writers == [("kube-apiserver", "status"), ("tests", None)]
+
+
 def test_a_definition_is_established_at_once(defined: Inside) -> None:
     found = defined.get("customresourcedefinitions", "widgets.example.com")
     conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
@@ -74,6 +82,19 @@ def test_unknown_fields_are_named_when_the_client_is_strict(defined: Inside) -> 
     with refused(400, 'strict decoding error: unknown field "spec.colour"'):
         body = widget(spec={"colour": "red"})
         defined.service.create(resource, "default", body, WriteOptions(validation=FieldValidation.STRICT))
+
+
+def test_an_object_of_another_kind_is_refused(defined: Inside) -> None:
+    with refused(422, 'Gadget.example.com "one" is invalid: kind: Invalid value: "Gadget": must be Widget'):
+        defined.create("widgets", {**widget(), "kind": "Gadget"})
+
+
+def test_a_finalizer_without_a_domain_is_warned_of(defined: Inside) -> None:
+    body, options = widget(), WriteOptions()
+    body["metadata"]["finalizers"] = ["mine"]
+    defined.service.create(defined.type_of("widgets"), "default", body, options)
+    (warning,) = options.warnings
+    assert warning.startswith('metadata.finalizers: "mine": prefer a domain-qualified finalizer name')
 
 
 def test_custom_objects_name_their_kind(defined: Inside) -> None:

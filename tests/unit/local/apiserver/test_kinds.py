@@ -235,6 +235,30 @@ def test_pod_containers_are_completed(inside: Inside) -> None:
         ),
         pytest.param("pods", pod(containers=[]), "spec.containers: Required value", id="no container"),
         pytest.param(
+            "configmaps",
+            {"metadata": {"name": "c"}, "data": {"a/b": "c"}},
+            'data[a/b]: Invalid value: "a/b": a valid config key must consist of',
+            id="config key",
+        ),
+        pytest.param(
+            "secrets",
+            {"metadata": {"name": "s"}, "stringData": {"..a": "c"}},
+            "data[..a]: Invalid value: \"..a\": must not start with '..'",
+            id="secret's key",
+        ),
+        pytest.param(
+            "leases",
+            {"metadata": {"name": "l"}, "spec": {"leaseDurationSeconds": 0}},
+            "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
+            id="lease without an end",
+        ),
+        pytest.param(
+            "roles",
+            {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["pods"]}]},
+            "rules[0].verbs: Required value: verbs must contain at least one value",
+            id="role without verbs",
+        ),
+        pytest.param(
             "pods",
             pod(containers=[{"name": "a", "image": "b", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]),
             'spec.containers[0].volumeMounts[0].name: Not found: "v"',
@@ -352,3 +376,39 @@ def test_an_empty_class_is_a_choice(inside: Inside) -> None:
     assert (
         inside.create("persistentvolumeclaims", claim(storageClassName=""))["spec"]["storageClassName"] == ""
     )
+
+
+def test_the_role_of_a_grant_stays(inside: Inside) -> None:
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "one"}
+    grant = inside.create("rolebindings", {"metadata": {"name": "g"}, "roleRef": role})
+    with refused(
+        422, 'roleRef: Invalid value: {"APIGroup":"rbac.authorization.k8s.io","Kind":"Role","Name":"two"}'
+    ):
+        inside.update("rolebindings", {**grant, "roleRef": {**role, "name": "two"}})
+
+
+def test_a_driver_counts_its_changes(inside: Inside) -> None:
+    created = inside.create("csidrivers", {"metadata": {"name": "d"}})
+    assert "generation" not in created["metadata"]
+    changed = inside.update("csidrivers", {**created, "spec": {**created["spec"], "podInfoOnMount": True}})
+    assert changed["metadata"]["generation"] == 1
+
+
+def test_the_status_of_a_pod_keeps_its_quality_and_lists_its_address(inside: Inside) -> None:
+    created = inside.create("pods", pod())
+    status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    found = inside.update("pods", {**created, "status": status}, "status")["status"]
+    assert (found["qosClass"], found["podIPs"]) == ("BestEffort", [{"ip": "10.0.0.1"}])
+    assert found["conditions"][0] == {
+        "type": "Ready",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": None,
+    }
+
+
+def test_all_of_a_node_can_be_used_unless_it_says_otherwise(inside: Inside) -> None:
+    node = inside.create("nodes", {"metadata": {"name": "n"}})
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == ""
+    found = inside.update("nodes", {**node, "status": {"capacity": {"pods": "10"}}}, "status")
+    assert found["status"]["allocatable"] == {"pods": "10"}

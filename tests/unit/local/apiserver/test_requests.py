@@ -147,6 +147,9 @@ def test_options_of_a_deletion(
 
 
 def test_unknown_options_are_refused() -> None:
+    both = b'{"propagationPolicy": "Orphan", "orphanDependents": true}'
+    with refused(422, "orphanDependents and deletionPropagation cannot be both set"):
+        parse_delete_options(both, "application/json", Parameters({}))
     with refused(422, 'propagationPolicy: Unsupported value: "Sideways"'):
         parse_delete_options(b'{"propagationPolicy": "Sideways"}', "application/json", Parameters({}))
     with refused(422, "dryRun: Unsupported value"):

@@ -5,6 +5,7 @@ from tests.unit.local.apiserver.inside import Inside, refused
 
 from kube_efs.local.apiserver.deletion import DeleteOptions
 from kube_efs.local.apiserver.json_types import Json
+from kube_efs.local.apiserver.service import FieldValidation, WriteOptions
 
 
 def config_map(name: str = "settings", **more: Any) -> Json:
@@ -239,3 +240,58 @@ def test_writers_own_what_they_write(inside: Inside) -> None:
     (entry,) = created["metadata"]["managedFields"]
     assert (entry["manager"], entry["operation"]) == ("tests", "Update")
     assert entry["fieldsV1"] == {"f:data": {".": {}, "f:a": {}}}
+
+
+def test_a_name_is_taken_until_its_object_is_gone(inside: Inside) -> None:
+    inside.create("configmaps", with_metadata(config_map(), finalizers=["example.com/hold"]))
+    inside.delete("configmaps", "settings")
+    with refused(409, 'object is being deleted: configmaps "settings" already exists'):
+        inside.create("configmaps", config_map())
+
+
+@pytest.mark.parametrize(
+    ("validation", "warned"),
+    [
+        (FieldValidation.IGNORE, []),
+        (FieldValidation.WARN, ['duplicate field "data"', 'unknown field "extra"']),
+    ],
+)
+def test_unknown_and_duplicate_fields_are_dropped(
+    inside: Inside, validation: FieldValidation, warned: list[str]
+) -> None:
+    options = WriteOptions(validation=validation, duplicate_fields=("data",))
+    body = {**config_map(), "extra": 1}
+    created = inside.service.create(inside.type_of("configmaps"), "default", body, options)
+    assert "extra" not in created.json
+    assert options.warnings == warned
+
+
+def test_duplicate_fields_are_refused_when_the_client_is_strict(inside: Inside) -> None:
+    options = WriteOptions(validation=FieldValidation.STRICT, duplicate_fields=("data",))
+    with refused(400, 'strict decoding error: duplicate field "data"'):
+        inside.service.create(inside.type_of("configmaps"), "default", config_map(), options)
+
+
+def apply_config_map(inside: Inside, manager: str = "a", **fields: Any) -> Json:
+    resource, key = inside.type_of("configmaps"), inside.key("configmaps", "settings")
+    applied = {"kind": "ConfigMap", "apiVersion": "v1", **config_map(), **fields}
+    options = WriteOptions(manager=manager)
+    return inside.service.apply(resource, key, applied, options, force=False).stored.json
+
+
+def test_server_side_apply_takes_no_unknown_fields(inside: Inside) -> None:
+    failed = "failed to create typed patch object (/settings; /v1, Kind=ConfigMap)"
+    with refused(500, f"{failed}: .extra: field not declared in schema"):
+        apply_config_map(inside, extra=1)
+
+
+def test_an_applied_empty_map_has_an_owner_and_is_not_stored(inside: Inside) -> None:
+    stored = apply_config_map(inside, data={})
+    assert "data" not in stored
+    assert stored["metadata"]["managedFields"][0]["fieldsV1"] == {"f:data": {}}
+
+
+def test_who_applies_what_is_there_already_has_no_time(inside: Inside) -> None:
+    apply_config_map(inside, data={"a": "1"})
+    entries = apply_config_map(inside, "b", data={"a": "1"})["metadata"]["managedFields"]
+    assert {entry["manager"]: "time" in entry for entry in entries} == {"a": True, "b": False}

@@ -1,0 +1,65 @@
+"""That the comparison of two servers sees what it should, and nothing else."""
+
+from typing import Any
+
+import pytest
+from tests.conformance.differential.comparing import differences
+from tests.conformance.differential.normalising import normalised
+from tests.conformance.differential.player import Answer, Json
+
+
+def answer(body: Any, status: int = 200) -> Answer:
+    return Answer(exchange="get", status=status, content_type="application/json", warnings=(), body=body)
+
+
+def stored(version: int, uid: str = "0", **fields: Any) -> Json:
+    metadata = {"name": "one", "uid": f"{uid * 8}-{uid * 4}-{uid * 4}-{uid * 4}-{uid * 12}"}
+    return {"metadata": {**metadata, "resourceVersion": str(version)}, **fields}
+
+
+def paths(real: list[Any], embedded: list[Any]) -> list[str]:
+    found = differences(normalised(map(answer, real)), normalised(map(answer, embedded)))
+    return [one.path for one in found]
+
+
+def test_uids_versions_times_and_what_is_random_do_not_count() -> None:
+    real = stored(17, "a", at="2026-01-02T03:04:05Z", note="made-bcdfg is 17 (17)")
+    other = stored(4, "b", at="2027-01-02T03:04:05Z", note="made-xyzyx is 17 (4)".replace("y", "v"))
+    assert paths([real], [other]) == []
+
+
+@pytest.mark.parametrize(
+    ("real", "embedded", "path"),
+    [
+        pytest.param([stored(1), stored(2)], [stored(7), stored(7)], "resourceVersion", id="no new version"),
+        pytest.param([stored(1), stored(1)], [stored(7), stored(8)], "resourceVersion", id="a new version"),
+        pytest.param([stored(1), stored(1)], [stored(7), stored(7, "a")], "uid", id="another object"),
+    ],
+)
+def test_whether_the_object_and_its_version_are_the_same_counts(
+    real: list[Json], embedded: list[Json], path: str
+) -> None:
+    assert f"body.metadata.{path}" in paths(real, embedded)
+
+
+@pytest.mark.parametrize(
+    ("real", "embedded", "path"),
+    [
+        pytest.param({"a": 1}, {"a": True}, "body.a", id="type"),
+        pytest.param({"a": None}, {}, "body.a", id="null"),
+        pytest.param({"a": [1]}, {"a": [1, 2]}, "body.a[1]", id="one more"),
+        pytest.param({"a": [1, 2]}, {"a": [2, 1]}, "body.a[0]", id="order"),
+        pytest.param(
+            {"at": "2026-01-02T03:04:05Z"}, {"at": "2026-01-02T03:04:05.5Z"}, "body.at", id="fraction"
+        ),
+        pytest.param({"cells": ["5s"]}, {"cells": ["<none>"]}, "body.cells[0]", id="age"),
+    ],
+)
+def test_all_else_counts(real: Json, embedded: Json, path: str) -> None:
+    assert path in paths([real], [embedded])
+
+
+def test_of_an_object_and_a_refusal_only_that_is_told() -> None:
+    refused = answer({"kind": "Status", "message": "no"}, 422)
+    (found,) = differences([answer(stored(1))], [refused])
+    assert (found.path, found.real, found.embedded) == ("status", (200, ""), (422, "no"))
