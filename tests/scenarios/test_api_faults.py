@@ -89,10 +89,11 @@ async def test_a_burst_while_watches_break_in_the_middle_of_a_line(cluster: Clus
             broken += await api.cut_watches()
             await asyncio.sleep(CUT_SECONDS)
 
-    breaking = asyncio.create_task(break_watches())
-    await burst.create()
-    await burst.served()
-    breaking.cancel()
+    async with asyncio.TaskGroup() as tasks:
+        breaking = tasks.create_task(break_watches())
+        await burst.create()
+        await burst.served()
+        breaking.cancel()
     assert broken > 10
 
 
