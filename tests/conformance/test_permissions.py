@@ -56,8 +56,8 @@ ALLOWED = {
         *_calls("list create delete", "persistentvolumeclaims", NAMESPACE),  # root_volumes
         *_calls("get list watch create patch delete", "persistentvolumes"),  # volumes, root_volumes
         *_calls("list watch", "storageclasses.storage.k8s.io"),  # run, watches
-        *_calls("create patch", "events", OTHER),  # events
-        *_calls("create patch", "events", NAMESPACE),
+        *_calls("get create patch", "events", OTHER),  # events
+        *_calls("get create patch", "events", NAMESPACE),
         *_calls("get list watch create patch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # tunnel_targets
         *_calls("get list watch create delete", "pods", NAMESPACE),  # workers
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
@@ -80,7 +80,7 @@ REFUSED = {
         *_calls("get list watch create patch", "configmaps", OTHER),
         *_calls("get list patch delete", "configmaps", NAMESPACE, "kube-root-ca.crt"),
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, "another"),
-        *_calls("get list watch delete", "events", OTHER),
+        *_calls("list watch delete", "events", OTHER),
         *_calls("get list watch create", "secrets", NAMESPACE),
         *_calls("create", "serviceaccounts/token", NAMESPACE, MANAGER),
         *_calls("get list watch", "nodes"),
