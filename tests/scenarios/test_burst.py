@@ -1,5 +1,8 @@
 """A hundred claims at once: few worker pods, and never two volumes for one claim, whatever dies meanwhile."""
 
+import asyncio
+import re
+
 import pytest
 from tests.scenarios import steps
 from tests.scenarios.burst import MOMENTS, Burst, Moment
@@ -27,3 +30,10 @@ async def test_a_killed_controller_loses_and_doubles_nothing(cluster: Cluster, m
     await cluster.controller.start()
 
     await burst.served()
+
+
+async def test_no_permission_was_missing_in_all_that(cluster: Cluster) -> None:
+    # Some refusals are only logged: that of an event after a restart, for one.
+    for program in (cluster.controller, cluster.tunnel):
+        written = await asyncio.to_thread(program.log_file.read_text)
+        assert re.findall(r"cannot \w+ resource[^}]*", written) == []
