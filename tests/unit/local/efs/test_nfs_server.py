@@ -16,11 +16,11 @@ NFS_CORE_PARAM {
 }
 NFSv4 {
   Grace_Period = 1; Lease_Lifetime = 10; Graceless = true;
-  RecoveryBackend = fs; RecoveryRoot = "/work/nfs state";
+  RecoveryBackend = fs; RecoveryRoot = "/srv/nfs state";
   Minor_Versions = 0, 1; Only_Numeric_Owners = true;
 }
 EXPORT {
-  Export_Id = 1; Path = "/work/data"; Pseudo = /;
+  Export_Id = 1; Path = "/srv/data"; Pseudo = /;
   Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4; Transports = TCP;
   MaxRead = 1048576; MaxWrite = 1048576; Attr_Expiration_Time = 0;
   FSAL { Name = VFS; }
@@ -29,7 +29,7 @@ EXPORT {
 
 
 def test_configuration() -> None:
-    assert render_configuration(Path("/work/data"), Path("/work/nfs state")) == EXPECTED
+    assert render_configuration(Path("/srv/data"), Path("/srv/nfs state")) == EXPECTED
 
 
 @pytest.mark.parametrize(
