@@ -9,9 +9,12 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import kube_efs
 
@@ -141,6 +144,15 @@ def test_constraints_pin_one_version_each() -> None:
     lines = _text("constraints.txt").splitlines()
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
     assert len({line.partition("==")[0].lower() for line in lines}) == len(lines)
+
+
+def test_the_constraints_lie_within_the_declared_ranges() -> None:
+    project = tomllib.loads(_text("pyproject.toml"))["project"]
+    declared = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    pins = dict(line.split("==") for line in _text("constraints.txt").splitlines())
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    requirements = [Requirement(line) for line in declared]
+    assert [str(r) for r in requirements if pinned[canonicalize_name(r.name)] not in r.specifier] == []
 
 
 @pytest.mark.parametrize("name", _modules())
