@@ -55,6 +55,27 @@ class Directory:
         return Relation.APART
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """Mode and owners that a directory is made with; an owner of None is whoever makes it.
+
+    ``enforced`` gives them to a directory that is there already, too; otherwise it keeps what it has.
+    """
+
+    mode: int = 0o777
+    uid: int | None = None
+    gid: int | None = None
+    enforced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDirectory:
+    """A child of some directory, as the file system has it."""
+
+    name: str
+    gid: int
+
+
 def parse_directory(text: object, *, field: str = "path") -> Directory:
     """The directory that an absolute path names; raises InvalidValue.
 

@@ -1,19 +1,30 @@
 """What the engine asks of each kind of volume."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.volumes import Location, Volume
 
 
 class Directories(Protocol):
     """Somebody who makes and removes directories of file systems."""
 
-    async def make(self, location: Location) -> None:
+    async def make(self, location: Location, permissions: Permissions) -> None:
         """Make the directory unless it is there; raises KubeEfsError."""
 
-    async def remove(self, location: Location) -> None:
-        """Remove the directory with all that is in it, if it is there; raises KubeEfsError."""
+    async def remove(self, location: Location, base: Directory) -> None:
+        """Remove the directory with all that is in it, if it is there.
+
+        Raises RemovalRefused unless it is strictly inside ``base``, and KubeEfsError.
+        """
+
+    async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        """The directories in this one, links and the trash left out; none when it is not there.
+
+        Raises KubeEfsError.
+        """
 
 
 class Plan(Protocol):
