@@ -20,6 +20,7 @@ from lightkube.models.core_v1 import Volume as PodVolume
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod
 
+from kube_efs.model.gids import GID_ANNOTATION
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
 
@@ -28,13 +29,18 @@ _WORKER_VOLUME = "efs"
 
 def build_volume(volume: Volume) -> PersistentVolume:
     """The PersistentVolume of an NFS volume, bound to its claim by reference."""
-    annotations = {PROVISIONED_BY: volume.provisioned_by, FILE_SYSTEM_ID: volume.file_system_id}
+    annotations = {
+        PROVISIONED_BY: volume.provisioned_by,
+        FILE_SYSTEM_ID: volume.file_system_id,
+        GID_ANNOTATION: None if volume.gid is None else str(volume.gid),
+    }
     claim, nfs = volume.claim, volume.nfs
     return PersistentVolume(
         metadata=ObjectMeta(
             name=volume.name,
             labels=dict(volume.labels) or None,
             annotations={key: value for key, value in annotations.items() if value is not None},
+            finalizers=list(volume.finalizers) or None,
         ),
         spec=PersistentVolumeSpec(
             accessModes=list(volume.access_modes),
@@ -49,6 +55,7 @@ def build_volume(volume: Volume) -> PersistentVolume:
                 namespace=claim.namespace,
                 name=claim.name,
                 uid=claim.uid,
+                resourceVersion=claim.resource_version or None,
             )
             if claim
             else None,

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.gids import GID_ANNOTATION, parse_gid
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import PROVISIONED_BY, ClaimReference, NfsSource, Volume, VolumePhase
@@ -18,6 +19,8 @@ Json = Mapping[str, Any]
 
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
+_BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -44,6 +47,7 @@ def read_claim(body: Json) -> Claim:
         is_block=spec.get("volumeMode") == "Block",
         has_data_source=bool(spec.get("dataSource") or spec.get("dataSourceRef")),
         selected_node=annotations.get(_SELECTED_NODE),
+        storage_provisioner=annotations.get(_STORAGE_PROVISIONER, annotations.get(_BETA_STORAGE_PROVISIONER)),
         rejection=annotations.get(REJECT_REASON, "") if annotations.get(REJECTED) == "true" else None,
     )
 
@@ -75,6 +79,8 @@ def read_volume(body: Json) -> Volume:
         storage_class=annotations.get(_BETA_CLASS, spec.get("storageClassName") or ""),
         provisioned_by=annotations.get(PROVISIONED_BY),
         file_system_id=annotations.get(FILE_SYSTEM_ID),
+        gid=parse_gid(annotations.get(GID_ANNOTATION)),
+        finalizers=tuple(meta.get("finalizers") or ()),
         claim=_read_claim_reference(spec.get("claimRef")),
         nfs=_read_nfs(spec.get("nfs")),
         csi_handle=(spec.get("csi") or {}).get("volumeHandle"),

@@ -42,7 +42,8 @@ class Claim:
 
     ``storage_class`` is None for claims that take the default class and have not been given it yet;
     ``match_labels`` is None without a selector; ``requested_storage`` is a quantity such as ``1Gi``;
-    ``rejection`` is the text with which it was refused before.
+    ``storage_provisioner`` is who is to serve it, as Kubernetes has noted; ``rejection`` is the text with
+    which it was refused before.
     """
 
     namespace: str
@@ -60,6 +61,7 @@ class Claim:
     is_block: bool = False
     has_data_source: bool = False
     selected_node: str | None = None
+    storage_provisioner: str | None = None
     rejection: str | None = None
 
     @property

@@ -14,6 +14,8 @@ from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.targets import TunnelTargets
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+# The one that csi-provisioner and every other external provisioner uses, so that one can follow another.
+FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 LOOPBACK = "127.0.0.1"
 
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -32,11 +34,15 @@ class VolumePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimReference:
-    """The claim that a volume belongs to; ``uid`` is None when a person bound it by name only."""
+    """The claim that a volume belongs to; ``uid`` is None when a person bound it by name only.
+
+    ``resource_version`` is that of the claim when the volume was made for it.
+    """
 
     namespace: str
     name: str
     uid: ClaimUid | None = None
+    resource_version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +66,10 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A persistent volume. ``file_system_id`` is what its annotation says, unchecked."""
+    """A persistent volume.
+
+    ``file_system_id`` is what its annotation says, unchecked; ``gid`` is the group of its users.
+    """
 
     name: str
     uid: str = ""
@@ -70,6 +79,8 @@ class Volume:
     storage_class: str = ""
     provisioned_by: str | None = None
     file_system_id: str | None = None
+    gid: int | None = None
+    finalizers: tuple[str, ...] = ()
     claim: ClaimReference | None = None
     nfs: NfsSource | None = None
     csi_handle: str | None = None

@@ -1,0 +1,35 @@
+"""Group ids that volumes are given, and the range they come from.
+
+A volume carries its group id in an annotation that the kubelet reads: pods that use the volume get the
+group, so that they, and no other unprivileged process, may write there.
+"""
+
+import re
+from dataclasses import dataclass
+
+GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
+GID_MAX = 2**31 - 1
+
+_NUMBER = re.compile(r"[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GidRange:
+    """Group ids from ``minimum`` to ``maximum``, both included."""
+
+    minimum: int
+    maximum: int
+
+    def __contains__(self, gid: int) -> bool:
+        return self.minimum <= gid <= self.maximum
+
+    def __str__(self) -> str:
+        return f"{self.minimum}-{self.maximum}"
+
+
+def parse_gid(text: str | None) -> int | None:
+    """The group id in an annotation's text; None for none and for what the kubelet would not take."""
+    if text is None or not _NUMBER.fullmatch(text):
+        return None
+    gid = int(text)
+    return gid if gid <= GID_MAX else None

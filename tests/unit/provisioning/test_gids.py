@@ -1,0 +1,116 @@
+"""Group ids: lowest free, never two, and given back to nobody but their holder."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kube_efs.model.gids import GidRange
+from kube_efs.provisioning.gids import GidIndex
+
+THREE = GidRange(minimum=2000, maximum=2002)
+
+
+def test_the_lowest_free_one_is_taken_and_freed_ones_are_taken_first() -> None:
+    index = GidIndex()
+    assert [index.take(THREE, name) for name in "abc"] == [2000, 2001, 2002]
+    index.release("b")
+    assert index.take(THREE, "d") == 2001
+
+
+def test_a_used_up_range_gives_nothing_until_one_is_released() -> None:
+    index = GidIndex()
+    for name in "abc":
+        index.take(THREE, name)
+    assert index.take(THREE, "d") is None
+    assert index.of("d") is None
+    index.release("c")
+    assert index.take(THREE, "d") == 2002
+
+
+def test_a_holder_gets_the_same_one_again() -> None:
+    index = GidIndex()
+    index.take(THREE, "a")
+    assert [index.take(THREE, "b"), index.take(THREE, "b")] == [2001, 2001]
+
+
+def test_a_holder_whose_group_is_outside_the_range_gets_one_inside() -> None:
+    index = GidIndex()
+    index.hold(50, "a")
+    assert index.take(THREE, "a") == 2000
+    assert index.holders(50) == frozenset()
+
+
+def test_a_group_that_two_hold_is_free_when_both_are_gone() -> None:
+    index = GidIndex()
+    for name in "ab":
+        index.hold(2000, name)
+    index.release("a")
+    assert index.take(THREE, "c") == 2001
+    index.release("b")
+    assert index.take(THREE, "d") == 2000
+
+
+def test_what_was_held_elsewhere_is_not_taken() -> None:
+    index = GidIndex()
+    index.take(GidRange(minimum=2001, maximum=3000), "other class")
+    assert [index.take(THREE, "a"), index.take(THREE, "b")] == [2000, 2002]
+
+
+def test_releasing_somebody_unknown_changes_nothing() -> None:
+    index = GidIndex()
+    index.take(THREE, "a")
+    index.release("b")
+    assert index.holders(2000) == {"a"}
+
+
+_RANGES = st.sampled_from(
+    [GidRange(minimum=low, maximum=high) for low in range(2000, 2006) for high in range(low, 2008)]
+)
+_HOLDERS = st.sampled_from("abcdefghij")
+
+
+class Allocation(RuleBasedStateMachine):
+    """The index against the plainest one there can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = GidIndex()
+        self.truth: dict[str, int] = {}
+
+    @rule(within=_RANGES, holder=_HOLDERS)
+    def take(self, within: GidRange, holder: str) -> None:
+        free = [gid for gid in range(within.minimum, within.maximum + 1) if gid not in self.truth.values()]
+        own = self.truth.get(holder)
+        expected = own if own is not None and own in within else min(free, default=None)
+        assert self.index.take(within, holder) == expected
+        if expected is not None:
+            self.truth[holder] = expected
+
+    @rule(gid=st.integers(min_value=1999, max_value=2009), holder=_HOLDERS)
+    def hold(self, gid: int, holder: str) -> None:
+        self.index.hold(gid, holder)
+        self.truth[holder] = gid
+
+    @rule(holder=_HOLDERS)
+    def release(self, holder: str) -> None:
+        self.index.release(holder)
+        self.truth.pop(holder, None)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert {holder: self.index.of(holder) for holder in self.truth} == self.truth
+        assert len(self.index) == len(set(self.truth.values()))
+
+
+TestAllocation = Allocation.TestCase
+
+
+@given(st.lists(st.integers(min_value=0, max_value=999), unique=True, max_size=400))
+def test_released_groups_come_back_lowest_first(released: list[int]) -> None:
+    index, wide = GidIndex(), GidRange(minimum=2000, maximum=2999)
+    for number in range(1000):
+        index.take(wide, str(number))
+    for number in released:
+        index.release(str(number))
+    again = [index.take(wide, f"new-{number}") for number in range(len(released))]
+    assert again == sorted(2000 + number for number in released)
