@@ -14,6 +14,7 @@ from kube_efs.model.directories import Directory
 from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.nfs_volumes import refuse_unservable, tunnel_mount_options
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume, locate
 
@@ -98,7 +99,7 @@ def parse_request(claim: Claim, storage_class: StorageClass, discovery: Discover
     Raises ClaimRefused when it cannot be had until the claim, its class or the set of file systems
     changes, and NotYet for a file system that is not known yet.
     """
-    _refuse_unservable(claim)
+    _refuse_unserved(claim)
     labels = claim.match_labels or {}
     volume_name = _parse_volume_name(labels.get("volume_name"))
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
@@ -107,19 +108,12 @@ def parse_request(claim: Claim, storage_class: StorageClass, discovery: Discover
         claim=claim,
         location=Location(file_system_id=file_system_id, directory=BASE / claim.namespace / volume_name),
         reclaim_policy=policy,
-        mount_options=_mount_options(storage_class),
+        mount_options=tunnel_mount_options(storage_class),
     )
 
 
-def _refuse_unservable(claim: Claim) -> None:
-    if claim.is_block:
-        raise ClaimRefused(
-            "cannot be served by NFS", field="spec.volumeMode", value="Block", remedy="use Filesystem"
-        )
-    if claim.has_data_source:
-        raise ClaimRefused(
-            "is not supported, the volume would be empty", field="spec.dataSource", remedy="leave it out"
-        )
+def _refuse_unserved(claim: Claim) -> None:
+    refuse_unservable(claim)
     if claim.has_match_expressions:
         raise ClaimRefused(
             "is not supported", field="spec.selector.matchExpressions", remedy="use matchLabels only"
@@ -198,22 +192,6 @@ def _default_file_system(
         remedy = "create an EFS file system, or check the controller's AWS permissions"
         raise NotYet("has not been discovered yet", field="file system", value="auto", remedy=remedy)
     return discovery.usable[0]
-
-
-def _mount_options(storage_class: StorageClass) -> tuple[str, ...]:
-    for option in storage_class.mount_options:
-        if (
-            not option.isprintable()
-            or "," in option
-            or option.partition("=")[0] in {"port", "addr", "mountport"}
-        ):
-            raise ClaimRefused(
-                "cannot be combined with the tunnel",
-                field=f"StorageClass {storage_class.name} mountOptions",
-                value=option,
-                remedy="leave it out",
-            )
-    return storage_class.mount_options
 
 
 def volume_name(request: TunnelRequest, attempt: int = 0) -> str:

@@ -1,0 +1,33 @@
+"""The rules that every kind of NFS volume shares."""
+
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.errors import ClaimRefused
+
+
+def refuse_unservable(claim: Claim) -> None:
+    """Raises ClaimRefused for what no directory of an NFS server can be: a block device, or a copy."""
+    if claim.is_block:
+        raise ClaimRefused(
+            "cannot be served by NFS", field="spec.volumeMode", value="Block", remedy="use Filesystem"
+        )
+    if claim.has_data_source:
+        raise ClaimRefused(
+            "is not supported, the volume would be empty", field="spec.dataSource", remedy="leave it out"
+        )
+
+
+def tunnel_mount_options(storage_class: StorageClass) -> tuple[str, ...]:
+    """The class's mount options; raises ClaimRefused for one that would lead past the tunnel."""
+    for option in storage_class.mount_options:
+        if (
+            not option.isprintable()
+            or "," in option
+            or option.partition("=")[0] in {"port", "addr", "mountport"}
+        ):
+            raise ClaimRefused(
+                "cannot be combined with the tunnel",
+                field=f"StorageClass {storage_class.name} mountOptions",
+                value=option,
+                remedy="leave it out",
+            )
+    return storage_class.mount_options
