@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from kube_efs.model.errors import InvalidValue
 
-_NAME_MAX_BYTES = 255  # NFS and every Linux file system
+NAME_MAX_BYTES = 255  # NFS and every Linux file system
 _PATH_MAX_BYTES = 4095
 
 
@@ -106,7 +106,7 @@ def _checked_component(name: str, shown: str, field: str = "path") -> str:
         raise InvalidValue(
             "has a control character or slash", field=field, value=shown, remedy="use plain names"
         )
-    if _size(name) > _NAME_MAX_BYTES:
+    if _size(name) > NAME_MAX_BYTES:
         raise InvalidValue(
             "has too long a name", field=field, value=shown, remedy="use at most 255 bytes a name"
         )

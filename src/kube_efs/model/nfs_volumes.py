@@ -1,7 +1,9 @@
 """The rules that every kind of NFS volume shares."""
 
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.errors import ClaimRefused
+from kube_efs.model.errors import ClaimRefused, NotYet
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTargets
 
 
 def refuse_unservable(claim: Claim) -> None:
@@ -31,3 +33,12 @@ def tunnel_mount_options(storage_class: StorageClass) -> tuple[str, ...]:
                 remedy="leave it out",
             )
     return storage_class.mount_options
+
+
+def tunnel_port(file_system_id: FileSystemId, targets: TunnelTargets) -> int:
+    """The loopback port of the file system's tunnel; raises NotYet before it has one."""
+    port = targets.port_of(file_system_id)
+    if port is None:
+        remedy = "it gets one with the next discovery"
+        raise NotYet("has no tunnel port yet", field="file system", value=str(file_system_id), remedy=remedy)
+    return port

@@ -1,0 +1,187 @@
+"""The rules of efs-provisioner: which claims are served, as what volume, and what is removed with it.
+
+Each volume is a directory of its own below a base directory of one file system. Source: that project's
+README, and what it does on the library it is built with, sig-storage-lib-external-provisioner 4.0.1.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.directories import NAME_MAX_BYTES, Directory, Permissions, Relation, parse_directory
+from kube_efs.model.directory_classes import parse_class
+from kube_efs.model.errors import ClaimRefused, InvalidValue, RemovalRefused
+from kube_efs.model.gids import GidRange
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.nfs_volumes import refuse_unservable, tunnel_mount_options, tunnel_port
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume
+
+DEFAULT_MOUNT_OPTIONS = ("vers=4.1",)
+
+_GROUP_MODE = 0o2771  # only the group lists and writes, and what is made in it gets the group
+_OPEN_MODE = 0o777
+_VOLUME_DIRECTORY = re.compile(r".+-(pvc-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryProvisioner:
+    """Who serves the classes that name it, and from where.
+
+    ``server`` is what volumes without TLS are mounted from; their directories lie below ``base``.
+    """
+
+    name: str
+    file_system_id: FileSystemId
+    server: str
+    base: Directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryRequest:
+    """What a claim asks for, once it is clear that it can be had.
+
+    ``gids`` is the range that its group id is to be taken from, None when it gets none; ``port`` is the
+    tunnel's loopback port, None when the volume is mounted from the server itself.
+    """
+
+    claim: Claim
+    provisioner: DirectoryProvisioner
+    location: Location
+    reclaim_policy: ReclaimPolicy
+    mount_options: tuple[str, ...]
+    gids: GidRange | None
+    port: int | None
+
+
+def parse_request(
+    claim: Claim, storage_class: StorageClass, provisioner: DirectoryProvisioner, targets: TunnelTargets
+) -> DirectoryRequest:
+    """What the claim asks for.
+
+    Raises ClaimRefused when it cannot be had until the claim or its class changes, and NotYet when the
+    class wants TLS and there is no tunnel to the file system yet.
+    """
+    refuse_unservable(claim)
+    if claim.match_labels is not None:
+        remedy = "leave it out, each claim gets a directory of its own"
+        raise ClaimRefused("is not supported", field="spec.selector", remedy=remedy)
+    rules = parse_class(storage_class)
+    options = tunnel_mount_options(storage_class) if rules.tls else storage_class.mount_options
+    file_system_id = provisioner.file_system_id
+    return DirectoryRequest(
+        claim=claim,
+        provisioner=provisioner,
+        location=Location(file_system_id=file_system_id, directory=provisioner.base / directory_name(claim)),
+        reclaim_policy=storage_class.reclaim_policy,
+        mount_options=options or DEFAULT_MOUNT_OPTIONS,
+        gids=rules.gids,
+        port=tunnel_port(file_system_id, targets) if rules.tls else None,
+    )
+
+
+def volume_name(claim: Claim) -> str:
+    """``pvc-<uid of the claim>``, so that a repeated attempt finds what the first one made."""
+    return f"pvc-{claim.uid}"
+
+
+def directory_name(claim: Claim) -> str:
+    """``<name of the claim>-<name of the volume>``.
+
+    Of a name that is too long for a file system, the claim's part is cut and ends in a hash of the whole.
+    """
+    suffix = f"-{volume_name(claim)}"
+    room = NAME_MAX_BYTES - len(suffix)  # names in Kubernetes are ASCII
+    if len(claim.name) <= room:
+        return claim.name + suffix
+    digest = f"-{hashlib.sha256(claim.name.encode()).hexdigest()[:8]}"
+    return claim.name[: room - len(digest)] + digest + suffix
+
+
+def volume_of_directory(name: str) -> str | None:
+    """The name of the volume that a directory of that name was made for; None when it tells none."""
+    match = _VOLUME_DIRECTORY.fullmatch(name)
+    return match[1] if match else None
+
+
+def permissions_for(gid: int | None) -> Permissions:
+    """What the directory of a volume with that group id gets, even when it is there already."""
+    return Permissions(mode=_OPEN_MODE if gid is None else _GROUP_MODE, gid=gid, enforced=True)
+
+
+def volume_for(request: DirectoryRequest, *, gid: int | None) -> Volume:
+    """The volume that serves the request; ``gid`` was taken from its range, and is None without one."""
+    claim, provisioner, port = request.claim, request.provisioner, request.port
+    path = str(request.location.directory)
+    if port is None:
+        # As the older system writes it: the server says which file system it is.
+        file_system_id, server, options = None, provisioner.server, request.mount_options
+    else:
+        file_system_id, server = str(provisioner.file_system_id), LOOPBACK
+        options = (f"port={port}", *request.mount_options)
+    return Volume(
+        name=volume_name(claim),
+        reclaim_policy=request.reclaim_policy,
+        storage_class=claim.storage_class or "",
+        provisioned_by=provisioner.name,
+        file_system_id=file_system_id,
+        gid=gid,
+        claim=ClaimReference(namespace=claim.namespace, name=claim.name, uid=claim.uid),
+        nfs=NfsSource(server=server, path=path),
+        mount_options=options,
+        access_modes=claim.access_modes,
+        capacity=claim.requested_storage,
+    )
+
+
+def removable_location(volume: Volume, provisioner: DirectoryProvisioner) -> Location:
+    """The directory that may be removed with this volume, as far as the volume alone can tell.
+
+    Raises RemovalRefused unless it is on the provisioner's file system and strictly below its base. The
+    class does not matter: it may be gone, or another one by now.
+    """
+    if volume.nfs is None:
+        remedy = "remove the volume by hand"
+        raise RemovalRefused("has no spec.nfs", field="volume", value=volume.name, remedy=remedy)
+    if not _is_on(volume, volume.nfs.server, provisioner):
+        raise RemovalRefused(
+            "is not where this provisioner's volumes are",
+            field="spec.nfs.server",
+            value=volume.nfs.server,
+            remedy=f"{provisioner.name} removes from {provisioner.server} only, and from "
+            f"{provisioner.file_system_id} behind a tunnel; remove the volume by hand",
+        )
+    directory = _below(provisioner.base, volume.nfs.path)
+    return Location(file_system_id=provisioner.file_system_id, directory=directory)
+
+
+def _is_on(volume: Volume, server: str, provisioner: DirectoryProvisioner) -> bool:
+    if volume.file_system_id is None:
+        return server == provisioner.server
+    return server in {provisioner.server, LOOPBACK} and volume.file_system_id == provisioner.file_system_id
+
+
+def _below(base: Directory, path: str) -> Directory:
+    try:
+        directory = parse_directory(path)
+    except InvalidValue as error:
+        raise _not_below(base, path) from error
+    # A path of any other spelling was written by a person, who may have meant something else.
+    if directory.relation_to(base) is not Relation.BELOW or str(directory) != path:
+        raise _not_below(base, path)
+    return directory
+
+
+def _not_below(base: Directory, path: str) -> RemovalRefused:
+    return RemovalRefused(
+        "is not a plain path below the base",
+        field="spec.nfs.path",
+        value=path,
+        remedy=f"only directories strictly below {base} are removed; remove the volume by hand",
+    )
+
+
+def is_conventional(volume: Volume) -> bool:
+    """Whether its directory is named for it, as those that were made for volumes are."""
+    return volume.nfs is not None and volume.nfs.path.endswith(f"-{volume.name}")
