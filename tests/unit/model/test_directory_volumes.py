@@ -1,0 +1,505 @@
+"""The rules of efs-provisioner: what is refused, what becomes of a claim, and what goes with a volume."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.directories import Directory, Permissions, parse_directory
+from kube_efs.model.directory_volumes import (
+    DirectoryProvisioner,
+    directory_name,
+    is_conventional,
+    parse_request,
+    permissions_for,
+    removable_location,
+    volume_for,
+    volume_name,
+    volume_of_directory,
+)
+from kube_efs.model.errors import ClaimRefused, NotYet, RemovalRefused
+from kube_efs.model.gids import GidRange
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volumes import ClaimReference, NfsSource, Volume, VolumePhase
+
+FS = FileSystemId("fs-47a2c22e")
+SERVER = "fs-47a2c22e.efs.us-west-2.amazonaws.com"
+UID = ClaimUid("557b4436-ed73-11e6-84b3-06a700dda5f5")
+PROVISIONER = DirectoryProvisioner(
+    name="example.com/aws-efs",
+    file_system_id=FS,
+    server=SERVER,
+    base=Directory(("persistentvolumes",)),
+)
+TARGETS = TunnelTargets(targets={FS: TunnelTarget(file_system_id=FS, port=20490)})
+SLOW = StorageClass(
+    name="slow",
+    provisioner="example.com/aws-efs",
+    parameters={"gidMin": "40000", "gidMax": "50000", "gidAllocate": "true"},
+)
+OPEN = StorageClass(name="open", provisioner="example.com/aws-efs", parameters={"gidAllocate": "false"})
+TLS = replace(SLOW, parameters={"tls": "true"})
+CLAIM = Claim(
+    namespace="default",
+    name="efs",
+    uid=UID,
+    resource_version="7",
+    storage_class="slow",
+    access_modes=("ReadWriteMany",),
+    requested_storage="1Mi",
+    storage_provisioner="example.com/aws-efs",
+)
+
+
+def based_at(path: str) -> DirectoryProvisioner:
+    return replace(PROVISIONER, base=parse_directory(path))
+
+
+# --- what is asked for
+
+
+def test_the_class_and_the_claim_of_the_readme() -> None:
+    request = parse_request(CLAIM, SLOW, PROVISIONER, TARGETS)
+    assert str(request.location) == f"fs-47a2c22e:/persistentvolumes/efs-pvc-{UID}"
+    assert request.gids == GidRange(minimum=40000, maximum=50000)
+    assert request.port is None
+    assert request.reclaim_policy is ReclaimPolicy.DELETE
+    assert request.mount_options == ("vers=4.1",)
+
+
+def test_a_stateful_set_s_claims_get_a_directory_each() -> None:
+    claims = [replace(CLAIM, name=f"efs-web-{n}", uid=ClaimUid(f"{UID[:-1]}{n}")) for n in range(3)]
+    requests = [parse_request(claim, SLOW, PROVISIONER, TARGETS) for claim in claims]
+    assert [request.location.directory.parts[-1] for request in requests] == [
+        f"efs-web-{n}-pvc-557b4436-ed73-11e6-84b3-06a700dda5f{n}" for n in range(3)
+    ]
+
+
+def test_an_open_class_takes_no_group_id() -> None:
+    assert parse_request(CLAIM, OPEN, PROVISIONER, TARGETS).gids is None
+
+
+def test_only_tls_needs_a_tunnel() -> None:
+    assert parse_request(CLAIM, SLOW, PROVISIONER, TunnelTargets()).port is None
+    assert parse_request(CLAIM, TLS, PROVISIONER, TARGETS).port == 20490
+    with pytest.raises(NotYet) as caught:
+        parse_request(CLAIM, TLS, PROVISIONER, TunnelTargets())
+    assert str(caught.value) == (
+        "file system: 'fs-47a2c22e' has no tunnel port yet; it gets one with the next discovery"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        pytest.param(
+            {"is_block": True},
+            "spec.volumeMode: 'Block' cannot be served by NFS; use Filesystem",
+            id="a block device",
+        ),
+        pytest.param(
+            {"has_data_source": True},
+            "spec.dataSource: is not supported, the volume would be empty; leave it out",
+            id="a clone",
+        ),
+        pytest.param(
+            {"match_labels": {}},
+            "spec.selector: is not supported; leave it out, each claim gets a directory of its own",
+            id="an empty selector",
+        ),
+        pytest.param(
+            {"match_labels": {"a": "b"}},
+            "spec.selector: is not supported; leave it out, each claim gets a directory of its own",
+            id="a selector with labels",
+        ),
+        pytest.param(
+            {"match_labels": {}, "has_match_expressions": True},
+            "spec.selector: is not supported; leave it out, each claim gets a directory of its own",
+            id="a selector with expressions",
+        ),
+    ],
+)
+@pytest.mark.parametrize("of_class", [SLOW, OPEN, TLS], ids=["slow", "open", "tls"])
+def test_refused_claims(fields: dict[str, Any], text: str, of_class: StorageClass) -> None:
+    with pytest.raises(ClaimRefused) as caught:
+        parse_request(replace(CLAIM, **fields), of_class, PROVISIONER, TARGETS)
+    assert str(caught.value) == text
+    assert caught.value.field == text.partition(": ")[0]
+
+
+def test_a_malformed_class_is_refused_with_its_claims() -> None:
+    with pytest.raises(ClaimRefused, match=r"StorageClass slow parameters\.gidMin: '7' is no group id"):
+        parse_request(CLAIM, replace(SLOW, parameters={"gidMin": "7"}), PROVISIONER, TARGETS)
+
+
+@pytest.mark.parametrize("option", ["port=2049", "addr=10.0.0.4", "mountport=1", "hard,port=2049"])
+def test_a_class_with_tls_may_not_lead_past_the_tunnel(option: str) -> None:
+    of_class = replace(TLS, mount_options=("hard", option))
+    with pytest.raises(ClaimRefused) as caught:
+        parse_request(CLAIM, of_class, PROVISIONER, TARGETS)
+    assert str(caught.value) == (
+        f"StorageClass slow mountOptions: {option!r} cannot be combined with the tunnel; leave it out"
+    )
+
+
+# --- the volume
+
+
+def test_the_volume_of_the_contract() -> None:
+    volume = volume_for(parse_request(CLAIM, SLOW, PROVISIONER, TARGETS), gid=40000)
+    assert volume == Volume(
+        name="pvc-557b4436-ed73-11e6-84b3-06a700dda5f5",
+        reclaim_policy=ReclaimPolicy.DELETE,
+        storage_class="slow",
+        provisioned_by="example.com/aws-efs",
+        file_system_id=None,
+        gid=40000,
+        claim=ClaimReference(namespace="default", name="efs", uid=UID),
+        nfs=NfsSource(
+            server="fs-47a2c22e.efs.us-west-2.amazonaws.com",
+            path="/persistentvolumes/efs-pvc-557b4436-ed73-11e6-84b3-06a700dda5f5",
+        ),
+        mount_options=("vers=4.1",),
+        labels={},
+        access_modes=("ReadWriteMany",),
+        capacity="1Mi",
+    )
+
+
+def test_a_volume_with_tls_differs_only_in_the_way_to_the_server() -> None:
+    plain = volume_for(parse_request(CLAIM, SLOW, PROVISIONER, TARGETS), gid=40000)
+    tunnelled = volume_for(parse_request(CLAIM, TLS, PROVISIONER, TARGETS), gid=40000)
+    assert plain.nfs is not None
+    assert tunnelled == replace(
+        plain,
+        nfs=NfsSource(server="127.0.0.1", path=plain.nfs.path),
+        file_system_id="fs-47a2c22e",
+        mount_options=("port=20490", "vers=4.1"),
+    )
+
+
+def test_a_volume_of_an_open_class_has_no_group_id() -> None:
+    assert volume_for(parse_request(CLAIM, OPEN, PROVISIONER, TARGETS), gid=None).gid is None
+
+
+@pytest.mark.parametrize(
+    ("options", "plain", "tunnelled"),
+    [
+        ((), ("vers=4.1",), ("port=20490", "vers=4.1")),
+        (("hard",), ("hard",), ("port=20490", "hard")),
+        (
+            ("nfsvers=4.0", "timeo=600"),
+            ("nfsvers=4.0", "timeo=600"),
+            ("port=20490", "nfsvers=4.0", "timeo=600"),
+        ),
+    ],
+    ids=["the default", "one option", "more options"],
+)
+def test_the_class_s_mount_options_replace_the_default(
+    options: tuple[str, ...], plain: tuple[str, ...], tunnelled: tuple[str, ...]
+) -> None:
+    for of_class, expected in ((SLOW, plain), (TLS, tunnelled)):
+        request = parse_request(CLAIM, replace(of_class, mount_options=options), PROVISIONER, TARGETS)
+        assert volume_for(request, gid=2000).mount_options == expected
+
+
+def test_without_tls_mount_options_are_the_class_s_own_matter() -> None:
+    request = parse_request(CLAIM, replace(SLOW, mount_options=("port=2049",)), PROVISIONER, TARGETS)
+    assert volume_for(request, gid=2000).mount_options == ("port=2049",)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"access_modes": ("ReadWriteOnce", "ReadOnlyMany")},
+        {"access_modes": ()},
+        {"requested_storage": "1000000Ti"},
+        {"requested_storage": "1e3"},
+        {"storage_class": ""},
+    ],
+    ids=["access modes", "no access mode", "a huge size", "an odd size", "no class"],
+)
+def test_what_the_claim_says_is_carried_over_as_it_is(fields: dict[str, Any]) -> None:
+    volume = volume_for(parse_request(replace(CLAIM, **fields), SLOW, PROVISIONER, TARGETS), gid=2000)
+    carried = {
+        "access_modes": volume.access_modes,
+        "requested_storage": volume.capacity,
+        "storage_class": volume.storage_class,
+    }
+    assert carried | fields == carried
+
+
+@pytest.mark.parametrize("policy", [ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN])
+def test_the_reclaim_policy_is_the_class_s(policy: ReclaimPolicy) -> None:
+    request = parse_request(CLAIM, replace(SLOW, reclaim_policy=policy), PROVISIONER, TARGETS)
+    assert volume_for(request, gid=2000).reclaim_policy is policy
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        ("/", f"/data-pvc-{UID}"),
+        ("/persistentvolumes", f"/persistentvolumes/data-pvc-{UID}"),
+        ("/a/b", f"/a/b/data-pvc-{UID}"),
+    ],
+)
+def test_paths_below_the_base(base: str, path: str) -> None:
+    request = parse_request(replace(CLAIM, name="data"), SLOW, based_at(base), TARGETS)
+    assert volume_for(request, gid=2000).nfs == NfsSource(server=SERVER, path=path)
+
+
+def test_what_the_directory_gets() -> None:
+    assert permissions_for(40000) == Permissions(mode=0o2771, uid=None, gid=40000, enforced=True)
+    assert permissions_for(None) == Permissions(mode=0o777, uid=None, gid=None, enforced=True)
+
+
+# --- names
+
+# What Kubernetes accepts as the name of a claim (RFC 1123, DNS subdomain).
+NAMES = st.from_regex(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", fullmatch=True)
+UIDS = st.uuids().map(str).map(ClaimUid)
+
+
+@given(NAMES, UIDS)
+def test_directories_have_names_that_a_file_system_takes(name: str, uid: ClaimUid) -> None:
+    claim = replace(CLAIM, name=name, uid=uid)
+    made = directory_name(claim)
+    assert len(made.encode()) <= 255
+    assert parse_directory(f"/{made}").parts == (made,)
+    assert made.endswith(f"-{volume_name(claim)}")
+    assert made.startswith(name[:200])
+    assert volume_of_directory(made) == volume_name(claim) == f"pvc-{uid}"
+
+
+@given(NAMES, NAMES, UIDS, UIDS)
+def test_claims_never_share_a_directory(one: str, other: str, uid: ClaimUid, other_uid: ClaimUid) -> None:
+    if uid != other_uid:
+        assert directory_name(replace(CLAIM, name=one, uid=uid)) != directory_name(
+            replace(CLAIM, name=other, uid=other_uid)
+        )
+
+
+@pytest.mark.parametrize(
+    ("length", "is_whole"), [(1, True), (213, True), (214, True), (215, False), (253, False)]
+)
+def test_a_claim_s_name_of_up_to_214_characters_is_kept(length: int, is_whole: bool) -> None:
+    made = directory_name(replace(CLAIM, name="n" * length))
+    assert made.startswith("n" * min(length, 205))
+    assert (made == f"{'n' * length}-pvc-{UID}") is is_whole
+    assert (len(made) == 255) is (length >= 214)
+
+
+def test_a_long_name_once_given_never_changes() -> None:
+    # A new version of kube-efs must find the directories that an old one made.
+    assert directory_name(replace(CLAIM, name="n" * 215)) == f"{'n' * 205}-407c5c50-pvc-{UID}"
+
+
+def test_long_names_that_differ_at_the_end_differ() -> None:
+    names = {directory_name(replace(CLAIM, name="n" * 250 + end)) for end in ("", "a", "b", "c")}
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize(
+    ("directory", "volume"),
+    [
+        (f"efs-pvc-{UID}", f"pvc-{UID}"),
+        (f"a.b-pvc-x-pvc-{UID}", f"pvc-{UID}"),
+        (f"efs-pvc-{'1' * 8}-2222-3333-4444-{'5' * 12}-pvc-{UID}", f"pvc-{UID}"),
+        (f"pvc-{UID}", None),
+        (f"-pvc-{UID}", None),
+        (f"efs-{UID}", None),
+        (f"efs-pvc-{UID}.bak", None),
+        (f"efs-pvc-{UID}\n", None),
+        (f"efs-pvc-{UID[:-1]}", None),
+        (f"efs-pvc-{UID.upper()}", None),
+        (".kube-efs-trash", None),
+        ("home", None),
+        ("", None),
+    ],
+)
+def test_the_volume_that_a_directory_was_made_for(directory: str, volume: str | None) -> None:
+    assert volume_of_directory(directory) == volume
+
+
+# --- removal
+
+RELEASED = Volume(
+    name=f"pvc-{UID}",
+    phase=VolumePhase.RELEASED,
+    provisioned_by="example.com/aws-efs",
+    claim=ClaimReference(namespace="default", name="data", uid=UID),
+    nfs=NfsSource(server=SERVER, path=f"/a/b/data-pvc-{UID}"),
+)
+
+
+def on(server: str, *, file_system_id: str | None = None) -> Volume:
+    nfs = NfsSource(server=server, path=f"/a/b/data-pvc-{UID}")
+    return replace(RELEASED, nfs=nfs, file_system_id=file_system_id)
+
+
+def at(path: str) -> Volume:
+    return replace(RELEASED, nfs=NfsSource(server=SERVER, path=path))
+
+
+@given(
+    NAMES,
+    UIDS,
+    st.lists(st.sampled_from(["a", "b", "..b", "é"]), max_size=3),
+    st.sampled_from([SLOW, OPEN, TLS]),
+)
+def test_what_was_made_can_be_removed(
+    name: str, uid: ClaimUid, base: list[str], of_class: StorageClass
+) -> None:
+    provisioner = replace(PROVISIONER, base=Directory(tuple(base)))
+    request = parse_request(replace(CLAIM, name=name, uid=uid), of_class, provisioner, TARGETS)
+    volume = volume_for(request, gid=2000 if request.gids else None)
+    assert removable_location(volume, provisioner) == request.location
+    assert is_conventional(volume)
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        pytest.param("/a/b", f"/a/b/data-pvc-{UID}", id="as it was made"),
+        pytest.param("/a/b", "/a/b/pv/foo", id="deeper"),
+        pytest.param("/", "/d", id="below the root"),
+        pytest.param("/a/b", "/a/b/..d", id="dots that lead nowhere"),
+        pytest.param("/a/b", "/a/b/with blank", id="a blank"),
+    ],
+)
+def test_directories_below_the_base_are_removed(base: str, path: str) -> None:
+    location = removable_location(at(path), based_at(base))
+    assert str(location) == f"fs-47a2c22e:{path}"
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        pytest.param("/a/b", "/foo/pv", id="elsewhere"),
+        pytest.param("/a/b", "/a/bc/d", id="a sibling whose name begins the same"),
+        pytest.param("/a/b", "/a/b", id="the base"),
+        pytest.param("/a/b", "/a/b/", id="the base with a slash"),
+        pytest.param("/a/b", "/a", id="above the base"),
+        pytest.param("/a/b", "/", id="the root"),
+        pytest.param("/", "/", id="the root as base"),
+        pytest.param("/a/b", "/a/b/../../etc/d", id="out by way of the parent"),
+        pytest.param("/a/b", "/a/b/c/../d", id="in by way of the parent"),
+        pytest.param("/a/b", "/a/b/./d", id="by way of itself"),
+        pytest.param("/a/b", "/a/b/.", id="itself"),
+        pytest.param("/a/b", "/a/b/..", id="the parent"),
+        pytest.param("/a/b", "/a//b/d", id="two slashes"),
+        pytest.param("/a/b", "//a/b/d", id="two slashes at the beginning"),
+        pytest.param("/a/b", "/a/b/d/", id="a slash at the end"),
+        pytest.param("/a/b", "a/b/d", id="relative"),
+        pytest.param("/a/b", "", id="nothing"),
+        pytest.param("/a/b", "/a/b/d\ne", id="a newline"),
+        pytest.param("/a/b", "/a/b/" + "d" * 256, id="a name that cannot be"),
+    ],
+)
+def test_nothing_else_is_removed(base: str, path: str) -> None:
+    with pytest.raises(RemovalRefused) as caught:
+        removable_location(at(path), based_at(base))
+    error = caught.value
+    assert (error.problem, error.field, error.value, error.remedy) == (
+        "is not a plain path below the base",
+        "spec.nfs.path",
+        path,
+        f"only directories strictly below {base} are removed; remove the volume by hand",
+    )
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        pytest.param(on(SERVER), id="the server itself"),
+        pytest.param(on(SERVER, file_system_id="fs-47a2c22e"), id="the server and its file system"),
+        pytest.param(on("127.0.0.1", file_system_id="fs-47a2c22e"), id="behind the tunnel"),
+    ],
+)
+def test_volumes_on_the_provisioner_s_file_system(volume: Volume) -> None:
+    assert str(removable_location(volume, based_at("/a/b"))) == f"fs-47a2c22e:/a/b/data-pvc-{UID}"
+
+
+REMOVED_FROM = (
+    f"example.com/aws-efs removes from {SERVER} only, and from fs-47a2c22e behind a tunnel; "
+    "remove the volume by hand"
+)
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        pytest.param(on("fs-1.efs.us-west-2.amazonaws.com"), id="another server"),
+        pytest.param(on(SERVER.upper()), id="the server in capitals"),
+        pytest.param(on(f"{SERVER}."), id="a dot at the end"),
+        pytest.param(on(f"{SERVER}.cn"), id="a server whose name begins the same"),
+        pytest.param(on(f"us-west-2a.{SERVER}"), id="the server of one zone"),
+        pytest.param(on("10.0.0.4"), id="an address"),
+        pytest.param(on(""), id="no server"),
+        pytest.param(on("127.0.0.1"), id="loopback without a file system"),
+        pytest.param(on("127.0.0.1", file_system_id=""), id="loopback with an empty file system"),
+        pytest.param(on("127.0.0.1", file_system_id="fs-1"), id="the tunnel of another file system"),
+        pytest.param(on("127.0.0.2", file_system_id="fs-47a2c22e"), id="another loopback address"),
+        pytest.param(on("localhost", file_system_id="fs-47a2c22e"), id="loopback by name"),
+        pytest.param(on(SERVER, file_system_id="fs-1"), id="the server and another file system"),
+    ],
+)
+def test_volumes_elsewhere_are_left_alone(volume: Volume) -> None:
+    assert volume.nfs is not None
+    with pytest.raises(RemovalRefused) as caught:
+        removable_location(volume, based_at("/a/b"))
+    error = caught.value
+    assert (error.problem, error.field, error.value, error.remedy) == (
+        "is not where this provisioner's volumes are",
+        "spec.nfs.server",
+        volume.nfs.server,
+        REMOVED_FROM,
+    )
+
+
+def test_a_server_of_one_s_own_may_be_loopback_but_not_another_file_system_s_tunnel() -> None:
+    provisioner = replace(based_at("/a/b"), server="127.0.0.1")
+    assert str(removable_location(on("127.0.0.1"), provisioner)) == f"fs-47a2c22e:/a/b/data-pvc-{UID}"
+    with pytest.raises(RemovalRefused, match=r"^spec\.nfs\.server: '127\.0\.0\.1' is not where"):
+        removable_location(on("127.0.0.1", file_system_id="fs-1"), provisioner)
+
+
+@pytest.mark.parametrize("handle", [None, "fs-47a2c22e:/a/b/d"], ids=["no source", "a CSI volume"])
+def test_a_volume_without_nfs_is_refused(handle: str | None) -> None:
+    with pytest.raises(RemovalRefused) as caught:
+        removable_location(replace(RELEASED, nfs=None, csi_handle=handle), PROVISIONER)
+    assert str(caught.value) == f"volume: 'pvc-{UID}' has no spec.nfs; remove the volume by hand"
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", ".", "..", "", "\n"]), max_size=6).map("/".join))
+def test_whatever_is_removable_is_strictly_below_the_base(path: str) -> None:
+    try:
+        location = removable_location(at(f"/{path}"), based_at("/a/b"))
+    except RemovalRefused:
+        return
+    assert re.fullmatch(r"/a/b(/[abc])+", f"/{path}")
+    assert str(location.directory) == f"/{path}"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (f"/a/b/data-pvc-{UID}", True),
+        (f"/a/b/pv/data-pvc-{UID}", True),
+        (f"/a/b/pvc-{UID}", False),
+        (f"/a/b/data-pvc-{UID}/deeper", False),
+        (f"/a/b/data-pvc-{UID}0", False),
+        ("/a/b/pv/foo", False),
+    ],
+)
+def test_directories_that_are_named_for_their_volume(path: str, expected: bool) -> None:
+    assert is_conventional(at(path)) is expected
+
+
+def test_a_volume_without_a_directory_is_named_for_nothing() -> None:
+    assert not is_conventional(replace(RELEASED, nfs=None))
