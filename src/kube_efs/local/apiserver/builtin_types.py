@@ -1,7 +1,7 @@
 """The built-in resource types, a row each, with the facts of kube-apiserver 1.36.
 
 Only types that somebody working with storage meets are here; those without a controller of their own in
-the embedded cluster (deployments, say) are kept and validated, and nothing more happens to them.
+the embedded cluster (jobs, say) are kept and validated, and nothing more happens to them.
 """
 
 from typing import Any

@@ -22,6 +22,7 @@ from kube_efs.local.controllers.values import (
     BETA_STORAGE_CLASS,
     Claim,
     ClaimReference,
+    Controller,
     Key,
     Meta,
     Operator,
@@ -47,6 +48,14 @@ def read_meta(found: ObjectMeta | None) -> Meta:
         finalizers=tuple(meta.finalizers or ()),
         deleting=meta.deletionTimestamp is not None,
     )
+
+
+def read_controller(found: ObjectMeta | None) -> Controller | None:
+    """The owner that controls the object, if it has one."""
+    for owner in (found and found.ownerReferences) or ():
+        if owner.controller:
+            return Controller(kind=owner.kind, name=owner.name, uid=owner.uid)
+    return None
 
 
 def read_claim(found: core_v1.PersistentVolumeClaim) -> Claim:
@@ -105,15 +114,18 @@ def read_pod(found: core_v1.Pod) -> Pod:
     spec = found.spec or PodSpec(containers=[])
     status = found.status or PodStatus()
     claims = (volume.persistentVolumeClaim for volume in spec.volumes or ())
-    scheduled = next((c for c in status.conditions or () if c.type == "PodScheduled"), None)
+    conditions = {condition.type: condition for condition in status.conditions or ()}
+    scheduled, ready = conditions.get("PodScheduled"), conditions.get("Ready")
     return Pod(
         meta=read_meta(found.metadata),
         node_name=spec.nodeName or "",
         scheduler_name=spec.schedulerName or "default-scheduler",
         finished=status.phase in {"Succeeded", "Failed"},
+        ready=ready is not None and ready.status == "True",
         gated=bool(spec.schedulingGates),
         unschedulable_message=(scheduled.message or "") if scheduled and scheduled.status == "False" else "",
         claim_names=tuple(claim.claimName for claim in claims if claim is not None),
+        controller=read_controller(found.metadata),
     )
 
 

@@ -3,14 +3,22 @@
 import asyncio
 
 from lightkube import AsyncClient
+from lightkube.resources import apps_v1
 
 from kube_efs.kube.events import EventRecorder
 from kube_efs.local.controllers.binder import Binder
-from kube_efs.local.controllers.caches import Caches
+from kube_efs.local.controllers.caches import Cache, Caches
+from kube_efs.local.controllers.deployments import Deployments, ReplicaSets
 from kube_efs.local.controllers.garbage import GarbageCollector
 from kube_efs.local.controllers.namespaces import NamespaceKeeper
 from kube_efs.local.controllers.protection import Protection
 from kube_efs.local.controllers.scheduler import Scheduler
+from kube_efs.local.controllers.stateful_sets import StatefulSets
+from kube_efs.local.controllers.workload_reading import (
+    read_deployment,
+    read_replica_set,
+    read_stateful_set,
+)
 
 
 async def run_controllers(client: AsyncClient, *, node: str) -> None:
@@ -26,6 +34,7 @@ async def run_controllers(client: AsyncClient, *, node: str) -> None:
         tasks.create_task(Scheduler(client, caches, pod_events, node=node).run())
         tasks.create_task(GarbageCollector(client).run())
         tasks.create_task(NamespaceKeeper(client).run())
+        tasks.create_task(_run_workloads(client, caches))
         tasks.create_task(caches.run(client))
 
 
@@ -38,3 +47,21 @@ async def run_scheduler(client: AsyncClient, *, node: str) -> None:
     ):
         tasks.create_task(Scheduler(client, caches, pod_events, node=node).run())
         tasks.create_task(caches.run(client))
+
+
+async def _run_workloads(client: AsyncClient, caches: Caches) -> None:
+    """Run the controllers of what makes pods; somebody else fills these caches."""
+    numbered = Cache(apps_v1.StatefulSet, read_stateful_set, namespace="*")
+    sets = Cache(apps_v1.ReplicaSet, read_replica_set, namespace="*")
+    deployments = Cache(apps_v1.Deployment, read_deployment, namespace="*")
+    async with (
+        EventRecorder(client, component="statefulset-controller") as numbered_events,
+        EventRecorder(client, component="replicaset-controller") as set_events,
+        EventRecorder(client, component="deployment-controller") as deployment_events,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(StatefulSets(client, caches, numbered, numbered_events).run())
+        tasks.create_task(ReplicaSets(client, caches.pods, sets, set_events).run())
+        tasks.create_task(Deployments(client, caches.pods, sets, deployments, deployment_events).run())
+        for cache in (numbered, sets, deployments):
+            tasks.create_task(cache.run(client))

@@ -139,6 +139,15 @@ class StorageClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """The object that an object was made by and is looked after by: its controlling owner."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A Pod, its claims by name, and whether it is kept back from or refused by the scheduler."""
 
@@ -146,6 +155,8 @@ class Pod:
     node_name: str = ""
     scheduler_name: str = "default-scheduler"
     finished: bool = False
+    ready: bool = False
     gated: bool = False
     unschedulable_message: str = ""
     claim_names: tuple[str, ...] = ()
+    controller: Controller | None = None

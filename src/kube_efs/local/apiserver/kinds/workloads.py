@@ -1,4 +1,4 @@
-"""The kinds of apps, batch and policy: their defaults. No controller of this cluster acts on them."""
+"""The kinds of apps, batch and policy: their defaults and rules."""
 
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -142,7 +142,8 @@ STRATEGIES = {
         Defaults(
             values={"spec": {}},
             inside={"spec": Defaults(values={"replicas": 1}, inside={"template": POD_TEMPLATE})},
-        )
+        ),
+        {"replicas": 0},
     ),
     (_APPS, "StatefulSet"): _strategy(_STATEFUL_SET, {"replicas": 0, "availableReplicas": 0}),
     (_BATCH, "CronJob"): Strategy(

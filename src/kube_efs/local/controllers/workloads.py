@@ -1,0 +1,143 @@
+"""StatefulSets, ReplicaSets and Deployments as their controllers see them, and what is said of their state.
+
+Templates are passed on to pods and claims as they are; nobody here looks into them but for their labels.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from lightkube.models.core_v1 import PersistentVolumeClaim, PodTemplateSpec
+from lightkube.models.meta_v1 import LabelSelector
+
+from kube_efs.local.controllers.values import Controller, Meta, nothing
+
+# The labels by which a pod says which template it was made from (apps/v1).
+REVISION_LABEL = "controller-revision-hash"
+TEMPLATE_LABEL = "pod-template-hash"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """How many pods there are, and how many of them are in order; a ready pod is available at once."""
+
+    total: int = 0
+    ready: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatefulSetStatus:
+    """``status`` of a StatefulSet; ``current`` and ``updated`` count pods of these revisions."""
+
+    observed_generation: int = 0
+    replicas: Replicas = Replicas()
+    current: int = 0
+    updated: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatefulSet:
+    """A StatefulSet; ``revision`` tells its template from others.
+
+    ``partition`` is the first ordinal that is updated, None when people do that themselves (OnDelete).
+    """
+
+    meta: Meta
+    generation: int
+    replicas: int
+    start: int = 0
+    parallel: bool = False
+    partition: int | None = 0
+    service_name: str = ""
+    match_labels: Mapping[str, str] = field(default_factory=nothing)
+    revision: str = ""
+    template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
+    claim_templates: tuple[PersistentVolumeClaim, ...] = ()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+    @property
+    def ordinals(self) -> range:
+        """The pods that there are to be."""
+        return range(self.start, self.start + self.replicas)
+
+    def pod_name(self, ordinal: int) -> str:
+        """The pod of that ordinal."""
+        return f"{self.meta.key.name}-{ordinal}"
+
+    def claim_name(self, template: PersistentVolumeClaim, ordinal: int) -> str:
+        """The claim that the pod of that ordinal gets from a template."""
+        return f"{template_name(template)}-{self.pod_name(ordinal)}"
+
+
+def template_name(template: PersistentVolumeClaim) -> str:
+    """The name of a template of claims, which is that of the volume in the pods too."""
+    return (template.metadata and template.metadata.name) or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSetStatus:
+    """``status`` of a ReplicaSet."""
+
+    observed_generation: int = 0
+    replicas: Replicas = Replicas()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSet:
+    """A ReplicaSet; ``controller`` is the Deployment that it belongs to, if any."""
+
+    meta: Meta
+    generation: int
+    replicas: int
+    controller: Controller | None = None
+    template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+    @property
+    def ready(self) -> int:
+        """How many of its wanted pods are in order; its status may still count one too many."""
+        return min(self.status.replicas.ready, self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadCondition:
+    """One of a Deployment's conditions, and since when it is true or false."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+    since: datetime | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentStatus:
+    """``status`` of a Deployment; ``updated`` counts pods of the present template."""
+
+    observed_generation: int = 0
+    replicas: Replicas = Replicas()
+    updated: int = 0
+    conditions: tuple[WorkloadCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A Deployment. ``revision`` is the hash of its template.
+
+    ``surge`` and ``unavailable`` are how many pods there may be more, and less, while it is rolled out;
+    ``recreates`` when all old ones go first.
+    """
+
+    meta: Meta
+    generation: int
+    replicas: int
+    paused: bool = False
+    recreates: bool = False
+    surge: int = 0
+    unavailable: int = 0
+    selector: LabelSelector = field(default_factory=LabelSelector)
+    revision: str = ""
+    template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
+    status: DeploymentStatus = DeploymentStatus()
