@@ -169,6 +169,8 @@ def test_the_volume_of_the_contract() -> None:
         access_modes=("ReadWriteMany",),
         capacity="1Mi",
     )
+    assert volume.claim is not None
+    assert volume.claim.resource_version == "7"  # not compared, since it changes with the claim
 
 
 def test_a_volume_with_tls_differs_only_in_the_way_to_the_server() -> None:
