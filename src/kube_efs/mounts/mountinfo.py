@@ -1,0 +1,104 @@
+"""``/proc/self/mountinfo`` as values; see proc_pid_mountinfo(5)."""
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.errors import PlatformError
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountEntry:
+    """One mount. ``device`` is ``major:minor``; ``root`` what of the file system is mounted.
+
+    Options are those of the mount, ``super_options`` those of the file system. Bytes that are no UTF-8 are
+    surrogates, as in Python's other paths.
+    """
+
+    mount_id: int
+    parent_id: int
+    device: str
+    root: str
+    mount_point: Path
+    options: tuple[str, ...]
+    file_system_type: str
+    source: str
+    super_options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A directory of an NFS server, and where it is mounted."""
+
+    server: str
+    directory: Directory
+    mount_point: Path
+
+
+def read_mountinfo(path: Path = MOUNTINFO) -> tuple[MountEntry, ...]:
+    """The mounts that this process sees, a later one above an earlier one; raises PlatformError."""
+    try:
+        return parse_mountinfo(os.fsdecode(path.read_bytes()))
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+        raise PlatformError(problem, field="mounts", value=str(path), remedy="mount /proc") from error
+
+
+def parse_mountinfo(text: str) -> tuple[MountEntry, ...]:
+    """The entries in the order of their lines; lines of another form are left out."""
+    entries = map(_parse_line, text.split("\n"))
+    return tuple(entry for entry in entries if entry is not None)
+
+
+def _parse_line(line: str) -> MountEntry | None:
+    fields = line.split(" ")  # by each blank: a source may be empty
+    try:
+        mount_id, parent_id, device, root, mount_point, options, *rest = fields
+        # Before the separator there is any number of optional fields.
+        file_system_type, source, super_options = rest[rest.index("-") + 1 :]
+        return MountEntry(
+            mount_id=int(mount_id),
+            parent_id=int(parent_id),
+            device=device,
+            root=_unescaped(root),
+            mount_point=Path(_unescaped(mount_point)),
+            options=tuple(options.split(",")),
+            file_system_type=_unescaped(file_system_type),
+            source=_unescaped(source),
+            super_options=tuple(_unescaped(super_options).split(",")),
+        )
+    except ValueError:
+        return None
+
+
+def _unescaped(text: str) -> str:
+    r"""The field with each ``\ooo`` replaced by the byte that it stands for."""
+    return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), os.fsencode(text)))
+
+
+def export_of(entry: MountEntry) -> Export | None:
+    """The export that is mounted there, its path cleaned lexically; None when the source has no server.
+
+    ``root`` says nothing here: the kernel puts what of an NFS export is mounted into the source. Raises
+    InvalidValue for a path that no volume can have.
+    """
+    server, separator, path = entry.source.partition(":/")
+    if not separator:
+        return None
+    cleaned = posixpath.normpath(f"/{path.lstrip('/')}")
+    directory = parse_directory(cleaned, field=f"mount {entry.mount_point}")
+    return Export(server=server, directory=directory, mount_point=entry.mount_point)
+
+
+def find_exports(entries: Iterable[MountEntry], server: str) -> tuple[Export, ...]:
+    """What is mounted from exactly that server, in the order of the entries."""
+    named = (entry for entry in entries if entry.source.startswith(f"{server}:/"))
+    return tuple(export for entry in named if (export := export_of(entry)))
