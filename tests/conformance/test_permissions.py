@@ -60,6 +60,7 @@ ALLOWED = {
         *_calls("get create patch", "events", NAMESPACE),
         *_calls("get list watch create patch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # tunnel_targets
         *_calls("get list watch create delete", "pods", NAMESPACE),  # workers
+        *_calls("get", "pods/log", NAMESPACE),  # worker_pods
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, LEASE_NAME),
     ],
@@ -76,6 +77,7 @@ REFUSED = {
         *_calls("create update patch delete", "storageclasses.storage.k8s.io"),
         *_calls("get list watch create delete", "pods", OTHER),
         *_calls("patch update", "pods", NAMESPACE),
+        *_calls("get", "pods/log", OTHER),
         *_calls("create get", "pods/exec", NAMESPACE),
         *_calls("get list watch create patch", "configmaps", OTHER),
         *_calls("get list patch delete", "configmaps", NAMESPACE, "kube-root-ca.crt"),
