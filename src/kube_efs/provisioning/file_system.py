@@ -8,67 +8,45 @@ from it, and the next run empties the trash.
 
 import errno
 import os
+import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import structlog
-
-from kube_efs.model.directories import Directory, Relation
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.provisioning import trash
+from kube_efs.provisioning.trash import NO_DIRECTORY, OPEN_DIRECTORY, TRASH, opened_trash
 
-log = structlog.get_logger(__name__)
-
-TRASH = ".kube-efs-trash"
-
-_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PARENT_MODE = 0o755
-# What opening anything else with these flags fails with: a link, a file.
-_NO_DIRECTORY = frozenset({errno.ELOOP, errno.ENOTDIR})
+_UNFINISHED_MODE = 0o700
+_ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
 
 
-def make_directory(root: Path, directory: Directory, *, mode: int) -> bool:
-    """Make the directory with that mode, and parents with 0755; tell whether it was not there before.
+def make_directory(root: Path, directory: Directory, permissions: Permissions) -> bool:
+    """Make the directory with those permissions, and parents with 0755; tell whether it was not there before.
 
-    One that is there keeps its mode and contents. Raises WorkerFailed when something else is in the way.
+    One that is there keeps its contents, and its mode and owners too unless ``permissions`` are enforced;
+    the root keeps everything. A new one with owners is closed to others until they are set, which only an
+    enforcing attempt finishes once it was interrupted. One whose permissions the server does not take is
+    removed again if it is new. Raises WorkerFailed then, and when something else is in the way.
     """
-    try:
-        with _opened_root(root) as descriptor:
-            return _make_below(descriptor, directory, mode)
-    except OSError as error:
-        raise WorkerFailed(
-            f"could not be made ({error.strerror})",
-            field="directory",
-            value=str(directory),
-            remedy=_hint(error),
-        ) from error
+    with _failing("could not be made", directory), _opened_root(root) as descriptor:
+        return not directory.is_root and _make_below(descriptor, directory, permissions)
 
 
-def _make_below(root: int, directory: Directory, mode: int) -> bool:
-    parent, made = os.dup(root), False
-    try:
-        for depth, name in enumerate(directory.parts, start=1):
-            is_leaf = depth == len(directory.parts)
-            made = _make_one(parent, name, mode if is_leaf else _PARENT_MODE)
-            child = os.open(name, _OPEN_DIRECTORY, dir_fd=parent)
-            os.close(parent)
-            parent = child
-    finally:
-        os.close(parent)
-    return made
+def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
+    """The plain directories in this one but for the trash; none when it is not there.
 
-
-def _make_one(parent: int, name: str, mode: int) -> bool:
-    # The mode goes with the call: a chmod afterwards could be lost to a crash in between.
-    former = os.umask(0)
-    try:
-        os.mkdir(name, mode, dir_fd=parent)
-    except FileExistsError:
-        return False
-    finally:
-        os.umask(former)
-    return True
+    Raises WorkerFailed, also when the directory is or lies behind a link.
+    """
+    with _failing("could not be listed", directory), _opened_root(root) as descriptor:
+        try:
+            with _opened(descriptor, directory.parts) as folder:
+                return sorted(_children(folder), key=lambda child: child.name)
+        except FileNotFoundError:
+            return []
 
 
 def remove_directory(root: Path, directory: Directory, *, base: Directory) -> bool:
@@ -77,72 +55,130 @@ def remove_directory(root: Path, directory: Directory, *, base: Directory) -> bo
     Raises RemovalRefused, with nothing touched, unless it is strictly inside ``base``, outside the trash,
     reached without a link, and on the same file system as ``root``; WorkerFailed when the server says no.
     """
-    _refuse_outside(directory, base)
+    refuse_outside(directory, base)
+    with _failing("could not be removed", directory), _opened_root(root) as descriptor:
+        moved_to = _move_to_trash(descriptor, directory)
+        with opened_trash(descriptor) as folder:
+            if moved_to is not None:
+                trash.remove_tree(folder, moved_to)
+            trash.empty(folder)
+        return moved_to is not None
+
+
+def empty_trash(root: Path) -> None:
+    """Finish removals that were interrupted; raises RemovalRefused when the trash is no directory."""
+    with (
+        _failing("could not be emptied", Directory((TRASH,))),
+        _opened_root(root) as descriptor,
+        opened_trash(descriptor) as folder,
+    ):
+        trash.empty(folder)
+
+
+# --- making
+
+
+def _make_below(root: int, directory: Directory, permissions: Permissions) -> bool:
+    parent = os.dup(root)
     try:
-        with _opened_root(root) as descriptor:
-            moved_to = _move_to_trash(descriptor, directory)
-            with _opened_trash(descriptor) as trash:
-                if moved_to is not None:
-                    _remove_tree(trash, moved_to)
-                _empty(trash, directory)
-            return moved_to is not None
-    except OSError as error:
+        for name in directory.parts[:-1]:
+            child, _ = _open_or_make(parent, name, _PARENT_MODE)
+            os.close(parent)
+            parent = child
+        return _make_leaf(parent, directory, permissions)
+    finally:
+        os.close(parent)
+
+
+def _make_leaf(parent: int, directory: Directory, permissions: Permissions) -> bool:
+    name = directory.parts[-1]
+    has_owners = permissions.uid is not None or permissions.gid is not None
+    # Nobody may come in while it belongs to the wrong group. Without owners the mode goes with the call:
+    # a chmod afterwards could be lost to a crash in between.
+    in_steps = has_owners or permissions.enforced
+    leaf, is_new = _open_or_make(parent, name, _UNFINISHED_MODE if in_steps else permissions.mode)
+    try:
+        if in_steps and (is_new or permissions.enforced):
+            _give(leaf, directory, permissions)
+    except (OSError, WorkerFailed):
+        if is_new:
+            _take_back(parent, name, leaf)
+        raise
+    finally:
+        os.close(leaf)
+    return is_new
+
+
+def _open_or_make(parent: int, name: str, mode: int) -> tuple[int, bool]:
+    """A descriptor of the child, and whether it is new."""
+    try:
+        os.mkdir(name, mode, dir_fd=parent)
+        is_new = True
+    except FileExistsError:
+        is_new = False
+    child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
+    try:
+        if is_new:
+            _unmask(child, mode)
+    except OSError:
+        os.close(child)
+        raise
+    return child, is_new
+
+
+def _unmask(descriptor: int, mode: int) -> None:
+    """Add what mkdir has left out: what the umask forbids, which is one for all threads, and setgid."""
+    found = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & ~found:
+        os.fchmod(descriptor, found | mode)
+
+
+def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
+    """Set owners and mode, in this order: a change of owners may take setgid away."""
+    uid = -1 if permissions.uid is None else permissions.uid
+    gid = -1 if permissions.gid is None else permissions.gid
+    if (uid, gid) != (-1, -1):
+        os.fchown(leaf, uid, gid)
+    os.fchmod(leaf, permissions.mode)
+    found = os.fstat(leaf)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode != permissions.mode or uid not in {-1, found.st_uid} or gid not in {-1, found.st_gid}:
         raise WorkerFailed(
-            f"could not be removed ({error.strerror})",
+            f"has mode {mode:04o} and owners {found.st_uid}:{found.st_gid}, since the server did not take "
+            f"mode {permissions.mode:04o} and owners {_shown(permissions.uid)}:{_shown(permissions.gid)}",
             field="directory",
             value=str(directory),
-            remedy=_hint(error),
-        ) from error
+            remedy=_ROOT_ACCESS,
+        )
 
 
-def _empty(trash: int, directory: Directory) -> None:
-    """Remove what interrupted runs have left; what resists must not keep others' directories from going."""
-    for name in os.listdir(trash):
-        try:
-            _remove_tree(trash, name)
-        except OSError as error:
-            log.warning("trash-not-emptied", entry=name, after=str(directory), reason=error.strerror)
+def _shown(owner: int | None) -> str:
+    return "any" if owner is None else str(owner)
 
 
-def _remove_tree(trash: int, name: str) -> None:
-    """Remove an entry of the trash with all that is in it.
-
-    Directories in it are moved up into the trash before they are removed in turn, so that neither stack
-    nor descriptors run out however deep people have nested them. What is mounted there does not move and
-    so is not entered.
-    """
-    waiting = [name]
-    while waiting:
-        name = waiting.pop()
-        try:
-            folder = os.open(name, _OPEN_DIRECTORY, dir_fd=trash)
-        except OSError as error:
-            if error.errno not in _NO_DIRECTORY:
-                raise
-            os.unlink(name, dir_fd=trash)
-            continue
-        try:
-            waiting += _unload(folder, trash)
-        finally:
-            os.close(folder)
-        os.rmdir(name, dir_fd=trash)
+def _take_back(parent: int, name: str, leaf: int) -> None:
+    """Remove a directory that was just made, unless somebody has put something in it or in its place."""
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(leaf), os.stat(name, dir_fd=parent, follow_symlinks=False)):
+            os.rmdir(name, dir_fd=parent)
 
 
-def _unload(folder: int, trash: int) -> list[str]:
-    """Empty the folder; gives the names under which its directories are in the trash now."""
-    moved = []
+# --- listing
+
+
+def _children(folder: int) -> Iterator[FoundDirectory]:
     with os.scandir(folder) as listing:
-        entries = list(listing)
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            moved.append(uuid.uuid4().hex)
-            os.rename(entry.name, moved[-1], src_dir_fd=folder, dst_dir_fd=trash)
-        else:
-            os.unlink(entry.name, dir_fd=folder)
-    return moved
+        for entry in listing:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                if entry.name != TRASH and entry.is_dir(follow_symlinks=False):
+                    yield FoundDirectory(name=entry.name, gid=entry.stat(follow_symlinks=False).st_gid)
 
 
-def _refuse_outside(directory: Directory, base: Directory) -> None:
+# --- removing
+
+
+def refuse_outside(directory: Directory, base: Directory) -> None:
+    """Raise RemovalRefused unless the directory is strictly inside the base and outside the trash."""
     if directory.relation_to(base) is not Relation.BELOW:
         raise RemovalRefused(
             "is not strictly inside the base directory",
@@ -156,28 +192,57 @@ def _refuse_outside(directory: Directory, base: Directory) -> None:
 
 def _move_to_trash(root: int, directory: Directory) -> str | None:
     """Rename the directory into the trash; gives its name there, None when it was not in its place."""
-    with _opened_parent(root, directory) as parent:
-        if parent is None:
-            return None
-        name = directory.parts[-1]
-        try:
+    name, kept_as = directory.parts[-1], uuid.uuid4().hex
+    try:
+        with _links_refused(directory), _opened(root, directory.parts[:-1]) as parent:
             before = _checked_leaf(root, parent, name, directory)
-        except FileNotFoundError:
-            return None
-        with _opened_trash(root) as trash:
-            kept_as = uuid.uuid4().hex
-            os.rename(name, kept_as, src_dir_fd=parent, dst_dir_fd=trash)
-            after = os.stat(kept_as, dir_fd=trash, follow_symlinks=False)
-            if (after.st_dev, after.st_ino) != before:
-                os.rename(kept_as, name, src_dir_fd=trash, dst_dir_fd=parent)
-                raise RemovalRefused("was replaced meanwhile", field="directory", value=str(directory))
+            with opened_trash(root) as folder:
+                os.rename(name, kept_as, src_dir_fd=parent, dst_dir_fd=folder)
+                after = os.stat(kept_as, dir_fd=folder, follow_symlinks=False)
+                if (after.st_dev, after.st_ino) != before:
+                    os.rename(kept_as, name, src_dir_fd=folder, dst_dir_fd=parent)
+                    raise RemovalRefused("was replaced meanwhile", field="directory", value=str(directory))
+    except FileNotFoundError:
+        return None
     return kept_as
+
+
+def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tuple[int, int]:
+    """Device and inode of the directory to remove; raises RemovalRefused for another file system's."""
+    with _opened(parent, (name,)) as leaf:
+        found = os.fstat(leaf)
+    if found.st_dev != os.fstat(root).st_dev:
+        raise RemovalRefused(
+            "is another file system",
+            field="directory",
+            value=str(directory),
+            remedy="unmount what is mounted there",
+        )
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _links_refused(directory: Directory) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+        raise RemovalRefused(
+            f"is or lies behind a link or file ({error.filename})",
+            field="directory",
+            value=str(directory),
+            remedy="look at it; a volume's directory is never a link",
+        ) from error
+
+
+# --- opening
 
 
 @contextmanager
 def _opened_root(root: Path) -> Iterator[int]:
     try:
-        descriptor = os.open(root, _OPEN_DIRECTORY)
+        descriptor = os.open(root, OPEN_DIRECTORY)
     except OSError as error:
         raise PlatformError(
             f"cannot be opened ({error.strerror})",
@@ -192,87 +257,34 @@ def _opened_root(root: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _opened_parent(root: int, directory: Directory) -> Iterator[int | None]:
-    """The directory that holds this one, reached without following a link; None when it is not there."""
-    parent = os.dup(root)
+def _opened(start: int, names: Sequence[str]) -> Iterator[int]:
+    """What these names lead to, one inside the other, reached without following a link; raises OSError."""
+    here = os.dup(start)
     try:
-        for name in directory.parts[:-1]:
-            child = _open_step(parent, name, directory)
-            if child is None:
-                os.close(parent)
-                parent = -1
-                break
-            os.close(parent)
-            parent = child
-        yield None if parent < 0 else parent
+        for name in names:
+            child = os.open(name, OPEN_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = child
+        yield here
     finally:
-        if parent >= 0:
-            os.close(parent)
-
-
-def _open_step(parent: int, name: str, directory: Directory) -> int | None:
-    try:
-        return os.open(name, _OPEN_DIRECTORY, dir_fd=parent)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno in _NO_DIRECTORY:
-            raise _link_in_the_way(directory, name) from error
-        raise
-
-
-def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tuple[int, int]:
-    """Device and inode of the directory to remove; raises RemovalRefused for anything but a plain one."""
-    try:
-        leaf = os.open(name, _OPEN_DIRECTORY, dir_fd=parent)
-    except OSError as error:
-        if error.errno in _NO_DIRECTORY:
-            raise _link_in_the_way(directory, name) from error
-        raise
-    try:
-        found = os.fstat(leaf)
-        if found.st_dev != os.fstat(root).st_dev:
-            raise RemovalRefused(
-                "is another file system",
-                field="directory",
-                value=str(directory),
-                remedy="unmount what is mounted there",
-            )
-        return found.st_dev, found.st_ino
-    finally:
-        os.close(leaf)
+        os.close(here)
 
 
 @contextmanager
-def _opened_trash(root: int) -> Iterator[int]:
-    with suppress(FileExistsError):
-        os.mkdir(TRASH, 0o700, dir_fd=root)
+def _failing(problem: str, directory: Directory) -> Iterator[None]:
+    """Raise WorkerFailed for what the operating system says."""
     try:
-        trash = os.open(TRASH, _OPEN_DIRECTORY, dir_fd=root)
+        yield
     except OSError as error:
-        if error.errno in _NO_DIRECTORY:
-            remedy = f"remove what is called {TRASH} at the top of the file system"
-            raise RemovalRefused(
-                "is no directory", field="trash folder", value=TRASH, remedy=remedy
-            ) from error
-        raise
-    try:
-        yield trash
-    finally:
-        os.close(trash)
-
-
-def _link_in_the_way(directory: Directory, name: str) -> RemovalRefused:
-    remedy = "look at it; a volume's directory is never a link"
-    return RemovalRefused(
-        f"is or lies behind a link or file ({name})", field="directory", value=str(directory), remedy=remedy
-    )
+        raise WorkerFailed(
+            f"{problem} ({error.strerror})", field="directory", value=str(directory), remedy=_hint(error)
+        ) from error
 
 
 def _hint(error: OSError) -> str:
     if error.errno in {errno.EACCES, errno.EPERM}:
-        return "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
-    if error.errno in _NO_DIRECTORY:
+        return _ROOT_ACCESS
+    if error.errno in NO_DIRECTORY:
         return "a link or file is in the way; move it"
     if error.errno == errno.EROFS:
         return "the file system's policy must allow writing (elasticfilesystem:ClientWrite)"

@@ -1,22 +1,23 @@
-"""The program inside a worker pod: ``kube-efs worker make|remove --root DIR PATH…``.
+"""The program inside a worker pod: ``kube-efs worker make|remove|list --root DIR -- ITEM…``.
 
-It does every path it is given, whatever becomes of the others, and leaves the outcome where the
+It does every item it is given, whatever becomes of the others, and leaves the outcome where the
 controller finds it: the exit code (0 all done, 1 some failed, 2 wrong usage) and, as JSON, the pod's
-termination message.
+termination message. What it lists is in the pod's log, since a termination message is too small.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.provisioning import file_system
+from kube_efs.provisioning.work import DEFAULT_MODE, Action, parse_item, path_in, render_children
 
 TERMINATION_LOG = Path("/dev/termination-log")
 
@@ -25,23 +26,18 @@ _MESSAGE_MAX_BYTES = 4096
 _REASON_MAX_CHARACTERS = 300
 
 
-class Action(StrEnum):
-    """What a worker does with its directories."""
-
-    MAKE = "make"
-    REMOVE = "remove"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
     """What became of a worker's directories.
 
     ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
     was no room for all of them, and only a directory that is known to be done counts as done.
+    ``children`` is what was listed; it does not come from the termination message.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
     complete: bool = True
+    children: tuple[FoundDirectory, ...] = ()
 
 
 def render_report(failed: Mapping[str, str]) -> str:
@@ -71,26 +67,30 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
     """Do what the arguments say; gives the exit code."""
     options = _parser().parse_args(arguments)
     failed: dict[str, str] = {}
-    for path in options.paths:
-        problem = _attempt(_action(options), path)
-        if problem is not None:
-            failed[path] = problem
-        print(f"{options.action} {path}: {problem or 'done'}", flush=True)  # noqa: T201 - the pod's log
+    with _no_umask():
+        for item in options.items:
+            problem = _attempt(options, item)
+            if problem is not None:
+                failed[path_in(item)] = problem
+            _say(f"{options.action} {item}: {problem or 'done'}")
     _leave(termination_log, render_report(failed))
     return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kube-efs worker", description="Make or remove directories of a volume."
+        prog="kube-efs worker", description="Make, remove or list directories of a file system."
     )
     parser.add_argument("action", type=Action, choices=list(Action))
     parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
     parser.add_argument("--base", type=_directory, default=Directory(), help="remove only below this")
+    parser.add_argument("--mode", type=_mode, default=DEFAULT_MODE, help="mode of new directories, octal")
     parser.add_argument(
-        "--mode", type=lambda text: int(text, 8), default=0o777, help="mode of new directories, octal"
+        "--enforce", action="store_true", help="give mode and owners to directories that are there, too"
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="directory inside the file system")
+    parser.add_argument(
+        "items", nargs="+", metavar="ITEM", help="/directory inside the file system, or UID:GID:/directory"
+    )
     return parser
 
 
@@ -101,18 +101,48 @@ def _directory(text: str) -> Directory:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _action(options: argparse.Namespace) -> Callable[[Directory], object]:
-    if options.action is Action.MAKE:
-        return lambda directory: file_system.make_directory(options.root, directory, mode=options.mode)
-    return lambda directory: file_system.remove_directory(options.root, directory, base=options.base)
+def _mode(text: str) -> int:
+    mode = int(text, 8)
+    if not 0 <= mode <= 0o7777:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 7777")
+    return mode
 
 
-def _attempt(action: Callable[[Directory], object], path: str) -> str | None:
+@contextmanager
+def _no_umask() -> Iterator[None]:
+    """Lets the mode go with the call that makes a directory, so that a crash cannot come in between."""
+    former = os.umask(0)
     try:
-        action(parse_directory(path))
+        yield
+    finally:
+        os.umask(former)
+
+
+def _attempt(options: argparse.Namespace, item: str) -> str | None:
+    try:
+        _do(options, item)
     except (KubeEfsError, OSError) as error:
         return str(error)
     return None
+
+
+def _do(options: argparse.Namespace, item: str) -> None:
+    match options.action:
+        case Action.MAKE:
+            wanted = parse_item(item)
+            permissions = Permissions(
+                mode=options.mode, uid=wanted.uid, gid=wanted.gid, enforced=options.enforce
+            )
+            file_system.make_directory(options.root, wanted.directory, permissions)
+        case Action.REMOVE:
+            file_system.remove_directory(options.root, parse_directory(item), base=options.base)
+        case Action.LIST:
+            for line in render_children(file_system.list_children(options.root, parse_directory(item))):
+                _say(line)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - the pod's log
 
 
 def _leave(termination_log: Path, message: str) -> None:

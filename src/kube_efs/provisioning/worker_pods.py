@@ -18,7 +18,7 @@ from lightkube.resources.core_v1 import Pod
 from kube_efs.kube.building import WorkerPod, build_worker_pod
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
-from kube_efs.model.directories import Directory
+from kube_efs.model.directories import Directory, FoundDirectory
 from kube_efs.model.errors import (
     KubeAlreadyExists,
     KubeError,
@@ -28,7 +28,8 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, root_name
-from kube_efs.provisioning.worker import Action, WorkerReport, parse_report
+from kube_efs.provisioning.work import Action, Item, Job, parse_children, render_arguments
+from kube_efs.provisioning.worker import WorkerReport, parse_report
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
@@ -37,10 +38,14 @@ LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-worker"})
 MOUNT_PATH = "/efs"
 
 _RETRY_SECONDS = 1.0
+_LOG_SECONDS = 60.0
+_LOG_LINES_MAX = 200_000
 _FAILED_KEPT = 3
 _NAME_MAX = 63
 _ENDED = frozenset({"Succeeded", "Failed"})
-_WORDS: Mapping[Action, str] = MappingProxyType({Action.MAKE: "init", Action.REMOVE: "clean"})
+_WORDS: Mapping[Action, str] = MappingProxyType(
+    {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,25 +90,43 @@ class WorkerPods:
             for name in self._left_over():
                 await self._delete(name)
 
-    async def run(
-        self, file_system_id: FileSystemId, action: Action, directories: Sequence[Directory]
-    ) -> WorkerReport:
-        """What became of the directories; raises WorkerFailed or KubeError when that cannot be told."""
-        pod = self._build(file_system_id, action, directories)
-        name = pod.metadata.name if pod.metadata and pod.metadata.name else ""
-        log.info("worker-started", pod=name, file_system=file_system_id, directories=len(directories))
+    async def run(self, file_system_id: FileSystemId, job: Job, items: Sequence[Item]) -> WorkerReport:
+        """What became of the items; raises WorkerFailed or KubeError when that cannot be told."""
+        pod = self._build(file_system_id, job, items)
+        name = _name(pod)
+        log.info("worker-started", pod=name, file_system=file_system_id, directories=len(items))
         self._running.add(name)
         try:
             await self._create(pod, name)
             ended = await self._ended(name)
+            succeeded = _phase(ended) == "Succeeded"
+            self._metrics.worker_pods.labels(Outcome.SUCCEEDED if succeeded else Outcome.FAILED).inc()
+            if not succeeded:
+                return await self._failed(ended, file_system_id)
+            return await self._succeeded(name, job.action)
         finally:
             self._running.discard(name)
-        succeeded = _phase(ended) == "Succeeded"
-        self._metrics.worker_pods.labels(Outcome.SUCCEEDED if succeeded else Outcome.FAILED).inc()
-        if succeeded:
+
+    async def _succeeded(self, name: str, action: Action) -> WorkerReport:
+        try:
+            children = await self._children(name) if action is Action.LIST else ()
+        finally:
             await self._delete(name)
-            return WorkerReport()
-        return await self._failed(ended, file_system_id)
+        return WorkerReport(children=children)
+
+    async def _children(self, name: str) -> tuple[FoundDirectory, ...]:
+        """What a pod's log lists; raises WorkerFailed when it is not all there, and KubeError."""
+        with translated(f"log of worker pod {name}"):
+            async with asyncio.timeout(_LOG_SECONDS):
+                lines = self._client.log(
+                    name, namespace=self._options.namespace, tail_lines=_LOG_LINES_MAX, newlines=False
+                )
+                children = parse_children([line async for line in lines])
+        if children is None:
+            problem = "has a log in which directories are missing"
+            remedy = "let its node keep more of a container's log (containerLogMaxSize)"
+            raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy)
+        return children
 
     async def others_ended(self, file_system_id: FileSystemId) -> None:
         """Wait for pods that a former leader, or a former life of this one, has left running."""
@@ -184,8 +207,7 @@ class WorkerPods:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _failed(self, pod: Pod, file_system_id: FileSystemId) -> WorkerReport:
-        name = pod.metadata.name if pod.metadata and pod.metadata.name else ""
-        message = _message(pod)
+        name, message = _name(pod), _message(pod)
         log.error("worker-failed", pod=name, file_system=file_system_id, message=message)
         await self._forget_old_failures(file_system_id)
         report = parse_report(message)
@@ -216,15 +238,15 @@ class WorkerPods:
         except KubeError as error:
             log.warning("worker-not-deleted", pod=name, reason=str(error))
 
-    def _build(self, file_system_id: FileSystemId, action: Action, directories: Sequence[Directory]) -> Pod:
+    def _build(self, file_system_id: FileSystemId, job: Job, items: Sequence[Item]) -> Pod:
         return build_worker_pod(
             WorkerPod(
                 namespace=self._options.namespace,
-                name=_pod_name(file_system_id, action, directories[0]),
+                name=_pod_name(file_system_id, job.action, items[0].directory),
                 labels=LABELS,
                 annotations={FILE_SYSTEM_ID: file_system_id},
                 image=self._options.image,
-                arguments=["worker", str(action), "--root", MOUNT_PATH, "--", *map(str, directories)],
+                arguments=_escaped(render_arguments(job, items, root=MOUNT_PATH)),
                 service_account=self._options.service_account,
                 root_claim=root_name(file_system_id),
                 mount_path=MOUNT_PATH,
@@ -251,8 +273,13 @@ class WorkerPods:
         ]
 
 
+def _escaped(arguments: Sequence[str]) -> list[str]:
+    """What Kubernetes makes these arguments of: it would take ``$(NAME)`` in them for a variable."""
+    return [argument.replace("$", "$$") for argument in arguments]
+
+
 def _pod_name(file_system_id: FileSystemId, action: Action, directory: Directory) -> str:
-    """``efs-<init|clean>-<fs id>-<path>-<5 characters>``, with as much of the path as a name has room for."""
+    """``efs-<init|clean|list>-<fs id>-<path>-<5 characters>``, the path cut to what a name has room for."""
     readable = "-".join(directory.parts).lower()
     path = "".join(letter if letter in string.ascii_lowercase + string.digits else "-" for letter in readable)
     suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(5))

@@ -13,11 +13,13 @@ from typing import Self
 
 from lightkube import AsyncClient
 
-from kube_efs.model.directories import Directory
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.errors import KubeEfsError, WorkerFailed
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.worker import Action, WorkerReport
+from kube_efs.provisioning.file_system import refuse_outside
+from kube_efs.provisioning.work import Action, Item, Job
+from kube_efs.provisioning.worker import WorkerReport
 from kube_efs.provisioning.worker_pods import WorkerOptions, WorkerPods
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -25,12 +27,19 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 _QUIET_SECONDS = 0.2
 _GATHERING_MAX_SECONDS = 2.0
 
+# What a task gives: the children for a list, nothing otherwise.
+_Found = tuple[FoundDirectory, ...]
+
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    action: Action
-    directory: Directory
-    done: asyncio.Future[None]
+    job: Job
+    item: Item
+    done: asyncio.Future[_Found]
+
+    def fits(self, other: "_Task") -> bool:
+        """Whether one pod can do both: a pod lists one directory only."""
+        return self.job == other.job and (self.job.action is not Action.LIST or self.item == other.item)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,27 +74,39 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
                 waiting.done.cancel()
         await self._tasks.__aexit__(None, None, None)
 
-    async def make(self, location: Location) -> None:
-        """Make the directory, mode 0777, unless it is there; raises WorkerFailed."""
-        await self._do(Action.MAKE, location)
+    async def make(self, location: Location, permissions: Permissions) -> None:
+        """Make the directory unless it is there; raises WorkerFailed and KubeError."""
+        job = Job(action=Action.MAKE, mode=permissions.mode, enforced=permissions.enforced)
+        item = Item(directory=location.directory, uid=permissions.uid, gid=permissions.gid)
+        await self._do(location.file_system_id, job, item)
 
-    async def remove(self, location: Location) -> None:
-        """Remove the directory with all that is in it, if it is there; raises WorkerFailed."""
-        await self._do(Action.REMOVE, location)
+    async def remove(self, location: Location, base: Directory) -> None:
+        """Remove the directory with all that is in it, if it is there.
+
+        Raises RemovalRefused unless it is strictly inside ``base``, WorkerFailed and KubeError.
+        """
+        refuse_outside(location.directory, base)
+        job = Job(action=Action.REMOVE, base=base)
+        await self._do(location.file_system_id, job, Item(directory=location.directory))
+
+    async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        """The directories in this one; none when it is not there; raises WorkerFailed and KubeError."""
+        job = Job(action=Action.LIST)
+        return await self._do(location.file_system_id, job, Item(directory=location.directory))
 
     async def forget(self, root_claim: str) -> None:
         """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""
         await self._pods.forget(root_claim)
 
-    async def _do(self, action: Action, location: Location) -> None:
-        lane = self._lanes.get(location.file_system_id)
+    async def _do(self, file_system_id: FileSystemId, job: Job, item: Item) -> _Found:
+        lane = self._lanes.get(file_system_id)
         if lane is None:
-            lane = self._lanes[location.file_system_id] = _Lane()
-            self._background.append(self._tasks.create_task(self._serve(location.file_system_id, lane)))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.waiting.append(_Task(action, location.directory, done))
+            lane = self._lanes[file_system_id] = _Lane()
+            self._background.append(self._tasks.create_task(self._serve(file_system_id, lane)))
+        done: asyncio.Future[_Found] = asyncio.get_running_loop().create_future()
+        lane.waiting.append(_Task(job, item, done))
         lane.arrived.set()
-        await done
+        return await done
 
     async def _serve(self, file_system_id: FileSystemId, lane: _Lane) -> None:
         while True:
@@ -96,8 +117,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             if not batch:
                 continue
             try:
-                directories = sorted({task.directory for task in batch})
-                report = await self._pods.run(file_system_id, batch[0].action, directories)
+                items = sorted({task.item for task in batch}, key=lambda item: (item.directory, str(item)))
+                report = await self._pods.run(file_system_id, batch[0].job, items)
             except KubeEfsError as error:
                 _fail(batch, error)
             except BaseException:
@@ -125,8 +146,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         if not lane.waiting:
             lane.arrived.clear()
             return []
-        action = lane.waiting[0].action
-        batch = [task for task in lane.waiting if task.action is action][: self._batch_max]
+        oldest = lane.waiting[0]
+        batch = [task for task in lane.waiting if task.fits(oldest)][: self._batch_max]
         taken = set(map(id, batch))
         lane.waiting = [task for task in lane.waiting if id(task) not in taken]
         if lane.waiting:
@@ -140,10 +161,10 @@ def _settle(batch: Sequence[_Task], report: WorkerReport) -> None:
     for task in batch:
         if task.done.done():
             continue
-        path = str(task.directory)
+        path = str(task.item.directory)
         reason = report.failed.get(path)
         if reason is None and report.complete:
-            task.done.set_result(None)
+            task.done.set_result(report.children)
         else:
             problem = f"failed in its worker pod ({reason or 'no room for the reason'})"
             task.done.set_exception(WorkerFailed(problem, field="directory", value=path))

@@ -3,7 +3,8 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Pod
 
 from kube_efs.kube.watching import Applied, Listed, follow
+from kube_efs.local.kubelet.environment import expand
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.provisioning import worker
 
@@ -18,12 +20,27 @@ from kube_efs.provisioning import worker
 Ending = tuple[str, str]
 
 
+class Logs:
+    """The logs of pods, for an API server that is there before anybody runs pods."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    async def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        assert (namespace, container, follow) == ("default", "worker", False)
+        lines = self.texts.get(name, "").splitlines(keepends=True)
+        yield "".join(lines[-tail_lines:] if tail_lines else lines).encode()
+
+
 class Kubelet:
     """Runs every pod it sees; ``most_at_once`` and ``pods`` say what it has seen."""
 
-    def __init__(self, client: AsyncClient, folder: Path) -> None:
+    def __init__(self, client: AsyncClient, folder: Path, logs: Logs) -> None:
         self._client = client
         self._folder = folder
+        self._logs = logs
         self._running: Counter[str] = Counter()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.gate = asyncio.Event()
@@ -89,7 +106,9 @@ class Kubelet:
         command, *arguments = _arguments(pod)
         assert command == "worker"
         arguments[arguments.index("--root") + 1] = str(self.root(file_system_of(pod)))
-        code = worker.main(arguments, termination_log=log)
+        with redirect_stdout(StringIO()) as output:
+            code = worker.main(arguments, termination_log=log)
+        self._logs.texts[name_of(pod)] = output.getvalue()
         return ("Failed" if code else "Succeeded"), log.read_text()
 
 
@@ -117,5 +136,6 @@ def file_system_of(pod: Pod) -> str:
 
 
 def _arguments(pod: Pod) -> list[str]:
+    """As the program gets them."""
     assert pod.spec
-    return list(pod.spec.containers[0].args or [])
+    return [expand(argument, {"HOME": "/root"}) for argument in pod.spec.containers[0].args or []]

@@ -1,5 +1,6 @@
 """Directories made and removed on a real file system, against everything that could lead a removal astray."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -12,17 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed
 from kube_efs.provisioning import file_system
-from kube_efs.provisioning.file_system import TRASH, make_directory, remove_directory
+from kube_efs.provisioning.file_system import empty_trash, list_children, make_directory, remove_directory
+from kube_efs.provisioning.trash import TRASH
 
 ROOT = Directory()
+PLAIN = Permissions()
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 
-def make(root: Path, path: str, mode: int = 0o777) -> bool:
-    return make_directory(root, parse_directory(path), mode=mode)
+def make(root: Path, path: str, permissions: Permissions = PLAIN) -> bool:
+    return make_directory(root, parse_directory(path), permissions)
 
 
 def remove(root: Path, path: str, base: str = "/") -> bool:
@@ -77,7 +80,7 @@ def test_a_directory_that_is_there_keeps_its_mode_and_contents(tmp_path: Path) -
 
 
 def test_the_root_is_always_there(tmp_path: Path) -> None:
-    assert not make_directory(tmp_path, ROOT, mode=0o777)
+    assert not make_directory(tmp_path, ROOT, PLAIN)
 
 
 @pytest.mark.parametrize("at", ["team", "team/data", "team/data/deep"], ids=["first", "middle", "last"])
@@ -126,12 +129,218 @@ def test_any_name_is_made_and_removed_literally(tmp_path_factory: pytest.TempPat
         directory = parse_directory(path)
     except InvalidValue:
         return
-    assert make_directory(root, directory, mode=0o777)
+    assert make_directory(root, directory, PLAIN)
     assert (root / path[1:]).is_dir()
-    assert not make_directory(root, directory, mode=0o777)
+    assert not make_directory(root, directory, PLAIN)
     (root / path[1:] / "file").touch()
     assert remove_directory(root, directory, base=ROOT)
     assert tree(root) == {str(Path(*directory.parts[:depth])) for depth in range(1, len(directory.parts))}
+
+
+def access(path: Path) -> tuple[int, int, int]:
+    found = path.lstat()
+    return stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
+
+
+@needs_root
+@pytest.mark.parametrize("umask", [0o022, 0o777])
+@pytest.mark.parametrize(
+    ("permissions", "found"),
+    [
+        pytest.param(Permissions(mode=0o2771, gid=2001, enforced=True), (0o2771, 0, 2001), id="a group"),
+        pytest.param(Permissions(mode=0o750, uid=7, gid=8), (0o750, 7, 8), id="both owners"),
+        pytest.param(Permissions(mode=0o1770, uid=7), (0o1770, 7, 0), id="a user"),
+        pytest.param(Permissions(mode=0o777, enforced=True), (0o777, 0, 0), id="a mode by force"),
+        pytest.param(Permissions(mode=0o2775), (0o2775, 0, 0), id="setgid and no owner"),
+        pytest.param(Permissions(mode=0o2771, uid=0, gid=2**32 - 2), (0o2771, 0, 2**32 - 2), id="largest"),
+    ],
+)
+def test_a_new_directory_has_the_mode_and_owners_asked_for(
+    tmp_path: Path,
+    mask: Callable[[int], None],
+    umask: int,
+    permissions: Permissions,
+    found: tuple[int, int, int],
+) -> None:
+    mask(umask)
+    assert make(tmp_path, "/team/data", permissions)
+    assert access(tmp_path / "team/data") == found
+    assert access(tmp_path / "team") == (0o755, 0, 0)
+
+
+@needs_root
+def test_force_changes_a_directory_that_is_there_but_for_its_contents(tmp_path: Path) -> None:
+    data = tmp_path / "team/data"
+    (data / "inner").mkdir(parents=True)
+    data.chmod(0o700)
+    os.chown(data, 5, 5)
+    assert not make(tmp_path, "/team/data", Permissions(mode=0o2771, gid=2001, enforced=True))
+    assert access(data) == (0o2771, 5, 2001)
+    assert access(data / "inner") == (0o755, 0, 0)
+
+
+@needs_root
+def test_without_force_a_directory_that_is_there_keeps_its_owners(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o711)
+    assert not make(tmp_path, "/data", Permissions(mode=0o2771, uid=7, gid=2001))
+    assert access(tmp_path / "data") == (0o711, 0, 0)
+
+
+@needs_root
+def test_a_setgid_parent_decides_only_what_is_not_asked_for(tmp_path: Path) -> None:
+    os.chown(tmp_path, 0, 55)
+    tmp_path.chmod(0o2777)
+    make(tmp_path, "/plain")
+    make(tmp_path, "/forced", Permissions(mode=0o777, enforced=True))
+    make(tmp_path, "/owned", Permissions(mode=0o770, gid=66))
+    assert access(tmp_path / "plain") == (0o2777, 0, 55)
+    assert access(tmp_path / "forced") == (0o777, 0, 55)
+    assert access(tmp_path / "owned") == (0o770, 0, 66)
+
+
+OWNED = Permissions(mode=0o2771, gid=2001, enforced=True)
+ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
+
+
+def _refused(*_: object) -> None:
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize("call", ["fchown", "fchmod"])
+def test_what_the_server_refuses_leaves_no_new_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    # No file system here refuses root.
+    monkeypatch.setattr(os, call, _refused)
+    with pytest.raises(WorkerFailed) as caught:
+        make(tmp_path, "/team/data", OWNED)
+    assert str(caught.value) == (
+        f"directory: '/team/data' could not be made (Operation not permitted); {ROOT_ACCESS}"
+    )
+    assert tree(tmp_path) == {"team"}
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [("fchown", "mode 2771 and owners 0:0"), ("fchmod", "mode 0700 and owners 0:2001")],
+    ids=["owners", "mode"],
+)
+@needs_root
+def test_what_the_server_ignores_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, found: str
+) -> None:
+    monkeypatch.setattr(os, call, lambda *_: None)
+    with pytest.raises(WorkerFailed) as caught:
+        make(tmp_path, "/data", OWNED)
+    assert str(caught.value) == (
+        f"directory: '/data' has {found}, since the server did not take "
+        f"mode 2771 and owners any:2001; {ROOT_ACCESS}"
+    )
+    assert tree(tmp_path) == set()
+
+
+def test_a_directory_that_was_there_stays_when_the_server_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(os, "fchown", _refused)
+    with pytest.raises(WorkerFailed):
+        make(tmp_path, "/data", OWNED)
+    assert tree(tmp_path) == {"data"}
+
+
+@pytest.mark.parametrize("what", ["a file in it", "another in its place", "a link in its place"])
+def test_a_new_directory_that_somebody_uses_stays_when_the_server_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    data = tmp_path / "data"
+
+    def use_then_refuse(*_: object) -> None:
+        if what == "a file in it":
+            (data / "file").touch()
+        else:
+            data.rename(tmp_path / "moved")
+            if what == "another in its place":
+                data.mkdir()
+            else:
+                data.symlink_to("moved")
+        _refused()
+
+    monkeypatch.setattr(os, "fchown", use_then_refuse)
+    with pytest.raises(WorkerFailed):
+        make(tmp_path, "/data", OWNED)
+    assert tree(tmp_path) == ({"data", "data/file"} if what == "a file in it" else {"data", "moved"})
+
+
+def test_nobody_comes_in_before_the_owners_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    change = os.fchown
+
+    def look_then_change(descriptor: int, uid: int, gid: int) -> None:
+        seen.append(mode(tmp_path / "data"))
+        change(descriptor, uid, gid)
+
+    monkeypatch.setattr(os, "fchown", look_then_change)
+    make(tmp_path, "/data", OWNED)
+    assert seen == [0o700]
+
+
+def test_an_attempt_that_was_killed_is_finished_by_the_next_with_force(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    make(tmp_path, "/data", OWNED)
+    assert access(tmp_path / "data") == (0o2771, os.getuid(), 2001)
+
+
+def test_a_plain_directory_gets_its_mode_with_the_call_that_makes_it(
+    tmp_path: Path, mask: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask(0)
+    for call in ("fchmod", "fchown", "chmod"):
+        monkeypatch.setattr(os, call, _refused)
+    assert make(tmp_path, "/team/data")
+    assert (mode(tmp_path / "team"), mode(tmp_path / "team/data")) == (0o755, 0o777)
+
+
+# --- listing
+
+
+@needs_root
+def test_children_are_plain_directories_with_their_groups(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    for name in ("b", "a", ".hidden", TRASH, "é"):
+        (base / name).mkdir(parents=True)
+    os.chown(base / "a", 0, 2001)
+    (base / "file").touch()
+    (base / "link").symlink_to("a")
+    os.mkfifo(base / "pipe")
+    assert list_children(tmp_path, parse_directory("/base")) == [
+        FoundDirectory(name=".hidden", gid=0),
+        FoundDirectory(name="a", gid=2001),
+        FoundDirectory(name="b", gid=0),
+        FoundDirectory(name="é", gid=0),
+    ]
+    assert [child.name for child in list_children(tmp_path, ROOT)] == ["base"]
+
+
+@pytest.mark.parametrize("path", ["/none", "/none/none", "/empty"])
+def test_what_is_not_there_has_no_children(tmp_path: Path, path: str) -> None:
+    (tmp_path / "empty").mkdir()
+    assert list_children(tmp_path, parse_directory(path)) == []
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("path", ["/way", "/way/inner"])
+@pytest.mark.parametrize("what", ["link", "file"])
+def test_no_link_is_followed_to_children(tmp_path: Path, path: str, what: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    (outside / "inner/secret").mkdir(parents=True)
+    _plant(root / "way", what, outside)
+    with pytest.raises(WorkerFailed) as caught:
+        list_children(root, parse_directory(path))
+    assert str(caught.value) == (
+        f"directory: {path!r} could not be listed (Not a directory); a link or file is in the way; move it"
+    )
 
 
 # --- removing
@@ -343,6 +552,15 @@ def test_what_an_interrupted_run_has_left_goes_with_the_next(root: Path, outside
     assert tree(outside) == {"precious", "precious/file"}
 
 
+def test_what_interrupted_runs_have_left_can_be_removed_alone(root: Path, outside: Path) -> None:
+    (root / TRASH / "old/deep").mkdir(parents=True)
+    (root / TRASH / "link").symlink_to(outside)
+    empty_trash(root)
+    assert list((root / TRASH).iterdir()) == []
+    assert tree(root) == OTHERS | DATA
+    assert tree(outside) == {"precious", "precious/file"}
+
+
 def test_a_run_that_is_killed_leaves_the_directory_whole_or_gone(root: Path) -> None:
     """Kill it at every system call that changes something; the next run finishes the work."""
     for step in range(1, 30):
@@ -404,10 +622,14 @@ def _open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_no_descriptor_is_left_open(root: Path) -> None:
+def test_no_descriptor_is_left_open(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = _open_descriptors()
     (root / "x").symlink_to("team")
     make(root, "/team/new/deep")
+    make(root, "/team/new/owned", OWNED)
+    list_children(root, parse_directory("/team"))
+    list_children(root, parse_directory("/none"))
+    empty_trash(root)
     remove(root, "/team/new")
     remove(root, "/none/none")
     for path in ("/x/data", "/x", f"/{TRASH}"):
@@ -415,4 +637,9 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
             remove(root, path)
     with pytest.raises(WorkerFailed):
         make(root, "/x/data")
+    with pytest.raises(WorkerFailed):
+        list_children(root, parse_directory("/x/data"))
+    monkeypatch.setattr(os, "fchown", _refused)
+    with pytest.raises(WorkerFailed):
+        make(root, "/team/refused", OWNED)
     assert _open_descriptors() == before

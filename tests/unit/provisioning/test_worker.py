@@ -1,6 +1,7 @@
 """The program of a worker pod, run as the pod runs it: arguments in; exit code and message out."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,91 @@ def test_the_mode_is_octal(pod: Pod) -> None:
     assert (pod.root / "a").stat().st_mode & 0o7777 == 0o750
 
 
+def test_the_mode_comes_with_the_call_whatever_the_umask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a crash could come before this call")
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    former = os.umask(0o077)
+    try:
+        assert pod.run("make", "/team/a") == 0
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(former)
+    assert (pod.root / "team").stat().st_mode & 0o7777 == 0o755
+    assert (pod.root / "team/a").stat().st_mode & 0o7777 == 0o777
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
+@pytest.mark.parametrize(
+    ("item", "owners"),
+    [(":2001:/a", (0, 2001)), ("7::/a", (7, 0)), ("7:8:/a", (7, 8)), ("::/a", (0, 0)), ("/a", (0, 0))],
+)
+def test_items_have_owners(pod: Pod, item: str, owners: tuple[int, int]) -> None:
+    assert pod.run("make", item, options=("--mode", "2771")) == 0
+    found = (pod.root / "a").stat()
+    assert (found.st_mode & 0o7777, (found.st_uid, found.st_gid)) == (0o2771, owners)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
+@pytest.mark.parametrize(("options", "gid"), [((), 0), (("--enforce",), 2001)], ids=["asked", "enforced"])
+def test_owners_of_a_directory_that_is_there_change_by_force_only(
+    pod: Pod, options: tuple[str, ...], gid: int
+) -> None:
+    (pod.root / "a").mkdir()
+    assert pod.run("make", ":2001:/a", options=options) == 0
+    assert (pod.root / "a").stat().st_gid == gid
+
+
+@pytest.mark.parametrize(
+    ("item", "path", "reason"),
+    [
+        ("7:8:/file", "/file", "directory: '/file' could not be made (Not a directory)"),
+        ("7:8:/../a", "/../a", "path: '/../a' has a . or .. component"),
+        (":4294967295:/a", "/a", "gid: '4294967295' is too large; use at most 4294967294"),
+        ("-1::/a", "-1::/a", "path: '-1::/a' is not an absolute path"),
+        ("7:/a", "7:/a", "path: '7:/a' is not an absolute path"),
+        ("7:8:a", "7:8:a", "path: '7:8:a' is not an absolute path"),
+    ],
+)
+def test_failures_are_told_by_path(pod: Pod, item: str, path: str, reason: str) -> None:
+    (pod.root / "file").touch()
+    assert pod.run("make", item) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    ((found, why),) = report.failed.items()
+    assert found == path
+    assert why.startswith(reason)
+
+
+def test_owners_mean_nothing_to_a_removal(pod: Pod) -> None:
+    (pod.root / "a").mkdir()
+    assert pod.run("remove", "7:8:/a") == 1
+    assert (pod.root / "a").is_dir()
+
+
+def test_children_are_in_the_log(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    (pod.root / "base/b").mkdir(parents=True)
+    (pod.root / "base/a\u2028\n").mkdir()
+    assert pod.run("list", "/base") == 0
+    gid = os.getgid()
+    assert capsys.readouterr().out.splitlines() == [
+        f'{{"name": "a\\u2028\\n", "gid": {gid}}}',
+        f'{{"name": "b", "gid": {gid}}}',
+        '{"children": 2}',
+        "list /base: done",
+    ]
+    assert pod.message == '{"complete": true, "failed": {}}'
+
+
+def test_a_link_is_not_listed(pod: Pod) -> None:
+    (pod.root / "link").symlink_to("/")
+    assert pod.run("list", "/link") == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert list(report.failed) == ["/link"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -110,6 +196,8 @@ def test_the_mode_is_octal(pod: Pod) -> None:
         pytest.param(["format", "--root", "/efs", "/a"], id="another action"),
         pytest.param(["remove", "--root", "/efs", "--base", "../x", "/a"], id="a bad base"),
         pytest.param(["make", "--root", "/efs", "--mode", "rwx", "/a"], id="a bad mode"),
+        pytest.param(["make", "--root", "/efs", "--mode", "17777", "/a"], id="a mode with too many bits"),
+        pytest.param(["make", "--root", "/efs", "--mode=-1", "/a"], id="a negative mode"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Worker pods on the embedded API server, with a kubelet that runs their real program."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,21 +20,26 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
-from tests.unit.provisioning.kubelet import Kubelet, name_of, running, set_status
+from tests.unit.provisioning.kubelet import Kubelet, Logs, name_of, running, set_status
 
-from kube_efs.model.directories import Directory, parse_directory
-from kube_efs.model.errors import KubeDenied, WorkerFailed
+from kube_efs.local.apiserver import ApiServer
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerFailed
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning import worker_pods
-from kube_efs.provisioning.worker import Action
+from kube_efs.provisioning.work import Action
 from kube_efs.provisioning.worker_pods import WorkerOptions
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.telemetry.metrics import ControllerMetrics
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
+
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
+ROOT = Directory()
+PLAIN = Permissions()
 OPTIONS = WorkerOptions(namespace="default", image="kube-efs:test")
 
 
@@ -52,8 +58,19 @@ async def deadline(seconds: float = 20) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def kubelet(kube: AsyncClient, tmp_path: Path) -> AsyncIterator[Kubelet]:
-    async with running(Kubelet(kube, tmp_path)) as started:
+def logs() -> Logs:
+    return Logs()
+
+
+@pytest.fixture
+async def api_server(logs: Logs) -> AsyncIterator[ApiServer]:
+    async with ApiServer(pod_logs=logs) as server:
+        yield server
+
+
+@pytest.fixture
+async def kubelet(kube: AsyncClient, tmp_path: Path, logs: Logs) -> AsyncIterator[Kubelet]:
+    async with running(Kubelet(kube, tmp_path, logs)) as started:
         yield started
 
 
@@ -86,11 +103,11 @@ async def test_a_directory_is_made_and_removed_by_a_pod_that_is_deleted_then(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     async with deadline(), pool_of(kube) as pool:
-        await pool.make(at("/team/data"))
+        await pool.make(at("/team/data"), PLAIN)
         made = kubelet.root("fs-1") / "team/data"
         assert made.stat().st_mode & 0o7777 == 0o777
         (made / "file").touch()
-        await pool.remove(at("/team/data"))
+        await pool.remove(at("/team/data"), ROOT)
         assert not made.exists()
         await eventually(lambda: none_left(kube))
     assert kubelet.arguments == [
@@ -107,7 +124,7 @@ async def test_a_burst_costs_a_few_pods_and_one_at_a_time_a_file_system(
 ) -> None:
     wanted = [at(f"/team/d{number}", f"fs-{number % 2}") for number in range(100)]
     async with deadline(), pool_of(kube) as pool:
-        await asyncio.gather(*map(pool.make, wanted))
+        await asyncio.gather(*(pool.make(one, PLAIN) for one in wanted))
     assert all((kubelet.root(one.file_system_id) / str(one.directory)[1:]).is_dir() for one in wanted)
     assert len(kubelet.pods) <= 6
     assert kubelet.most_at_once == {"fs-0": 1, "fs-1": 1}
@@ -116,11 +133,11 @@ async def test_a_burst_costs_a_few_pods_and_one_at_a_time_a_file_system(
 async def test_what_arrives_while_a_pod_runs_goes_with_the_next(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.gate.clear()
     async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
-        tasks.create_task(pool.make(at("/a")))
+        tasks.create_task(pool.make(at("/a"), PLAIN))
         while not kubelet.pods:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for path in ("/b", "/c", "/b"):
-            tasks.create_task(pool.make(at(path)))
+            tasks.create_task(pool.make(at(path), PLAIN))
         await asyncio.sleep(0.5)
         assert len(kubelet.pods) == 1
         kubelet.gate.set()
@@ -130,7 +147,7 @@ async def test_what_arrives_while_a_pod_runs_goes_with_the_next(kube: AsyncClien
 
 async def test_a_pod_is_given_no_more_than_the_most(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube, replace(OPTIONS, batch_max=3)) as pool:
-        await asyncio.gather(*(pool.make(at(f"/d{number}")) for number in range(7)))
+        await asyncio.gather(*(pool.make(at(f"/d{number}"), PLAIN) for number in range(7)))
     assert [len(arguments[5:]) for arguments in kubelet.arguments] == [3, 3, 1]
     assert kubelet.most_at_once == {"fs-1": 1}
 
@@ -138,7 +155,10 @@ async def test_a_pod_is_given_no_more_than_the_most(kube: AsyncClient, kubelet: 
 async def test_a_pod_makes_or_removes(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
         await asyncio.gather(
-            pool.remove(at("/a")), pool.make(at("/b")), pool.remove(at("/c")), pool.make(at("/d"))
+            pool.remove(at("/a"), ROOT),
+            pool.make(at("/b"), PLAIN),
+            pool.remove(at("/c"), ROOT),
+            pool.make(at("/d"), PLAIN),
         )
     assert [(arguments[1], arguments[5:]) for arguments in kubelet.arguments] == [
         ("remove", ["/a", "/c"]),
@@ -146,11 +166,126 @@ async def test_a_pod_makes_or_removes(kube: AsyncClient, kubelet: Kubelet) -> No
     ]
 
 
+@needs_root
+async def test_directories_have_their_own_groups_in_one_pod(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(
+            *(
+                pool.make(at(f"/d{gid}"), Permissions(mode=0o2771, gid=gid, enforced=True))
+                for gid in (2001, 2000)
+            )
+        )
+    found = [(kubelet.root("fs-1") / f"d{gid}").stat() for gid in (2000, 2001)]
+    assert [(one.st_mode & 0o7777, one.st_gid) for one in found] == [(0o2771, 2000), (0o2771, 2001)]
+    assert kubelet.arguments == [
+        [
+            "worker",
+            "make",
+            "--root",
+            "/efs",
+            "--mode",
+            "2771",
+            "--enforce",
+            "--",
+            ":2000:/d2000",
+            ":2001:/d2001",
+        ]
+    ]
+
+
+async def test_what_is_asked_differently_is_done_by_different_pods(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(
+            pool.make(at("/a"), PLAIN),
+            pool.make(at("/b"), Permissions(mode=0o700)),
+            pool.make(at("/c"), Permissions(enforced=True)),
+            pool.remove(at("/base/d"), parse_directory("/base")),
+            pool.remove(at("/base/e"), ROOT),
+            pool.make(at("/f"), PLAIN),
+        )
+    assert [" ".join([arguments[1], *arguments[4:]]) for arguments in kubelet.arguments] == [
+        "make -- /a /f",
+        "make --mode 0700 -- /b",
+        "make --enforce -- /c",
+        "remove --base /base -- /base/d",
+        "remove -- /base/e",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/other/a", "/base", "/"])
+async def test_what_is_not_inside_the_base_costs_no_pod(kube: AsyncClient, path: str) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(RemovalRefused):
+            await pool.remove(at(path), parse_directory("/base"))
+        assert await none_left(kube)
+
+
+@pytest.mark.parametrize("path", ["/$(HOME)", "/$$(HOME)", "/$"])
+async def test_kubernetes_replaces_nothing_in_paths(kube: AsyncClient, kubelet: Kubelet, path: str) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at(path), PLAIN)
+    assert [f"/{found.name}" for found in kubelet.root("fs-1").iterdir()] == [path]
+
+
+async def test_children_come_from_the_log_of_a_pod_that_is_deleted_then(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    gids = {}
+    for name in ("b", "a", "é $(HOME)"):
+        (kubelet.root("fs-1") / "base" / name).mkdir(parents=True)
+        gids[name] = (kubelet.root("fs-1") / "base" / name).stat().st_gid
+    async with deadline(), pool_of(kube) as pool:
+        found, again, none = await asyncio.gather(
+            *map(pool.children, (at("/base"), at("/base"), at("/none")))
+        )
+        await eventually(lambda: none_left(kube))
+    assert list(found) == [FoundDirectory(name=name, gid=gids[name]) for name in sorted(gids)]
+    assert (again, none) == (found, ())
+    assert [arguments[1:] for arguments in kubelet.arguments] == [
+        ["list", "--root", "/efs", "--", "/base"],
+        ["list", "--root", "/efs", "--", "/none"],
+    ]
+    assert re.fullmatch(r"efs-list-fs-1-base-[a-z0-9]{5}", name_of(kubelet.pods[0]))
+
+
+async def test_many_children_are_all_there(kube: AsyncClient, kubelet: Kubelet) -> None:
+    names = [f"claim-pvc-{number:040}" for number in range(3000)]
+    for name in names:
+        (kubelet.root("fs-1") / name).mkdir()
+    async with deadline(), pool_of(kube) as pool:
+        assert [child.name for child in await pool.children(at("/"))] == names
+
+
+async def test_a_log_that_was_cut_is_no_list(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    kubelet.ending = lambda _: ("Succeeded", "")
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.children(at("/"))
+        await eventually(lambda: none_left(kube))
+    assert str(caught.value) == (
+        f"worker pod: {name_of(kubelet.pods[0])!r} has a log in which directories are missing; "
+        "let its node keep more of a container's log (containerLogMaxSize)"
+    )
+
+
+async def test_a_list_that_fails_says_why(kube: AsyncClient, kubelet: Kubelet) -> None:
+    (kubelet.root("fs-1") / "base").touch()
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.children(at("/base"))
+    assert caught.value.value == "/base"
+    assert "could not be listed (Not a directory)" in caught.value.problem
+
+
 async def test_a_directory_that_fails_does_not_fail_the_others(kube: AsyncClient, kubelet: Kubelet) -> None:
     (kubelet.root("fs-1") / "bad").touch()
     async with deadline(), pool_of(kube) as pool:
         good, bad = await asyncio.gather(
-            pool.make(at("/good")), pool.make(at("/bad")), return_exceptions=True
+            pool.make(at("/good"), PLAIN), pool.make(at("/bad"), PLAIN), return_exceptions=True
         )
     assert good is None
     assert isinstance(bad, WorkerFailed)
@@ -176,7 +311,7 @@ async def test_a_pod_that_failed_without_a_reason_fails_all(
     async with deadline(), pool_of(kube) as pool:
         with capture_logs() as logs:
             errors = await asyncio.gather(
-                *(pool.make(at(path)) for path in ("/a", "/b")), return_exceptions=True
+                *(pool.make(at(path), PLAIN) for path in ("/a", "/b")), return_exceptions=True
             )
     name = name_of(kubelet.pods[0])
     assert [str(error) for error in errors] == [
@@ -188,7 +323,9 @@ async def test_a_pod_that_failed_without_a_reason_fails_all(
 async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda _: ("Failed", '{"complete": false, "failed": {"/a": "full"}}')
     async with deadline(), pool_of(kube) as pool:
-        errors = await asyncio.gather(*(pool.make(at(path)) for path in ("/a", "/b")), return_exceptions=True)
+        errors = await asyncio.gather(
+            *(pool.make(at(path), PLAIN) for path in ("/a", "/b")), return_exceptions=True
+        )
     assert [str(error) for error in errors] == [
         "directory: '/a' failed in its worker pod (full)",
         "directory: '/b' failed in its worker pod (no room for the reason)",
@@ -197,7 +334,7 @@ async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, k
 
 async def test_a_pod_that_was_evicted_says_why(kube: AsyncClient, eventually: Eventually) -> None:
     async with deadline(), pool_of(kube) as pool:
-        making = asyncio.create_task(pool.make(at("/a")))
+        making = asyncio.create_task(pool.make(at("/a"), PLAIN))
         await eventually(lambda: pods(kube))
         (name,) = await pods(kube)
         await set_status(kube, name, {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"})
@@ -208,7 +345,7 @@ async def test_a_pod_that_was_evicted_says_why(kube: AsyncClient, eventually: Ev
 
 async def test_a_pod_that_somebody_deletes_is_noticed(kube: AsyncClient, eventually: Eventually) -> None:
     async with deadline(), pool_of(kube) as pool:
-        making = asyncio.create_task(pool.make(at("/a")))
+        making = asyncio.create_task(pool.make(at("/a"), PLAIN))
         await eventually(lambda: pods(kube))
         (name,) = await pods(kube)
         await kube.delete(Pod, name, namespace="default", grace_period=0)
@@ -224,7 +361,7 @@ async def test_a_pod_that_never_starts_is_given_up(kube: AsyncClient, eventually
     impatient = replace(OPTIONS, timeout_seconds=0, start_seconds=0.2)
     async with deadline(), pool_of(kube, impatient) as pool:
         with pytest.raises(WorkerFailed) as caught:
-            await pool.make(at("/a"))
+            await pool.make(at("/a"), PLAIN)
         await eventually(lambda: none_left(kube))
     assert caught.value.problem == "had not ended after 0 s"
     assert caught.value.remedy == (
@@ -237,7 +374,7 @@ async def test_a_pod_of_a_former_leader_is_waited_for(kube: AsyncClient, kubelet
     kubelet.ending = lambda pod: ("Succeeded", "") if name_of(pod) == "former" else None
     await leave(kube, "former", "Running")
     async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
-        tasks.create_task(pool.make(at("/a")))
+        tasks.create_task(pool.make(at("/a"), PLAIN))
         await pool_idle(kubelet)
         kubelet.gate.set()
     assert name_of(kubelet.pods[0]) == "former"
@@ -254,7 +391,7 @@ async def test_another_file_system_s_pod_is_not_waited_for(kube: AsyncClient, ku
     kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
     await leave(kube, "former", "Running", file_system="fs-2")
     async with deadline(), pool_of(kube) as pool:
-        await pool.make(at("/a"))
+        await pool.make(at("/a"), PLAIN)
 
 
 async def test_a_pod_of_a_former_leader_that_never_ends_is_deleted(
@@ -264,7 +401,7 @@ async def test_a_pod_of_a_former_leader_that_never_ends_is_deleted(
     await leave(kube, "former", "Pending")
     async with deadline(), pool_of(kube, replace(OPTIONS, timeout_seconds=1, start_seconds=1)) as pool:
         with capture_logs() as logs:
-            await pool.make(at("/a"))
+            await pool.make(at("/a"), PLAIN)
     assert ("worker-overdue", "former") in [(line["event"], line.get("pod")) for line in logs]
 
 
@@ -289,7 +426,7 @@ async def test_the_newest_three_failed_pods_are_kept(
     async with deadline(40), pool_of(kube) as pool:
         for _ in range(5):
             with pytest.raises(WorkerFailed):
-                await pool.make(at("/a"))
+                await pool.make(at("/a"), PLAIN)
 
         async def is_tidy() -> bool:
             return len(await pods(kube)) == 4
@@ -300,19 +437,19 @@ async def test_the_newest_three_failed_pods_are_kept(
 
 async def test_a_caller_that_gives_up_leaves_the_queue(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
-        given_up = asyncio.create_task(pool.make(at("/given-up")))
+        given_up = asyncio.create_task(pool.make(at("/given-up"), PLAIN))
         await asyncio.sleep(0)
         given_up.cancel()
-        await pool.make(at("/wanted"))
+        await pool.make(at("/wanted"), PLAIN)
     assert [arguments[5:] for arguments in kubelet.arguments] == [["/wanted"]]
 
 
 async def test_at_the_end_nobody_waits_any_more(kube: AsyncClient, eventually: Eventually) -> None:
     async with deadline():
         async with pool_of(kube) as pool:
-            making = asyncio.create_task(pool.make(at("/a")))
+            making = asyncio.create_task(pool.make(at("/a"), PLAIN))
             await eventually(lambda: pods(kube))
-            waiting = asyncio.create_task(pool.make(at("/b")))
+            waiting = asyncio.create_task(pool.make(at("/b"), PLAIN))
             await asyncio.sleep(0)
         results = await asyncio.gather(making, waiting, return_exceptions=True)
     assert [type(result) for result in results] == [asyncio.CancelledError] * 2
@@ -363,9 +500,9 @@ async def test_a_pod_whose_creation_was_not_confirmed_is_waited_for_all_the_same
     transport.sends_again = is_sent_again
     kubelet.gate.clear()
     async with deadline(), pool_of(client) as pool, asyncio.TaskGroup() as tasks:
-        tasks.create_task(pool.make(at("/a")))
+        tasks.create_task(pool.make(at("/a"), PLAIN))
         await pool_idle(kubelet)
-        tasks.create_task(pool.make(at("/b")))
+        tasks.create_task(pool.make(at("/b"), PLAIN))
         await pool_idle(kubelet)
         kubelet.gate.set()
     assert kubelet.most_at_once == {"fs-1": 1}
@@ -377,8 +514,20 @@ async def test_a_pod_that_was_never_made_fails_its_directories(lossy: tuple[Asyn
     transport.refuse = lambda request: httpx2.Response(503) if request.method == "POST" else None
     async with deadline(), pool_of(client) as pool:
         with pytest.raises(WorkerFailed) as caught:
-            await pool.make(at("/a"))
+            await pool.make(at("/a"), PLAIN)
     assert caught.value.problem == "was deleted before it ended, or never made"
+
+
+async def test_a_log_that_cannot_be_read_is_reported_as_such(
+    lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet, eventually: Eventually
+) -> None:
+    client, transport = lossy
+    transport.refuse = lambda request: httpx2.Response(502) if request.url.path.endswith("/log") else None
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(KubeUnavailable) as caught:
+            await pool.children(at("/"))
+        await eventually(lambda: none_left(client))
+    assert caught.value.field == f"log of worker pod {name_of(kubelet.pods[0])}"
 
 
 async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClient, _Lossy]) -> None:
@@ -389,7 +538,7 @@ async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClien
     )
     async with deadline(), pool_of(client) as pool:
         with pytest.raises(KubeDenied):
-            await pool.make(at("/a"))
+            await pool.make(at("/a"), PLAIN)
 
 
 @given(st.lists(st.text(min_size=1), max_size=5), st.sampled_from(Action), st.integers(1, 40))
@@ -398,4 +547,5 @@ def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: A
     name = worker_pods._pod_name(file_system_id, action, Directory(tuple(parts)))
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 63
-    assert name.startswith(f"efs-{'init' if action is Action.MAKE else 'clean'}-{file_system_id}"[:50])
+    word = {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list"}[action]
+    assert name.startswith(f"efs-{word}-{file_system_id}"[:50])

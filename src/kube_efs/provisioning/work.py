@@ -1,0 +1,115 @@
+"""What a worker pod is asked to do, as values and as the words on its command line; and what it has found.
+
+An item is ``/path``, or ``UID:GID:/path`` with either number left out where the owner is not asked for.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.errors import InvalidValue
+
+DEFAULT_MODE = Permissions().mode
+
+_OWNED = re.compile(r"([0-9]{0,10}):([0-9]{0,10}):(/.*)", re.DOTALL)
+# The next number would mean "leave it as it is" to chown(2).
+_ID_MAX = 2**32 - 2
+
+
+class Action(StrEnum):
+    """What a worker does with its directories."""
+
+    MAKE = "make"
+    REMOVE = "remove"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all items of one pod have in common; each action looks at its own fields only."""
+
+    action: Action
+    mode: int = DEFAULT_MODE
+    enforced: bool = False
+    base: Directory = field(default_factory=Directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One directory, and its owners where they are asked for."""
+
+    directory: Directory
+    uid: int | None = None
+    gid: int | None = None
+
+    def __str__(self) -> str:
+        if self.uid is None and self.gid is None:
+            return str(self.directory)
+        return f"{_written(self.uid)}:{_written(self.gid)}:{self.directory}"
+
+
+def _written(owner: int | None) -> str:
+    return "" if owner is None else str(owner)
+
+
+def render_arguments(job: Job, items: Iterable[Item], *, root: str) -> Sequence[str]:
+    """The arguments of ``kube-efs`` for this work on the file system mounted at ``root``."""
+    options = ["--root", root]
+    if job.mode != DEFAULT_MODE:
+        options += ["--mode", f"{job.mode:04o}"]
+    if job.enforced:
+        options += ["--enforce"]
+    if not job.base.is_root:
+        options += ["--base", str(job.base)]
+    return ["worker", str(job.action), *options, "--", *map(str, items)]
+
+
+def path_in(text: str) -> str:
+    """The path in an item's text; the text itself when it has no owners."""
+    match = _OWNED.fullmatch(text)
+    return match[3] if match else text
+
+
+def parse_item(text: str) -> Item:
+    """The item; raises InvalidValue."""
+    match = _OWNED.fullmatch(text)
+    if match is None:
+        return Item(directory=parse_directory(text))
+    return Item(directory=parse_directory(match[3]), uid=_id(match[1], "uid"), gid=_id(match[2], "gid"))
+
+
+def _id(digits: str, owner: str) -> int | None:
+    if not digits:
+        return None
+    if int(digits) > _ID_MAX:
+        raise InvalidValue("is too large", field=owner, value=digits, remedy=f"use at most {_ID_MAX}")
+    return int(digits)
+
+
+def render_children(children: Sequence[FoundDirectory]) -> Iterator[str]:
+    """One line for each, and one with their number, by which a log that was cut can be told."""
+    for child in children:
+        yield json.dumps({"name": child.name, "gid": child.gid})
+    yield json.dumps({"children": len(children)})
+
+
+def parse_children(lines: Iterable[str]) -> tuple[FoundDirectory, ...] | None:
+    """The children in a worker's log, whatever else is in there; None when some are missing."""
+    found, expected = [], None
+    for line in lines:
+        match _json(line):
+            case {"name": str(name), "gid": int(gid)}:
+                found.append(FoundDirectory(name=name, gid=gid))
+            case {"children": int(number)}:
+                expected = number
+    return tuple(found) if len(found) == expected else None
+
+
+def _json(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
