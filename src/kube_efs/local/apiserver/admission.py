@@ -1,9 +1,10 @@
 """Admission: what else must hold, or is added, before an object is created or deleted.
 
 These are the admission plugins of kube-apiserver that users of storage notice: NamespaceLifecycle,
-DefaultStorageClass, StorageObjectInUseProtection and PersistentVolumeClaimResize.
+DefaultStorageClass, StorageObjectInUseProtection, PersistentVolumeClaimResize and ServiceAccount.
 """
 
+from kube_efs.local.apiserver.account_volumes import wants_token, with_token
 from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.metadata import with_metadata
 from kube_efs.local.apiserver.quantities import parse_quantity
@@ -12,12 +13,14 @@ from kube_efs.local.apiserver.statuses import Cause, CauseReason, Subject, forbi
 from kube_efs.local.apiserver.storage import ObjectKey, Store
 
 NAMESPACES = GroupResource("", "namespaces")
+_ACCOUNTS = GroupResource("", "serviceaccounts")
 _STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
 _IMMORTAL_NAMESPACES = frozenset({"default", "kube-system", "kube-public"})
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _DEFAULT_CLASS_BETA = "storageclass.beta.kubernetes.io/is-default-class"
 _CLASS_BETA = "volume.beta.kubernetes.io/storage-class"
 _CLAIM = GroupKind("", "PersistentVolumeClaim")
+_POD = GroupKind("", "Pod")
 _PROTECTION = {
     _CLAIM: "kubernetes.io/pvc-protection",
     GroupKind("", "PersistentVolume"): "kubernetes.io/pv-protection",
@@ -36,6 +39,8 @@ class Admission:
             self._check_namespace(resource, namespace, new["metadata"].get("name", ""))
         if resource.group_kind == _CLAIM:
             new = self._with_default_class(new)
+        if resource.group_kind == _POD:
+            new = self._with_token(resource, namespace, new)
         if protection := _PROTECTION.get(resource.group_kind):
             finalizers = new["metadata"].get("finalizers") or []
             if protection not in finalizers:
@@ -75,6 +80,19 @@ class Admission:
                 message=f"namespace {namespace} is being terminated",
             )
             raise forbidden(resource.subject(name), problem, [cause])
+
+    def _with_token(self, resource: ResourceType, namespace: str, pod: Json) -> Json:
+        """The pod with the token of its account; raises 403 when that is to come and is not there."""
+        name = pod["spec"]["serviceAccountName"]
+        found = self._store.get(_ACCOUNTS, ObjectKey(namespace, name))
+        if not wants_token(pod, found.json if found else None):
+            return pod
+        if found is None:
+            missing = (
+                f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+            )
+            raise forbidden(resource.subject(pod["metadata"].get("name", "")), missing)
+        return with_token(pod)
 
     def _with_default_class(self, claim: Json) -> Json:
         """The claim with the default class, if it names none and is not annotated the old way."""

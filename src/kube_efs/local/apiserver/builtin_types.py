@@ -82,7 +82,14 @@ def _core() -> list[ResourceType]:
         ),
         _type("v1", "ResourceQuota", "resourcequotas", "quota", has_status=True, returns_deleted=True),
         _type("v1", "Secret", "secrets"),
-        _type("v1", "ServiceAccount", "serviceaccounts", "sa", returns_deleted=True),
+        _type(
+            "v1",
+            "ServiceAccount",
+            "serviceaccounts",
+            "sa",
+            other_subresources=("token",),
+            returns_deleted=True,
+        ),
         _type(
             "v1",
             "Service",
@@ -97,7 +104,9 @@ def _core() -> list[ResourceType]:
 
 
 def _workloads() -> list[ResourceType]:
-    def workload(group_version: str, kind: str, plural: str, *short_names: str) -> ResourceType:
+    def workload(
+        group_version: str, kind: str, plural: str, *short_names: str, scales: bool = False
+    ) -> ResourceType:
         return _type(
             group_version,
             kind,
@@ -105,15 +114,16 @@ def _workloads() -> list[ResourceType]:
             *short_names,
             categories=("all",),
             has_status=True,
+            other_subresources=("scale",) if scales else (),
             counts_generations=True,
         )
 
     return [
         _type("apps/v1", "ControllerRevision", "controllerrevisions"),
         workload("apps/v1", "DaemonSet", "daemonsets", "ds"),
-        workload("apps/v1", "Deployment", "deployments", "deploy"),
-        workload("apps/v1", "ReplicaSet", "replicasets", "rs"),
-        workload("apps/v1", "StatefulSet", "statefulsets", "sts"),
+        workload("apps/v1", "Deployment", "deployments", "deploy", scales=True),
+        workload("apps/v1", "ReplicaSet", "replicasets", "rs", scales=True),
+        workload("apps/v1", "StatefulSet", "statefulsets", "sts", scales=True),
         workload("batch/v1", "CronJob", "cronjobs", "cj"),
         workload("batch/v1", "Job", "jobs"),
     ]

@@ -5,7 +5,7 @@ from aiohttp import web
 from kube_efs.local.apiserver import openapi
 from kube_efs.local.apiserver.json_types import Json
 from kube_efs.local.apiserver.negotiation import JSON, parse_accept
-from kube_efs.local.apiserver.resources import Registry, ResourceType
+from kube_efs.local.apiserver.resources import SUBRESOURCE_KINDS, Registry, ResourceType
 from kube_efs.local.apiserver.storage import encode
 
 _AGGREGATED = frozenset(
@@ -145,10 +145,16 @@ def _plain_entries(resource: ResourceType) -> list[Json]:
         **({"categories": list(resource.categories)} if resource.categories else {}),
     }
     subresources = [
-        {"name": f"{resource.plural}/{name}", **shared, "verbs": list(verbs)}
+        {"name": f"{resource.plural}/{name}", **shared, **_kind_of(name), "verbs": list(verbs)}
         for name, verbs in resource.subresources.items()
     ]
     return [main, *subresources]
+
+
+def _kind_of(subresource: str) -> Json:
+    """The type of a subresource that has one of its own."""
+    found = SUBRESOURCE_KINDS.get(subresource)
+    return dict(zip(("group", "version", "kind"), found, strict=True)) if found else {}
 
 
 def _aggregated_list(groups: dict[str, list[str]], version: str, registry: Registry) -> Json:
@@ -181,7 +187,7 @@ def _aggregated_list(groups: dict[str, list[str]], version: str, registry: Regis
 def _aggregated_entry(resource: ResourceType) -> Json:
     response_kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     subresources = [
-        {"subresource": name, "responseKind": response_kind, "verbs": list(verbs)}
+        {"subresource": name, "responseKind": _kind_of(name) or response_kind, "verbs": list(verbs)}
         for name, verbs in resource.subresources.items()
     ]
     return {

@@ -1,17 +1,18 @@
 """The outermost layer of HTTP: who may ask, what is asked, and refusals as ``Status`` objects."""
 
-import hmac
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 import structlog
 from aiohttp import web
 
 from kube_efs.local.apiserver.discovery import Discovery
-from kube_efs.local.apiserver.handlers import ResourceHandlers
+from kube_efs.local.apiserver.handlers import USER, ResourceHandlers
 from kube_efs.local.apiserver.negotiation import JSON
 from kube_efs.local.apiserver.paths import parse_resource_path
 from kube_efs.local.apiserver.statuses import ApiError, internal_error, too_large, unauthorized
 from kube_efs.local.apiserver.storage import encode
+from kube_efs.local.apiserver.users import User, Users
 
 log = structlog.get_logger()
 
@@ -19,14 +20,16 @@ _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 _BODY_LIMIT_BYTES = 3 * 1024 * 1024  # as kube-apiserver's
 
 
-def make_application(token: str, discovery: Discovery, resources: ResourceHandlers) -> web.Application:
-    """The web application; everything but health and version wants the token."""
+def make_application(
+    users: Users, clock: Callable[[], datetime], discovery: Discovery, resources: ResourceHandlers
+) -> web.Application:
+    """The web application; everything but health and version wants a token."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path in _HEALTH:
             return web.Response(text="ok")
         if request.path != "/version":
-            _authenticate(request, token)
+            request[USER] = _authenticate(request, users, clock())
         path = parse_resource_path(request.rel_url.raw_path)
         if path is not None:
             return await resources.handle(request, path)
@@ -37,10 +40,12 @@ def make_application(token: str, discovery: Discovery, resources: ResourceHandle
     return application
 
 
-def _authenticate(request: web.Request, token: str) -> None:
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+def _authenticate(request: web.Request, users: Users, now: datetime) -> User:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    user = users.find(token.strip(), now) if scheme.lower() == "bearer" else None
+    if user is None:
         raise unauthorized()
+    return user
 
 
 @web.middleware

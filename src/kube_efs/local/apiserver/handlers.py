@@ -28,6 +28,7 @@ from kube_efs.local.apiserver.request_bodies import (
 )
 from kube_efs.local.apiserver.resources import Registry, ResourceType
 from kube_efs.local.apiserver.reviews import answer_review
+from kube_efs.local.apiserver.scales import scale_of, scaling
 from kube_efs.local.apiserver.service import Deleted, ObjectService, WriteOptions
 from kube_efs.local.apiserver.statuses import (
     ApiError,
@@ -39,8 +40,11 @@ from kube_efs.local.apiserver.statuses import (
 )
 from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored, encode
 from kube_efs.local.apiserver.tables import IncludeObject
+from kube_efs.local.apiserver.users import Users
 from kube_efs.local.apiserver.watches import EventType, watch_events
 
+USER = "user"
+"""Where a request keeps who has sent it."""
 _WATCH_SECONDS = (1800, 3600)
 
 
@@ -52,6 +56,7 @@ class Backend:
     registry: Registry
     service: ObjectService
     clock: Callable[[], datetime]
+    users: Users
     pod_logs: PodLogs
 
 
@@ -120,6 +125,8 @@ class ResourceHandlers:
             raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
+        if path.subresource == "scale":
+            return await self._scale(call)
         return await self._answers[call.verb](call)
 
     def _nothing_there(self, path: ResourcePath) -> web.Response:
@@ -140,10 +147,12 @@ class ResourceHandlers:
         body, duplicates = parse_object(
             await call.request.read(), call.request.headers.get("Content-Type", "")
         )
+        if call.path.subresource == "token":
+            return self._issue_token(call, body)
         if call.path.subresource:
             return self._bind(call, body)
         if "list" not in call.resource.verbs:
-            return _json(201, encode(answer_review(call.resource, body)))
+            return _json(201, encode(answer_review(call.resource, body, call.request[USER])))
         options = call.write_options(duplicates)
         created = self._backend.service.create(call.resource, call.path.namespace, body, options)
         return _warned(self._one(call, created, code=201), options)
@@ -152,6 +161,25 @@ class ResourceHandlers:
         options = call.write_options()
         self._backend.service.bind(call.resource, call.key, body, dry_run=options.dry_run)
         return _json(201, encode({**success(), "code": 201}))
+
+    def _issue_token(self, call: Call, body: Json) -> web.Response:
+        account = self._backend.service.get(call.resource, call.key).json
+        issued = self._backend.users.issue(account, body, self._backend.clock())
+        return _json(201, encode(issued))
+
+    async def _scale(self, call: Call) -> web.Response:
+        service = self._backend.service
+        if call.verb == "get":
+            return _json(200, encode(scale_of(service.get(call.resource, call.key).json)))
+        content, content_type = await call.request.read(), call.request.headers.get("Content-Type", "")
+        if call.verb == "patch":
+            patch = parse_patch(content, content_type, custom=False)
+            written = patch_object(service, call.resource, call.key, patch, call.write_options()).stored
+        else:
+            body, _ = parse_object(content, content_type)
+            changed = scaling(lambda _: body)
+            written = service.change(call.resource, call.key, changed, call.write_options())
+        return _json(200, encode(scale_of(written.json)))
 
     async def _update(self, call: Call) -> web.Response:
         body, duplicates = parse_object(

@@ -50,7 +50,7 @@ def for_creation(json_object: Json, namespace: str, now: datetime, *, generation
     """The object with everything that the server sets when it is created, but for the resource version."""
     metadata = without(json_object["metadata"], *_SET_BY_SERVER)
     if not metadata.get("name") and metadata.get("generateName"):
-        metadata["name"] = _generated_name(metadata["generateName"])
+        metadata["name"] = generated_name(metadata["generateName"])
     if namespace:
         metadata["namespace"] = namespace
     metadata["uid"] = str(uuid4())
@@ -60,7 +60,8 @@ def for_creation(json_object: Json, namespace: str, now: datetime, *, generation
     return {**json_object, "metadata": metadata}
 
 
-def _generated_name(prefix: str) -> str:
+def generated_name(prefix: str) -> str:
+    """The prefix, shortened where needed, and what is random."""
     random = "".join(secrets.choice(_GENERATED_CHARACTERS) for _ in range(_GENERATED_LENGTH))
     return prefix[: _GENERATED_NAME_LIMIT - _GENERATED_LENGTH] + random
 

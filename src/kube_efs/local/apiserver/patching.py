@@ -6,6 +6,7 @@ from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.patches import PatchInvalid, json_patch, merge_patch
 from kube_efs.local.apiserver.request_bodies import Patch, PatchType
 from kube_efs.local.apiserver.resources import ResourceType
+from kube_efs.local.apiserver.scales import scaling
 from kube_efs.local.apiserver.service import ObjectService, WriteOptions, Written
 from kube_efs.local.apiserver.statuses import ApiError, bad_request, patch_failed
 from kube_efs.local.apiserver.storage import ObjectKey
@@ -26,6 +27,8 @@ def patch_object(
         _check_type(resource, patch)
         return service.apply(resource, key, patch.content, options, force=force)
     changed = _change(resource, patch)
+    if options.subresource == "scale":
+        changed = scaling(changed)
     try:
         return Written(service.change(resource, key, changed, options), created=False)
     except MergeKeyMissing as error:

@@ -18,7 +18,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class _Field(NamedTuple):
-    """A field; ``type`` (of a map's values) is text, bytes, flag, skip, or the fields of a message."""
+    """A field; ``type`` (of a map's values) is text, bytes, flag, number, skip, or the fields of a message."""
 
     name: str
     type: "str | _Message"
@@ -77,6 +77,14 @@ _ACCESS = _message(
     resourceAttributes=(1, _RESOURCE_ATTRIBUTES),
     nonResourceAttributes=(2, _message(path=(1, "text"), verb=(2, "text"))),
 )
+_BOUND_OBJECT = _message(kind=(1, "text"), apiVersion=(2, "text"), name=(3, "text"), uid=(4, "text"))
+_TOKEN_REQUEST: _Message = MappingProxyType(
+    {
+        1: _Field("audiences", "text", repeated=True),
+        3: _Field("boundObjectRef", _BOUND_OBJECT),
+        4: _Field("expirationSeconds", "number"),
+    }
+)
 _MESSAGES: Mapping[str, _Message] = MappingProxyType(
     {
         "ClusterRole": _ROLE,
@@ -109,6 +117,7 @@ _MESSAGES: Mapping[str, _Message] = MappingProxyType(
             **_NO_STATUS,
         },
         "ServiceAccount": {**_METADATA, 4: _Field("automountServiceAccountToken", "flag")},
+        "TokenRequest": {**_METADATA, 2: _Field("spec", _TOKEN_REQUEST), **_NO_STATUS},
     }
 )
 # runtime.Unknown: 1 type (1 apiVersion, 2 kind), 2 the object, 3 and 4 encoding and content type
@@ -171,6 +180,8 @@ def _value(value: _Wire, kind: "str | _Message") -> JsonValue:
             return base64.b64encode(_as_bytes(value)).decode()
         case "flag":
             return bool(value)
+        case "number":
+            return value if isinstance(value, int) else None
         case _:
             return _decode(_as_bytes(value), kind) if isinstance(kind, Mapping) else None
 

@@ -19,7 +19,14 @@ SUBRESOURCE_VERBS = {
     "finalize": ("update",),
     "log": ("get",),
     "binding": ("create",),
+    "scale": ("get", "patch", "update"),
+    "token": ("create",),
 }
+SUBRESOURCE_KINDS = {
+    "scale": ("autoscaling", "v1", "Scale"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+"""Group, version and kind of the subresources that are no part of their object."""
 _VERSION = re.compile(r"v(?P<major>[1-9][0-9]*)(?:(?P<stage>alpha|beta)(?P<minor>[1-9][0-9]*))?")
 _STAGES = {None: 2, "beta": 1, "alpha": 0}
 

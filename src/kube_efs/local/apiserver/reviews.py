@@ -1,9 +1,9 @@
-"""Answers to reviews of access and identity: the one user of this server may do everything."""
+"""Answers to reviews of access and identity: whoever this server knows may do everything."""
 
 from kube_efs.local.apiserver.json_types import Json
 from kube_efs.local.apiserver.resources import ResourceType
+from kube_efs.local.apiserver.users import User
 
-USER = {"username": "kube-efs-admin", "groups": ["system:masters", "system:authenticated"]}
 _RULES = {
     "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
     "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
@@ -11,11 +11,11 @@ _RULES = {
 }
 
 
-def answer_review(resource: ResourceType, review: Json) -> Json:
-    """The review with its status."""
+def answer_review(resource: ResourceType, review: Json, user: User) -> Json:
+    """The review of that user with its status."""
     match resource.kind:
         case "SelfSubjectReview":
-            status: Json = {"userInfo": USER}
+            status: Json = {"userInfo": {"username": user.name, "groups": list(user.groups)}}
         case "SelfSubjectRulesReview":
             status = _RULES
         case _:

@@ -22,6 +22,7 @@ from kube_efs.local.apiserver.pod_logs import NoPodLogs, PodLogs
 from kube_efs.local.apiserver.resources import Registry
 from kube_efs.local.apiserver.service import ObjectService
 from kube_efs.local.apiserver.storage import Store
+from kube_efs.local.apiserver.users import Users
 
 _SHUTDOWN_SECONDS = 1.0
 
@@ -31,7 +32,7 @@ def _now() -> datetime:
 
 
 class ApiServer:
-    """A Kubernetes API server on a loopback address, with its own authority and one token.
+    """A Kubernetes API server on a loopback address, with its own authority and an administrator's token.
 
     ``port`` 0 takes a free one. ``pod_logs`` answers ``kubectl logs``; it can be set until the first request.
     Use it as an asynchronous context manager, or call ``start`` and ``stop``.
@@ -53,16 +54,20 @@ class ApiServer:
         self._store = Store()
         registry = Registry(builtin_types())
         service = ObjectService(self._store, Admission(self._store), clock)
+        users = Users(self._store, self.token)
         self.backend = Backend(
             store=self._store,
             registry=registry,
             service=service,
             clock=clock,
+            users=users,
             pod_logs=pod_logs or NoPodLogs(),
         )
         CustomTypes(self._store, registry, service)
-        self._bootstrap = Bootstrap(self._store, registry, service)
-        self._application = make_application(self.token, Discovery(registry), ResourceHandlers(self.backend))
+        self._bootstrap = Bootstrap(self._store, registry, service, ca_pem=self.ca_pem.decode())
+        self._application = make_application(
+            users, clock, Discovery(registry), ResourceHandlers(self.backend)
+        )
         self._runner: web.AppRunner | None = None
 
     @property

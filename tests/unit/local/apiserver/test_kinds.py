@@ -145,7 +145,7 @@ def test_pod_containers_are_completed(inside: Inside) -> None:
     assert container["resources"]["requests"] == {"cpu": "1", "memory": "64Mi"}
     assert container["livenessProbe"]["httpGet"] == {"port": 80, "path": "/", "scheme": "HTTP"}
     assert container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] == "v1"
-    assert created["spec"]["volumes"] == [{"name": "scratch", "emptyDir": {}}]
+    assert created["spec"]["volumes"][0] == {"name": "scratch", "emptyDir": {}}
     assert created["status"]["qosClass"] == "Guaranteed"
 
 
