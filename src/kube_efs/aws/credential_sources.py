@@ -1,0 +1,135 @@
+"""Where the credentials of a mount with ``iam`` come from: the sources of efs-utils, in its order.
+
+Keys in AWS_ACCESS_KEY_ID are none of them, there and here.
+"""
+
+import pwd
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from os import getuid
+from pathlib import Path
+from typing import Any, Final, Self
+
+from botocore.configloader import raw_config_parse
+from botocore.exceptions import ConfigNotFound, ConfigParseError
+
+from kube_efs.model.errors import InvalidSetting
+
+_DEFAULT_PROFILE: Final = "default"
+
+
+class SourceKind(StrEnum):
+    """The kinds of sources, in the words of error messages."""
+
+    CONTAINER = "container credentials"
+    PROFILE = "profile"
+    POD_IDENTITY = "pod identity"
+    WEB_IDENTITY = "web identity"
+    INSTANCE_ROLE = "instance role"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialSource:
+    """One place to get credentials from, the same ones' successors too.
+
+    ``target`` is the URI (its path only for container credentials), the profile's name or the role's ARN;
+    ``token_file`` the file that a pod or web identity is proven by. No part of it is secret.
+    """
+
+    kind: SourceKind
+    target: str = ""
+    token_file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IamOptions:
+    """The mount options that choose an identity: ``awsprofile``, ``awscredsuri``, ``rolearn``, ``jwtpath``.
+
+    ``token_file`` is ``jwtpath``; it counts only together with the role.
+    """
+
+    profile: str | None = None
+    credentials_uri: str | None = None
+    role_arn: str | None = None
+    token_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFiles:
+    """The files with profiles; neither needs to exist."""
+
+    credentials: Path
+    config: Path
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        """Those the environment names, else those in the home of this process's user.
+
+        HOME is not asked: in a container it may be anything.
+        """
+        folder = Path(pwd.getpwuid(getuid()).pw_dir) / ".aws"
+        return cls(
+            credentials=Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or folder / "credentials"),
+            config=Path(environment.get("AWS_CONFIG_FILE") or folder / "config"),
+        )
+
+
+def order_sources(
+    options: IamOptions, environment: Mapping[str, str], files: ProfileFiles
+) -> tuple[CredentialSource, ...]:
+    """The sources to try, never none.
+
+    A URI or a profile that somebody chose is the only one: another identity in its place would be a
+    surprise. Raises InvalidSetting for a profile file that cannot be read.
+    """
+    if options.credentials_uri:
+        return (CredentialSource(kind=SourceKind.CONTAINER, target=options.credentials_uri),)
+    profile = None if options.role_arn and options.token_file else _profile(options, environment, files)
+    if profile:
+        return (CredentialSource(kind=SourceKind.PROFILE, target=profile),)
+    return (*_ambient(options, environment), CredentialSource(kind=SourceKind.INSTANCE_ROLE))
+
+
+def read_sections(file: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a profile file, none when it is not there; raises InvalidSetting."""
+    try:
+        sections: dict[str, dict[str, Any]] = raw_config_parse(str(file))
+    except ConfigNotFound:
+        return {}
+    except ConfigParseError as error:
+        raise InvalidSetting("cannot be read", field="AWS profile file", value=str(file)) from error
+    return sections
+
+
+def _profile(options: IamOptions, environment: Mapping[str, str], files: ProfileFiles) -> str | None:
+    chosen = options.profile or environment.get("AWS_PROFILE")
+    if chosen:
+        return chosen
+    sections = (read_sections(file).get(_DEFAULT_PROFILE, {}) for file in (files.credentials, files.config))
+    return _DEFAULT_PROFILE if any("aws_access_key_id" in section for section in sections) else None
+
+
+def _ambient(options: IamOptions, environment: Mapping[str, str]) -> Iterator[CredentialSource]:
+    """What the platform gives to its containers: ECS, EKS Pod Identity, and roles of service accounts."""
+    if uri := environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"):
+        yield CredentialSource(kind=SourceKind.CONTAINER, target=uri)
+    uri, file = _pair(
+        environment, "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
+    )
+    if uri and file:
+        yield CredentialSource(kind=SourceKind.POD_IDENTITY, target=uri, token_file=file)
+    roles = (
+        (options.role_arn, options.token_file),
+        _pair(environment, "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    )
+    for role_arn, token_file in roles:
+        if role_arn and token_file:
+            yield CredentialSource(kind=SourceKind.WEB_IDENTITY, target=role_arn, token_file=token_file)
+
+
+def _pair(environment: Mapping[str, str], first: str, second: str) -> tuple[str, str]:
+    return environment.get(first, ""), environment.get(second, "")

@@ -1,0 +1,57 @@
+"""Credentials for those who ask for an identity: a mount with ``iam``, or a role of another account."""
+
+import structlog
+
+from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.credential_loading import (
+    CredentialOptions,
+    LoadedCredentials,
+    load_credentials,
+    parse_credentials,
+)
+from kube_efs.aws.credential_sources import CredentialSource, IamOptions, order_sources
+from kube_efs.model.errors import AwsDenied, KubeEfsError
+
+log = structlog.get_logger()
+
+
+async def find_credentials(
+    iam: IamOptions, options: CredentialOptions
+) -> tuple[CredentialSource, LoadedCredentials]:
+    """Credentials and the source that gave them, the first that could.
+
+    Raises the error of ``load_credentials`` when there was one source only, else AwsDenied that names
+    every source with its reason.
+    """
+    failures: list[KubeEfsError] = []
+    for source in order_sources(iam, options.environment, options.files):
+        try:
+            found = await load_credentials(source, options)
+        except KubeEfsError as error:
+            failures.append(error)
+        else:
+            for failure in failures:
+                log.warning("aws-credentials-of-later-source", used=str(source), passed_over=str(failure))
+            return source, found
+    if len(failures) == 1:
+        raise failures[0]
+    raise AwsDenied(
+        f"could not be had from {len(failures)} sources: " + "; ".join(map(str, failures)),
+        field="AWS credentials",
+        remedy="give the node's tunnel agent a role, by its service account or by the instance",
+    ) from ExceptionGroup("sources of credentials", failures)
+
+
+async def assume_role(
+    connection: AwsConnection, role_arn: str, *, external_id: str | None = None
+) -> LoadedCredentials:
+    """Credentials of a role, such as one of another account; raises AwsError."""
+    answer = await connection.call(
+        Service.STS,
+        "AssumeRole",
+        subject=role_arn,
+        RoleArn=role_arn,
+        RoleSessionName="kube-efs",
+        **({"ExternalId": external_id} if external_id else {}),
+    )
+    return parse_credentials(answer.get("Credentials"), origin=f"role {role_arn}")

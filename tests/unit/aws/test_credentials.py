@@ -1,0 +1,657 @@
+"""Sources of credentials: their order, and each against a small server that speaks as AWS does."""
+
+import io
+import json
+import logging
+import os
+import pwd
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions
+from kube_efs.aws.credential_loading import (
+    CredentialOptions,
+    LoadedCredentials,
+    load_credentials,
+    parse_credentials,
+)
+from kube_efs.aws.credential_sources import (
+    CredentialSource,
+    IamOptions,
+    ProfileFiles,
+    SourceKind,
+    order_sources,
+)
+from kube_efs.aws.credentials import assume_role, find_credentials
+from kube_efs.model.errors import AwsDenied, AwsError, AwsUnavailable, InvalidSetting, KubeEfsError
+from kube_efs.model.ids import Region
+from kube_efs.telemetry.logging import configure
+
+SECRET = "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY"
+SESSION = "zpoJje0Go3qmnhJl8wjgfqaDKCP9Y1GNwfGQxh1fjeRtRBkIAKRUQB45"
+POD_TOKEN = "pod-identity-token-of-this-test"
+JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ0ZXN0In0.c2lnbmF0dXJl"
+ROLE = "arn:aws:iam::123456789012:role/efs"
+END = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+LOADED = LoadedCredentials(
+    credentials=AwsCredentials(access_key_id="ASIA1", secret_access_key=SECRET, session_token=SESSION),
+    expires_at=END,
+)
+DOCUMENT = {
+    "AccessKeyId": "ASIA1",
+    "SecretAccessKey": SECRET,
+    "Token": SESSION,
+    "Expiration": "2030-01-02T03:04:05Z",
+}
+CONTAINER = CredentialSource(kind=SourceKind.CONTAINER, target="/v2/credentials/1")
+INSTANCE_ROLE = CredentialSource(kind=SourceKind.INSTANCE_ROLE)
+
+
+@dataclass
+class FakeAws:
+    """Metadata service, agent for containers, and STS on one port; what has no document is refused."""
+
+    url: str = ""
+    documents: dict[str, str] = field(default_factory=dict)
+    refusal: str = "refused"
+    requests: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    form: dict[str, str] = field(default_factory=dict)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.requests.append(f"{request.method} {request.path}")
+        self.headers = dict(request.headers)
+        if request.method == "PUT":
+            return web.Response(text="metadata-token")
+        if request.method == "POST":
+            return await self._sts(request)
+        if request.path.startswith("/latest/") and "X-aws-ec2-metadata-token" not in request.headers:
+            return web.Response(status=401)
+        text = self.documents.get(request.path)
+        return web.Response(text=text) if text is not None else web.Response(status=404, text=self.refusal)
+
+    async def _sts(self, request: web.Request) -> web.Response:
+        self.form = {key: str(value) for key, value in (await request.post()).items()}
+        action = self.form["Action"]
+        if action not in self.documents:
+            error = f"<Code>AccessDenied</Code><Message>{self.refusal}</Message>"
+            return web.Response(status=403, text=f"<ErrorResponse><Error>{error}</Error></ErrorResponse>")
+        return web.Response(
+            content_type="text/xml",
+            text=f"<{action}Response><{action}Result><Credentials><AccessKeyId>ASIA1</AccessKeyId>"
+            f"<SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken>{SESSION}</SessionToken>"
+            f"<Expiration>2030-01-02T03:04:05Z</Expiration></Credentials></{action}Result></{action}Response>",
+        )
+
+
+@pytest.fixture
+async def aws() -> AsyncIterator[FakeAws]:
+    fake = FakeAws()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", fake.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield fake
+    await runner.cleanup()
+
+
+@pytest.fixture
+def options(aws: FakeAws, tmp_path: Path) -> CredentialOptions:
+    return CredentialOptions(
+        region=Region("eu-west-1"),
+        files=ProfileFiles(credentials=tmp_path / "credentials", config=tmp_path / "config"),
+        sts_endpoint_url=aws.url,
+        metadata_endpoint=aws.url,
+        container_endpoint=aws.url,
+    )
+
+
+@pytest.fixture
+def pod_identity(aws: FakeAws, tmp_path: Path) -> CredentialSource:
+    file = tmp_path / "pod-token"
+    file.write_text(f"{POD_TOKEN}\n")
+    return CredentialSource(
+        kind=SourceKind.POD_IDENTITY, target=f"{aws.url}/v1/credentials", token_file=str(file)
+    )
+
+
+@pytest.fixture
+def web_identity(tmp_path: Path) -> CredentialSource:
+    file = tmp_path / "jwt"
+    file.write_text(JWT)
+    return CredentialSource(kind=SourceKind.WEB_IDENTITY, target=ROLE, token_file=str(file))
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """All that the product logs, at its most talkative."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    stream = io.StringIO()
+    configure("DEBUG", stream=stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def _profile(name: str) -> CredentialSource:
+    return CredentialSource(kind=SourceKind.PROFILE, target=name)
+
+
+def _static(key: str, token: str | None = None) -> LoadedCredentials:
+    return LoadedCredentials(
+        credentials=AwsCredentials(access_key_id=key, secret_access_key=SECRET, session_token=token)
+    )
+
+
+# Which sources, and in which order
+
+ECS = {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/ecs"}
+POD = {
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1/credentials",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/pod-token",
+}
+IRSA = {"AWS_ROLE_ARN": ROLE, "AWS_WEB_IDENTITY_TOKEN_FILE": "/jwt"}
+FROM_ECS = CredentialSource(kind=SourceKind.CONTAINER, target="/ecs")
+FROM_POD = CredentialSource(
+    kind=SourceKind.POD_IDENTITY, target="http://169.254.170.23/v1/credentials", token_file="/pod-token"
+)
+FROM_IRSA = CredentialSource(kind=SourceKind.WEB_IDENTITY, target=ROLE, token_file="/jwt")
+OWN_ROLE = IamOptions(role_arn="arn:own", token_file="/own")
+FROM_OWN_ROLE = CredentialSource(kind=SourceKind.WEB_IDENTITY, target="arn:own", token_file="/own")
+
+
+@pytest.mark.parametrize(
+    ("iam", "environment", "sources"),
+    [
+        pytest.param(IamOptions(), {}, [INSTANCE_ROLE], id="nothing but the instance"),
+        pytest.param(
+            OWN_ROLE,
+            {**IRSA, **POD, **ECS},
+            [FROM_ECS, FROM_POD, FROM_OWN_ROLE, FROM_IRSA, INSTANCE_ROLE],
+            id="everything of the platform, in efs-utils' order",
+        ),
+        pytest.param(
+            IamOptions(credentials_uri="/v2/credentials/1", profile="p"), ECS, [CONTAINER], id="a URI alone"
+        ),
+        pytest.param(IamOptions(profile="p"), ECS, [_profile("p")], id="a profile alone"),
+        pytest.param(
+            IamOptions(), {"AWS_PROFILE": "e", **IRSA}, [_profile("e")], id="the environment's profile"
+        ),
+        pytest.param(
+            IamOptions(profile="p"), {"AWS_PROFILE": "e"}, [_profile("p")], id="the option before AWS_PROFILE"
+        ),
+        pytest.param(
+            OWN_ROLE,
+            {"AWS_PROFILE": "e"},
+            [FROM_OWN_ROLE, INSTANCE_ROLE],
+            id="a role with its token switches profiles off",
+        ),
+        pytest.param(
+            IamOptions(role_arn=ROLE),
+            {"AWS_PROFILE": "e"},
+            [_profile("e")],
+            id="a role without its token does not",
+        ),
+        pytest.param(
+            IamOptions(),
+            {"AWS_ROLE_ARN": ROLE, "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://x"},
+            [INSTANCE_ROLE],
+            id="halves of a pair count for nothing",
+        ),
+        pytest.param(
+            IamOptions(),
+            {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET},
+            [INSTANCE_ROLE],
+            id="keys in the environment are no source",
+        ),
+    ],
+)
+def test_the_order_of_sources(
+    iam: IamOptions, environment: dict[str, str], sources: list[CredentialSource], tmp_path: Path
+) -> None:
+    files = ProfileFiles(credentials=tmp_path / "none", config=tmp_path / "neither")
+    assert order_sources(iam, environment, files) == tuple(sources)
+
+
+@pytest.mark.parametrize("file", ["credentials", "config"])
+@pytest.mark.parametrize(
+    ("text", "sources"),
+    [
+        pytest.param("[default]\naws_access_key_id = AKIA\n", (_profile("default"),), id="with keys"),
+        pytest.param("[default]\nregion = x\n", (INSTANCE_ROLE,), id="without keys"),
+        pytest.param("[other]\naws_access_key_id = AKIA\n", (INSTANCE_ROLE,), id="another profile"),
+    ],
+)
+def test_the_default_profile_is_used_when_it_has_keys(
+    file: str, text: str, sources: tuple[CredentialSource, ...], options: CredentialOptions, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(text)
+    assert order_sources(IamOptions(), {}, options.files) == sources
+
+
+def test_a_profile_file_that_makes_no_sense_is_not_skipped(options: CredentialOptions) -> None:
+    options.files.credentials.write_text(f"aws_secret_access_key = {SECRET}\n")
+    with pytest.raises(InvalidSetting) as caught:
+        order_sources(IamOptions(), {}, options.files)
+    assert str(caught.value) == f"AWS profile file: {str(options.files.credentials)!r} cannot be read"
+
+
+def test_profile_files_are_those_of_the_user_unless_the_environment_names_others() -> None:
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert ProfileFiles.of({"HOME": "/elsewhere"}) == ProfileFiles(
+        credentials=home / ".aws/credentials", config=home / ".aws/config"
+    )
+    assert ProfileFiles.of({"AWS_SHARED_CREDENTIALS_FILE": "/a", "AWS_CONFIG_FILE": "/b"}) == ProfileFiles(
+        credentials=Path("/a"), config=Path("/b")
+    )
+
+
+# Each source
+
+
+async def test_the_instance_role_by_imdsv2(aws: FakeAws, options: CredentialOptions) -> None:
+    roles = "/latest/meta-data/iam/security-credentials/"
+    aws.documents = {roles: "node-role\n", f"{roles}node-role": json.dumps({"Code": "Success", **DOCUMENT})}
+    assert await load_credentials(INSTANCE_ROLE, options) == LOADED
+    assert aws.requests == ["PUT /latest/api/token", f"GET {roles}", f"GET {roles}node-role"]
+
+
+@pytest.mark.parametrize(
+    ("role", "document", "kind", "problem"),
+    [
+        pytest.param(None, "", AwsError, "status 404", id="no role"),
+        pytest.param(" ", "", AwsDenied, "has no role", id="an empty list of roles"),
+        pytest.param(
+            "r",
+            '{"Code": "AssumeRoleUnauthorizedAccess"}',
+            AwsDenied,
+            "gave no credentials but AssumeRoleUnauthorizedAccess",
+            id="a failure with status 200",
+        ),
+        pytest.param("r", "<html>", AwsUnavailable, "something else than credentials", id="no JSON"),
+    ],
+)
+async def test_an_instance_without_credentials_says_why(
+    role: str | None,
+    document: str,
+    kind: type[KubeEfsError],
+    problem: str,
+    aws: FakeAws,
+    options: CredentialOptions,
+) -> None:
+    roles = "/latest/meta-data/iam/security-credentials/"
+    aws.documents = {} if role is None else {roles: role, f"{roles}r": document}
+    with pytest.raises(kind, match=problem):
+        await load_credentials(INSTANCE_ROLE, options)
+
+
+async def test_container_credentials(aws: FakeAws, options: CredentialOptions) -> None:
+    aws.documents = {CONTAINER.target: json.dumps(DOCUMENT)}
+    assert await load_credentials(CONTAINER, options) == LOADED
+    assert "Authorization" not in aws.headers
+
+
+@pytest.mark.parametrize("uri", ["@evil.example/x", ".evil.example", "http://evil.example"])
+async def test_a_uri_cannot_lead_elsewhere(uri: str, options: CredentialOptions) -> None:
+    with pytest.raises(InvalidSetting, match="has no path that begins with /"):
+        await load_credentials(CredentialSource(kind=SourceKind.CONTAINER, target=uri), options)
+
+
+async def test_pod_identity_sends_the_token_of_the_file_without_its_line_break(
+    aws: FakeAws, options: CredentialOptions, pod_identity: CredentialSource
+) -> None:
+    aws.documents = {"/v1/credentials": json.dumps(DOCUMENT)}
+    assert await load_credentials(pod_identity, options) == LOADED
+    assert aws.headers["Authorization"] == POD_TOKEN
+
+
+async def test_a_refusal_of_the_agent_is_told_without_the_token(
+    aws: FakeAws, options: CredentialOptions, pod_identity: CredentialSource
+) -> None:
+    aws.refusal = f"AccessDeniedException for {POD_TOKEN}"
+    with pytest.raises(AwsUnavailable) as caught:
+        await load_credentials(pod_identity, options)
+    assert "AccessDeniedException for [removed]" in caught.value.problem
+    assert caught.value.field == f"pod identity {aws.url}/v1/credentials"
+    assert POD_TOKEN not in _everything_about(caught.value)
+    assert aws.requests == ["GET /v1/credentials"] * 3
+
+
+async def test_the_token_goes_to_no_other_host(
+    options: CredentialOptions, pod_identity: CredentialSource
+) -> None:
+    with pytest.raises(InvalidSetting, match=r"is not to be asked .*'evil\.example'"):
+        await load_credentials(replace(pod_identity, target="http://evil.example/"), options)
+
+
+async def test_a_token_with_a_line_break_inside_is_not_sent(
+    aws: FakeAws, options: CredentialOptions, pod_identity: CredentialSource, tmp_path: Path
+) -> None:
+    (tmp_path / "pod-token").write_text("half\r\nX-Forged: half")
+    with pytest.raises(KubeEfsError) as caught:
+        await load_credentials(pod_identity, options)
+    assert caught.value.field.startswith("pod identity")
+    assert aws.requests == []
+
+
+@pytest.mark.parametrize("kind", [SourceKind.POD_IDENTITY, SourceKind.WEB_IDENTITY])
+async def test_a_missing_token_file_is_named(
+    kind: SourceKind, aws: FakeAws, options: CredentialOptions, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "missing")
+    with pytest.raises(AwsDenied, match=r"has no token that can be read \(FileNotFoundError\)") as caught:
+        await load_credentials(CredentialSource(kind=kind, target=aws.url, token_file=file), options)
+    assert caught.value.value == file
+
+
+async def test_web_identity(aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource) -> None:
+    aws.documents = {"AssumeRoleWithWebIdentity": ""}
+    assert await load_credentials(web_identity, options) == LOADED
+    assert aws.form == {
+        "Action": "AssumeRoleWithWebIdentity",
+        "Version": "2011-06-15",
+        "RoleArn": ROLE,
+        "RoleSessionName": "efs-mount-helper",
+        "WebIdentityToken": JWT,
+    }
+    assert "Authorization" not in aws.headers
+
+
+async def test_a_refused_web_identity_names_role_code_and_permission(
+    aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource
+) -> None:
+    aws.refusal = f"Not authorized with {JWT}"
+    with pytest.raises(AwsDenied) as caught:
+        await load_credentials(web_identity, options)
+    assert str(caught.value) == (
+        f"web identity {ROLE}: was answered with AccessDenied (Not authorized with [removed]); "
+        "allow sts:AssumeRoleWithWebIdentity to the role of this process"
+    )
+
+
+async def test_a_source_that_does_not_answer_in_time_is_given_up(
+    options: CredentialOptions, pod_identity: CredentialSource
+) -> None:
+    with pytest.raises(AwsUnavailable, match="was not answered in time"):
+        await load_credentials(
+            replace(pod_identity, target="http://127.0.0.1:9/"), replace(options, timeout_seconds=0.1)
+        )
+
+
+# Profiles
+
+CREDENTIALS = f"""\
+[keys]
+aws_access_key_id = AKIAKEYS
+aws_secret_access_key = {SECRET}
+
+[session]
+aws_access_key_id = ASIASESSION
+aws_secret_access_key = {SECRET}
+aws_session_token = {SESSION}
+
+[half]
+aws_access_key_id = AKIAHALF
+
+[both]
+aws_access_key_id = AKIABOTH
+aws_secret_access_key = {SECRET}
+"""
+CONFIG = f"""\
+[keys]
+aws_access_key_id = AKIASECOND
+aws_secret_access_key = {SECRET}
+
+[bare]
+aws_access_key_id = AKIABARE
+aws_secret_access_key = {SECRET}
+
+[profile prefixed]
+aws_access_key_id = AKIAPREFIXED
+aws_secret_access_key = {SECRET}
+
+[profile both]
+role_arn = {ROLE}
+source_profile = keys
+
+[profile role]
+role_arn = {ROLE}
+external_id = ticket-7
+source_profile = keys
+endpoint_url = URL
+
+[profile process]
+credential_process = sh -c 'echo "[]"'
+
+[profile failing]
+credential_process = sh -c 'echo "secret_key={SECRET}" >&2; exit 1'
+
+[profile nothing]
+region = eu-west-1
+"""
+
+
+@pytest.fixture
+def profiles(aws: FakeAws, options: CredentialOptions) -> CredentialOptions:
+    options.files.credentials.write_text(CREDENTIALS)
+    options.files.config.write_text(CONFIG.replace("URL", aws.url))
+    return options
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("keys", _static("AKIAKEYS"), id="the credentials file first"),
+        pytest.param("session", _static("ASIASESSION", SESSION), id="with a session token"),
+        pytest.param("bare", _static("AKIABARE"), id="a bare name in the config file"),
+        pytest.param("prefixed", _static("AKIAPREFIXED"), id="a profile of the config file"),
+        pytest.param("both", _static("AKIABOTH"), id="keys before a role"),
+    ],
+)
+async def test_keys_of_a_profile(name: str, expected: LoadedCredentials, profiles: CredentialOptions) -> None:
+    assert await load_credentials(_profile(name), profiles) == expected
+
+
+async def test_a_profile_with_a_role_assumes_it_with_its_external_id(
+    aws: FakeAws, profiles: CredentialOptions
+) -> None:
+    aws.documents = {"AssumeRole": ""}
+    assert await load_credentials(_profile("role"), profiles) == LOADED
+    assert (aws.form["RoleArn"], aws.form["ExternalId"]) == (ROLE, "ticket-7")
+    assert "Credential=AKIAKEYS/" in aws.headers["Authorization"]
+
+
+async def test_a_profile_without_keys_gets_the_instance_s_by_imdsv2(
+    aws: FakeAws, profiles: CredentialOptions
+) -> None:
+    roles = "/latest/meta-data/iam/security-credentials/"
+    aws.documents = {roles: "r", f"{roles}r": json.dumps(DOCUMENT)}
+    assert await load_credentials(_profile("nothing"), profiles) == LOADED
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [
+        pytest.param("half", AwsDenied, "missing: aws_secret_access_key", id="half of a key"),
+        pytest.param("missing", InvalidSetting, "could not be found", id="no such profile"),
+        pytest.param("process", InvalidSetting, "cannot be used", id="a program that prints nonsense"),
+        pytest.param(
+            "failing", AwsDenied, r"secret_key=\[removed\]", id="a program that fails and tells a secret"
+        ),
+        pytest.param("nothing", AwsError, "profile nothing", id="nothing, and no instance role either"),
+    ],
+)
+async def test_an_unusable_profile_says_why(
+    name: str, kind: type[KubeEfsError], problem: str, profiles: CredentialOptions
+) -> None:
+    with pytest.raises(kind, match=problem) as caught:
+        await load_credentials(_profile(name), profiles)
+    assert caught.value.field == f"profile {name}"
+    assert SECRET not in str(caught.value)
+
+
+# The first that has some
+
+
+async def test_the_first_source_that_has_credentials_wins_and_the_others_are_told(
+    aws: FakeAws,
+    options: CredentialOptions,
+    web_identity: CredentialSource,
+    log: io.StringIO,
+) -> None:
+    aws.documents = {"AssumeRoleWithWebIdentity": ""}
+    environment = {**ECS, "AWS_ROLE_ARN": ROLE, "AWS_WEB_IDENTITY_TOKEN_FILE": web_identity.token_file}
+    source, found = await find_credentials(IamOptions(), replace(options, environment=environment))
+    assert (source, found) == (web_identity, LOADED)
+    [line] = map(json.loads, log.getvalue().splitlines())
+    assert (line["event"], line["used"]) == ("aws-credentials-of-later-source", f"web identity {ROLE}")
+    assert line["passed_over"].startswith("container credentials /ecs: gave none")
+
+
+async def test_when_none_has_credentials_every_source_is_named_with_its_reason(
+    aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource
+) -> None:
+    iam = IamOptions(role_arn=ROLE, token_file=web_identity.token_file)
+    with pytest.raises(AwsDenied) as caught:
+        await find_credentials(iam, replace(options, environment=ECS))
+    text = str(caught.value)
+    assert text.startswith(
+        "AWS credentials: could not be had from 3 sources: container credentials /ecs: gave none"
+    )
+    assert f"web identity {ROLE}: was answered with AccessDenied (refused)" in text
+    assert f"instance metadata: '{aws.url}/latest/meta-data/iam/security-credentials/'" in text
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    assert len(caught.value.__cause__.exceptions) == 3
+
+
+async def test_no_source_logs_a_secret(
+    aws: FakeAws,
+    profiles: CredentialOptions,
+    pod_identity: CredentialSource,
+    web_identity: CredentialSource,
+    log: io.StringIO,
+) -> None:
+    roles = "/latest/meta-data/iam/security-credentials/"
+    document = json.dumps(DOCUMENT)
+    aws.documents = {
+        roles: "r",
+        f"{roles}r": document,
+        "/v1/credentials": document,
+        CONTAINER.target: document,
+    }
+    aws.documents |= {"AssumeRole": "", "AssumeRoleWithWebIdentity": ""}
+    sources = [INSTANCE_ROLE, CONTAINER, pod_identity, web_identity, _profile("role"), _profile("keys")]
+    assert {
+        (await load_credentials(source, profiles)).credentials.secret_access_key for source in sources
+    } == {SECRET}
+    aws.documents = {}
+    for source in sources[:-1]:
+        with pytest.raises(AwsError):
+            await load_credentials(source, profiles)
+    logged = log.getvalue()
+    assert (
+        "Refreshing temporary credentials failed" in logged
+    )  # the library's words: it does log through here
+    assert [secret for secret in (SECRET, SESSION, POD_TOKEN, JWT) if secret in logged] == []
+
+
+async def test_a_chosen_profile_is_not_replaced_by_another_identity(
+    aws: FakeAws, profiles: CredentialOptions
+) -> None:
+    with pytest.raises(InvalidSetting, match="could not be found"):
+        await find_credentials(IamOptions(profile="missing"), replace(profiles, environment=ECS))
+    assert aws.requests == []
+
+
+@pytest.mark.parametrize("external_id", [None, "ticket-7"])
+async def test_a_role_of_another_account(external_id: str | None, aws: FakeAws) -> None:
+    aws.documents = {"AssumeRole": ""}
+    own = AwsCredentials(access_key_id="AKIAOWN", secret_access_key=SECRET)
+    async with AwsConnection(
+        AwsOptions(region=Region("eu-west-1"), endpoint_url=aws.url, credentials=own)
+    ) as connection:
+        assert await assume_role(connection, ROLE, external_id=external_id) == LOADED
+    assert (aws.form["RoleArn"], aws.form.get("ExternalId")) == (ROLE, external_id)
+
+
+# What an answer may look like
+
+
+@pytest.mark.parametrize("missing", ["AccessKeyId", "SecretAccessKey", "Token"])
+@pytest.mark.parametrize("value", [None, "", 7, ["x"]])
+def test_an_answer_without_all_parts_is_refused(missing: str, value: object) -> None:
+    with pytest.raises(AwsUnavailable, match="without key, secret key or token"):
+        parse_credentials({**DOCUMENT, missing: value}, origin="instance role")
+
+
+@pytest.mark.parametrize(
+    ("expiration", "expected"),
+    [
+        pytest.param(None, None, id="none"),
+        pytest.param("2030-01-02T03:04:05Z", END, id="in UTC"),
+        pytest.param("2030-01-02T05:04:05+02:00", END, id="with an offset"),
+        pytest.param("2030-01-02T03:04:05", END, id="without a zone"),
+        pytest.param(END, END, id="a time, as STS gives"),
+    ],
+)
+def test_the_end_is_given_in_utc(expiration: object, expected: datetime | None) -> None:
+    loaded = parse_credentials({**DOCUMENT, "Expiration": expiration}, origin="instance role")
+    assert loaded.expires_at == expected
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(DOCUMENT)), inner),
+    max_leaves=8,
+)
+
+
+@given(document=_json, expiration=_json | st.datetimes() | st.datetimes(timezones=st.timezones()))
+def test_any_answer_gives_credentials_or_a_refusal_without_its_values(
+    document: object, expiration: object
+) -> None:
+    if isinstance(document, dict):
+        document = {**document, "SecretAccessKey": SECRET, "Expiration": expiration}
+    outcome = _parsed(document)
+    if isinstance(outcome, AwsError):
+        assert SECRET not in _everything_about(outcome)
+    else:
+        assert outcome.expires_at is None or outcome.expires_at.tzinfo is UTC
+
+
+def _parsed(document: object) -> LoadedCredentials | AwsError:
+    try:
+        return parse_credentials(document, origin="instance role")
+    except AwsError as error:
+        return error
+
+
+def test_nothing_secret_is_in_a_repr(options: CredentialOptions) -> None:
+    shown = repr(LOADED) + repr(replace(options, environment={"AWS_SECRET_ACCESS_KEY": SECRET}))
+    assert "ASIA1" in shown
+    assert [secret for secret in (SECRET, SESSION) if secret in shown] == []
+
+
+def _everything_about(error: BaseException | None) -> str:
+    shown = ""
+    while error is not None:
+        shown += f"{error} {error!r} {_details(error)}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return shown
+
+
+def _details(error: Any) -> str:
+    return repr(getattr(error, "kwargs", ""))
