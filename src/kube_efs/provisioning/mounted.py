@@ -1,0 +1,278 @@
+"""Directories made and removed through file systems that are mounted in this very pod.
+
+An NFS server that does not answer blocks a call for as long as it likes, so each file system has threads
+of its own: when one hangs, nothing else does.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import structlog
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
+from kube_efs.model.errors import InvalidValue, KubeEfsError, PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volumes import Location
+from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
+from kube_efs.provisioning import file_system
+
+log = structlog.get_logger(__name__)
+
+_THREADS = 4
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """A directory of a file system that is mounted in this pod, as it was when it was found.
+
+    ``base`` is what of the file system is at the mount point, which had that ``source``, device and inode.
+    """
+
+    file_system_id: FileSystemId
+    mount_point: Path
+    base: Directory
+    source: str
+    device: int
+    inode: int
+
+    def local(self, location: Location) -> Directory | None:
+        """The directory as seen from the mount point; None when it is not in there."""
+        directory = location.directory
+        if location.file_system_id != self.file_system_id:
+            return None
+        if directory.relation_to(self.base) not in {Relation.SAME, Relation.BELOW}:
+            return None
+        return Directory(directory.parts[len(self.base.parts) :])
+
+
+async def find_mounted(
+    file_system_id: FileSystemId,
+    *,
+    server: str,
+    mount_point: Path | None = None,
+    timeout_seconds: float = 60,
+) -> Mounted:
+    """Where the file system is mounted: at the mount point if one is given, else from that server.
+
+    Of several mounts from the server the first is taken. Raises PlatformError when there is none,
+    WorkerFailed when it does not answer.
+    """
+    threads = ThreadPoolExecutor(1)
+    try:
+        return await _in_time(
+            threads,
+            lambda: _find(file_system_id, server, mount_point, read_mountinfo()),
+            mount_point or server,
+            timeout_seconds,
+        )
+    finally:
+        threads.shutdown(wait=False)
+
+
+class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
+    """Makes and removes directories of mounted file systems; use as ``async with``."""
+
+    def __init__(self, mounts: Iterable[Mounted], *, timeout_seconds: float = 60) -> None:
+        self._hands = [_Hands(mounted, timeout_seconds) for mounted in mounts]
+        self._cleaning = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._cleaning.__aenter__()
+        self._tasks = [self._cleaning.create_task(hands.clean_up()) for hands in self._hands]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for hands in self._hands:
+            hands.close()
+        await self._cleaning.__aexit__(None, None, None)
+
+    async def make(self, location: Location, permissions: Permissions) -> None:
+        """Make the directory unless it is there.
+
+        Raises InvalidValue unless it is strictly inside what is mounted, WorkerFailed when it cannot be made.
+        """
+        hands, directory = self._place(location, InvalidValue)
+        if directory.is_root:
+            raise _outside(location, InvalidValue)
+        await hands.work(lambda root: file_system.make_directory(root, directory, permissions))
+
+    async def remove(self, location: Location, base: Directory) -> None:
+        """Remove the directory with all that is in it, if it is there.
+
+        Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerFailed.
+        """
+        file_system.refuse_outside(location.directory, base)
+        hands, directory = self._place(location, RemovalRefused)
+        if directory.is_root:
+            raise _outside(location, RemovalRefused)
+        await hands.remove(directory)
+
+    async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        """The directories in this one; none when it is not there; raises InvalidValue and WorkerFailed."""
+        hands, directory = self._place(location, InvalidValue)
+        return await hands.work(lambda root: file_system.list_children(root, directory))
+
+    def _place(self, location: Location, refusal: type[InvalidValue]) -> "tuple[_Hands, Directory]":
+        """Who works there, and the directory as seen from the mount point; raises the refusal."""
+        for hands in self._hands:
+            directory = hands.mounted.local(location)
+            if directory is not None:
+                return hands, directory
+        raise _outside(location, refusal)
+
+
+def _outside(location: Location, refusal: type[InvalidValue]) -> InvalidValue:
+    return refusal(
+        "is not strictly inside what is mounted in this pod",
+        field="directory",
+        value=str(location),
+        remedy="look at the path of its volume and at the pod's mounts",
+    )
+
+
+class _Hands:
+    """The threads that work on one file system."""
+
+    def __init__(self, mounted: Mounted, timeout_seconds: float) -> None:
+        self.mounted = mounted
+        self._timeout_seconds = timeout_seconds
+        self._workers = ThreadPoolExecutor(_THREADS)
+        # Removals empty the trash, of which two must not do the same part.
+        self._remover = ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        """Begin nothing more; what is being done goes on."""
+        for threads in (self._workers, self._remover):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def clean_up(self) -> None:
+        """Finish the removals that were interrupted."""
+        try:
+            await self._run(self._remover, file_system.empty_trash)
+        except KubeEfsError as error:
+            log.warning("trash-not-emptied", file_system=self.mounted.file_system_id, reason=str(error))
+
+    async def remove(self, directory: Directory) -> None:
+        """Remove the directory; one at a time."""
+        await self._run(
+            self._remover,
+            lambda root: file_system.remove_directory(root, directory, base=Directory()),
+        )
+
+    async def work(self, action: Callable[[Path], _T]) -> _T:
+        """What the action gives, called with the mount point."""
+        return await self._run(self._workers, action)
+
+    async def _run(self, threads: ThreadPoolExecutor, action: Callable[[Path], _T]) -> _T:
+        root = self.mounted.mount_point
+
+        def checked() -> _T:
+            _check(self.mounted)
+            return action(root)
+
+        return await _in_time(threads, checked, root, self._timeout_seconds)
+
+
+async def _in_time(
+    threads: ThreadPoolExecutor, action: Callable[[], _T], subject: Path | str, seconds: float
+) -> _T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(threads, action)
+    except TimeoutError as error:
+        raise WorkerFailed(
+            f"did not answer within {seconds:g} s",
+            field="mount",
+            value=str(subject),
+            remedy="see whether its mount targets can be reached; much to remove takes its time and goes on",
+        ) from error
+
+
+def _find(
+    file_system_id: FileSystemId, server: str, mount_point: Path | None, entries: Sequence[MountEntry]
+) -> Mounted:
+    export = _exported_at(mount_point, entries) if mount_point else _exported_by(server, entries)
+    mount_point = export.mount_point
+    entry = _topmost(mount_point, entries)
+    if entry is None or export_of(entry) != export:
+        remedy = "unmount what lies over it"
+        raise PlatformError(
+            "is covered by another mount", field="mount", value=str(mount_point), remedy=remedy
+        )
+    device, inode = _identity(mount_point)
+    return Mounted(
+        file_system_id=file_system_id,
+        mount_point=mount_point,
+        base=export.directory,
+        source=entry.source,
+        device=device,
+        inode=inode,
+    )
+
+
+def _exported_at(mount_point: Path, entries: Sequence[MountEntry]) -> Export:
+    entry = _topmost(mount_point, entries)
+    export = None if entry is None else export_of(entry)
+    if export is None:
+        problem = f"is no mount of an NFS server in this pod, which has {_seen(entries)}"
+        raise PlatformError(
+            problem, field="mount path", value=str(mount_point), remedy="mount the file system there"
+        )
+    return export
+
+
+def _exported_by(server: str, entries: Sequence[MountEntry]) -> Export:
+    exports = find_exports(entries, server)
+    if not exports:
+        problem = f"is not mounted in this pod, which has {_seen(entries)}"
+        remedy = "mount it as an NFS volume of the pod, or set where it is mounted"
+        raise PlatformError(problem, field="server", value=server, remedy=remedy)
+    if len(exports) > 1:
+        places = [str(export.mount_point) for export in exports]
+        log.warning("mounted-more-than-once", server=server, taken=places[0], others=places[1:])
+    return exports[0]
+
+
+def _seen(entries: Sequence[MountEntry]) -> str:
+    return ", ".join(f"{entry.source}:{entry.mount_point}" for entry in entries) or "no mounts"
+
+
+def _topmost(mount_point: Path, entries: Sequence[MountEntry]) -> MountEntry | None:
+    """What is visible at the mount point: of several mounts at one place, the last."""
+    there = [entry for entry in entries if entry.mount_point == mount_point]
+    return there[-1] if there else None
+
+
+def _check(mounted: Mounted) -> None:
+    """Raise WorkerFailed unless the mount is the one that was found: data must not go anywhere else."""
+    entry = _topmost(mounted.mount_point, read_mountinfo())
+    if entry is not None and entry.source == mounted.source:
+        if _identity(mounted.mount_point) == (mounted.device, mounted.inode):
+            return
+        problem = f"is another mount of {mounted.source} than at the start"
+    else:
+        problem = f"has {entry.source if entry else 'nothing'} mounted instead of {mounted.source}"
+    remedy = "restart the pod, so that its volumes are mounted again"
+    raise WorkerFailed(problem, field="mount", value=str(mounted.mount_point), remedy=remedy)
+
+
+def _identity(mount_point: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(mount_point)  # noqa: PTH116 - os throughout
+    except OSError as error:
+        problem = f"does not answer ({error.strerror})"
+        remedy = "restart the pod, so that its volumes are mounted again"
+        raise WorkerFailed(problem, field="mount", value=str(mount_point), remedy=remedy) from error
+    return found.st_dev, found.st_ino

@@ -1,0 +1,233 @@
+"""Mounts as the kernel writes them, read back."""
+
+import os
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.errors import InvalidValue, PlatformError
+from kube_efs.mounts.mountinfo import (
+    Export,
+    MountEntry,
+    export_of,
+    find_exports,
+    parse_mountinfo,
+    read_mountinfo,
+)
+
+SERVER = "fs-1.efs.us-east-1.amazonaws.com"
+NFS = (
+    f"523 510 0:58 / /persistentvolumes rw,relatime shared:7 master:2 - nfs4 {SERVER}:/a "
+    "rw,vers=4.1,rsize=1048576,addr=10.0.0.7"
+)
+ROOT = "510 400 0:50 / / rw,relatime - overlay overlay rw,lowerdir=/x:/y"
+
+
+def test_a_line_of_the_kernel() -> None:
+    assert parse_mountinfo(f"{ROOT}\n{NFS}\n") == (
+        MountEntry(
+            mount_id=510,
+            parent_id=400,
+            device="0:50",
+            root="/",
+            mount_point=Path("/"),
+            options=("rw", "relatime"),
+            file_system_type="overlay",
+            source="overlay",
+            super_options=("rw", "lowerdir=/x:/y"),
+        ),
+        MountEntry(
+            mount_id=523,
+            parent_id=510,
+            device="0:58",
+            root="/",
+            mount_point=Path("/persistentvolumes"),
+            options=("rw", "relatime"),
+            file_system_type="nfs4",
+            source=f"{SERVER}:/a",
+            super_options=("rw", "vers=4.1", "rsize=1048576", "addr=10.0.0.7"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "garbage",
+        "x 400 0:50 / / rw - tmpfs none rw",
+        "510 400 0:50 / / rw tmpfs none rw",
+        "510 400 0:50 / / rw - tmpfs none",
+        "510 400 0:50 / / rw - tmpfs none rw more",
+        "510 400 0:50 / /",
+        "510 400 0:50 / / rw -",
+    ],
+)
+def test_an_odd_line_is_left_out(line: str) -> None:
+    assert [entry.mount_id for entry in parse_mountinfo(f"{ROOT}\n{line}\n{NFS}\n")] == [510, 523]
+
+
+def test_an_empty_source_is_one() -> None:
+    (entry,) = parse_mountinfo("510 400 0:50 / /x rw - tmpfs  rw\n")
+    assert (entry.source, entry.super_options) == ("", ("rw",))
+
+
+def test_blanks_and_more_are_decoded() -> None:
+    (entry,) = parse_mountinfo(r"1 2 0:5 /r\011 /a\040b\012c\134d\043 rw - nfs4 s:/x\040y rw" + "\n")
+    assert (entry.root, entry.mount_point, entry.source) == ("/r\t", Path("/a b\nc\\d#"), "s:/x y")
+
+
+def test_what_only_looks_like_an_escape_stays() -> None:
+    (entry,) = parse_mountinfo(r"1 2 0:5 / /a\04 rw - nfs4 s:/\134040\777 rw")
+    assert (entry.mount_point, entry.source) == (Path(r"/a\04"), r"s:/\040\777")
+
+
+def test_separators_of_lines_that_are_none_to_the_kernel_stay() -> None:
+    (entry,) = parse_mountinfo("1 2 0:5 / /a\x0b\u2028\x85b rw - nfs4 s:/ rw\n")
+    assert entry.mount_point == Path("/a\x0b\u2028\x85b")
+
+
+_TEXT = st.text(st.characters(codec=None, exclude_characters="\0"), min_size=1).map(
+    lambda text: os.fsdecode(text.encode(errors="replace"))
+)
+_PATHS = st.lists(_TEXT.map(lambda text: text.replace("/", "_")), max_size=4).map(
+    lambda names: "/" + "/".join(name for name in names if name not in {".", ".."})
+)
+_WORDS = st.lists(st.text(string.ascii_lowercase + "=", min_size=1), min_size=1, max_size=3).map(tuple)
+_ENTRIES = st.builds(
+    MountEntry,
+    mount_id=st.integers(0, 2**31),
+    parent_id=st.integers(0, 2**31),
+    device=st.just("0:58"),
+    root=_PATHS,
+    mount_point=_PATHS.map(Path),
+    options=_WORDS,
+    file_system_type=st.sampled_from(["nfs4", "fuse.s3fs"]),
+    source=_TEXT | st.just(""),
+    super_options=_WORDS,
+)
+
+
+def _escaped(text: str) -> str:
+    """As seq_escape in the kernel does it."""
+    return "".join(f"\\{ord(letter):03o}" if letter in " \t\n\\#" else letter for letter in text)
+
+
+def _rendered(entry: MountEntry, optional: list[str]) -> str:
+    words = [
+        str(entry.mount_id),
+        str(entry.parent_id),
+        entry.device,
+        _escaped(entry.root),
+        _escaped(str(entry.mount_point)),
+        ",".join(entry.options),
+        *optional,
+        "-",
+        entry.file_system_type,
+        _escaped(entry.source),
+        ",".join(entry.super_options),
+    ]
+    return " ".join(words) + "\n"
+
+
+@given(st.lists(_ENTRIES, max_size=4), st.lists(st.sampled_from(["shared:1", "master:2", "unbindable"])))
+def test_whatever_the_kernel_writes_is_read(entries: list[MountEntry], optional: list[str]) -> None:
+    text = "".join(_rendered(entry, optional) for entry in entries)
+    assert parse_mountinfo(text) == tuple(entries)
+
+
+@given(st.text())
+def test_nothing_is_too_odd(text: str) -> None:
+    parse_mountinfo(text)
+
+
+def test_this_process_has_a_root_and_proc() -> None:
+    found = {entry.mount_point: entry.file_system_type for entry in read_mountinfo()}
+    assert Path("/") in found
+    assert found[Path("/proc")] == "proc"
+
+
+def test_bytes_that_are_no_text_are_read_too(tmp_path: Path) -> None:
+    file = tmp_path / "mountinfo"
+    file.write_bytes(b"1 2 0:5 / /a\xff rw - nfs4 s:/ rw\n")
+    (entry,) = read_mountinfo(file)
+    assert os.fsencode(entry.mount_point) == b"/a\xff"
+
+
+def test_without_proc_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PlatformError) as caught:
+        read_mountinfo(tmp_path / "none")
+    assert str(caught.value) == (
+        f"mounts: '{tmp_path}/none' cannot be read (No such file or directory); mount /proc"
+    )
+
+
+def mounted(source: str, mount_point: str = "/mnt/x") -> MountEntry:
+    (entry,) = parse_mountinfo(f"1 2 0:5 / {mount_point} rw - nfs4 {source} rw")
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("source", "directory"),
+    [
+        (f"{SERVER}:/", "/"),
+        (f"{SERVER}:/persistentvolumes", "/persistentvolumes"),
+        (f"{SERVER}:/a//b/", "/a/b"),
+        (f"{SERVER}://a", "/a"),
+        (f"{SERVER}:/./a/../b", "/b"),
+        (f"{SERVER}:/../..", "/"),
+        (f"{SERVER}:/x:/y", "/x:/y"),
+    ],
+)
+def test_exports_of_the_server(source: str, directory: str) -> None:
+    entry = mounted(source)
+    wanted = Export(server=SERVER, directory=parse_directory(directory), mount_point=Path("/mnt/x"))
+    assert find_exports([entry], SERVER) == (wanted,)
+    assert export_of(entry) == wanted
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{SERVER}.cn:/",
+        f"x{SERVER}:/",
+        SERVER,
+        f"{SERVER}:",
+        f"{SERVER}:a",
+        f"{SERVER}/a",
+        SERVER.upper() + ":/",
+        "127.0.0.1:/",
+        f"127.0.0.1:/{SERVER}:/",
+        "overlay",
+    ],
+)
+def test_sources_of_others(source: str) -> None:
+    assert find_exports([mounted(source)], SERVER) == ()
+
+
+def test_exports_are_in_the_order_of_the_mounts() -> None:
+    entries = [mounted(f"{SERVER}:/b", "/2"), mounted("overlay", "/3"), mounted(f"{SERVER}:/a", "/1")]
+    found = find_exports(entries, SERVER)
+    assert [str(export.mount_point) for export in found] == ["/2", "/1"]
+
+
+@pytest.mark.parametrize("host", ["[fd00::1]", "127.0.0.1", "efs.local"])
+def test_the_server_may_be_an_address(host: str) -> None:
+    wanted = Export(server=host, directory=Directory(("a",)), mount_point=Path("/mnt/x"))
+    assert export_of(mounted(f"{host}:/a")) == wanted
+    assert find_exports([mounted(f"{host}:/a")], host) == (wanted,)
+
+
+@pytest.mark.parametrize("source", ["overlay", "/dev/sda1", "", "tmpfs:x"])
+def test_what_has_no_server_is_no_export(source: str) -> None:
+    assert export_of(mounted(source)) is None
+
+
+def test_a_path_that_no_volume_can_have_is_an_error() -> None:
+    with pytest.raises(InvalidValue) as caught:
+        export_of(mounted(rf"{SERVER}:/a\012b"))
+    assert (caught.value.field, caught.value.value) == ("mount /mnt/x", "/a\nb")
