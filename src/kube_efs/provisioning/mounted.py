@@ -20,7 +20,7 @@ from kube_efs.model.directories import Directory, FoundDirectory, Permissions, R
 from kube_efs.model.errors import InvalidValue, KubeEfsError, PlatformError, RemovalRefused, WorkerFailed
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location
-from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
+from kube_efs.mounts.mountinfo import MountEntry, export_of, find_exports, read_mountinfo
 from kube_efs.provisioning import file_system
 
 log = structlog.get_logger(__name__)
@@ -58,18 +58,20 @@ async def find_mounted(
     *,
     server: str,
     mount_point: Path | None = None,
+    base: Directory | None = None,
     timeout_seconds: float = 60,
 ) -> Mounted:
     """Where the file system is mounted: at the mount point if one is given, else from that server.
 
-    Of several mounts from the server the first is taken. Raises PlatformError when there is none,
-    WorkerFailed when it does not answer.
+    ``base`` is what of the file system is there, None what the mount's source says: a mount by an access
+    point or by a helper's tunnel says nothing of it. Of several mounts from the server the first is taken.
+    Raises PlatformError when there is none, WorkerFailed when it does not answer.
     """
     threads = ThreadPoolExecutor(1)
     try:
         return await _in_time(
             threads,
-            lambda: _find(file_system_id, server, mount_point, read_mountinfo()),
+            lambda: _find(file_system_id, server, mount_point, base),
             mount_point or server,
             timeout_seconds,
         )
@@ -201,48 +203,59 @@ async def _in_time(
 
 
 def _find(
-    file_system_id: FileSystemId, server: str, mount_point: Path | None, entries: Sequence[MountEntry]
+    file_system_id: FileSystemId, server: str, mount_point: Path | None, base: Directory | None
 ) -> Mounted:
-    export = _exported_at(mount_point, entries) if mount_point else _exported_by(server, entries)
-    mount_point = export.mount_point
-    entry = _topmost(mount_point, entries)
-    if entry is None or export_of(entry) != export:
-        remedy = "unmount what lies over it"
-        raise PlatformError(
-            "is covered by another mount", field="mount", value=str(mount_point), remedy=remedy
-        )
-    device, inode = _identity(mount_point)
+    entries = read_mountinfo()
+    if mount_point is None:
+        entry, exported = _mounted_from(server, base, entries)
+    else:
+        entry, exported = _mounted_at(mount_point, base, entries)
+    device, inode = _identity(entry.mount_point)
     return Mounted(
         file_system_id=file_system_id,
-        mount_point=mount_point,
-        base=export.directory,
+        mount_point=entry.mount_point,
+        base=exported,
         source=entry.source,
         device=device,
         inode=inode,
     )
 
 
-def _exported_at(mount_point: Path, entries: Sequence[MountEntry]) -> Export:
+def _mounted_at(
+    mount_point: Path, base: Directory | None, entries: Sequence[MountEntry]
+) -> tuple[MountEntry, Directory]:
+    """What is mounted there, and what of the file system that is."""
     entry = _topmost(mount_point, entries)
-    export = None if entry is None else export_of(entry)
-    if export is None:
-        problem = f"is no mount of an NFS server in this pod, which has {_seen(entries)}"
-        raise PlatformError(
-            problem, field="mount path", value=str(mount_point), remedy="mount the file system there"
-        )
-    return export
+    if entry is None:
+        problem, remedy = "is no mount point in this pod", "mount the file system there"
+    elif base is not None:
+        return entry, base
+    elif (export := export_of(entry)) is not None:
+        return entry, export.directory
+    else:
+        problem, remedy = "is no mount of an NFS server in this pod", "say what directory is mounted there"
+    problem += f", which has {_seen(entries)}"
+    raise PlatformError(problem, field="mount path", value=str(mount_point), remedy=remedy)
 
 
-def _exported_by(server: str, entries: Sequence[MountEntry]) -> Export:
-    exports = find_exports(entries, server)
+def _mounted_from(
+    server: str, base: Directory | None, entries: Sequence[MountEntry]
+) -> tuple[MountEntry, Directory]:
+    """What is mounted from there, and what of the file system that is."""
+    exports = [export for export in find_exports(entries, server) if base in {None, export.directory}]
     if not exports:
-        problem = f"is not mounted in this pod, which has {_seen(entries)}"
+        wanted = "" if base is None else f" with its directory {base}"
+        problem = f"is not mounted{wanted} in this pod, which has {_seen(entries)}"
         remedy = "mount it as an NFS volume of the pod, or set where it is mounted"
         raise PlatformError(problem, field="server", value=server, remedy=remedy)
     if len(exports) > 1:
         places = [str(export.mount_point) for export in exports]
         log.warning("mounted-more-than-once", server=server, taken=places[0], others=places[1:])
-    return exports[0]
+    entry = _topmost(exports[0].mount_point, entries)
+    if entry is None or export_of(entry) != exports[0]:
+        value, remedy = str(exports[0].mount_point), "unmount what lies over it"
+        raise PlatformError("is covered by another mount", field="mount", value=value, remedy=remedy)
+    return entry, exports[0].directory
 
 
 def _seen(entries: Sequence[MountEntry]) -> str:

@@ -114,16 +114,41 @@ async def test_a_mount_path_that_is_given_need_not_have_the_server_s_name(mount:
     assert (mounted.mount_point, str(mounted.base), mounted.source) == (point, "/a", "127.0.0.1:/a")
 
 
-@pytest.mark.parametrize("source", [None, "none"], ids=["nothing mounted", "no export mounted"])
+@pytest.mark.parametrize("source", ["127.0.0.1:/", "none"], ids=["an access point", "a bind mount"])
+async def test_what_is_said_of_a_mount_path_wins(mount: Mount, source: str) -> None:
+    point, base = mount(source, "x"), parse_directory("/app/data")
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=base)
+    assert (mounted.mount_point, mounted.base, mounted.source) == (point, base, source)
+
+
+async def test_of_several_mounts_the_one_of_the_base_is_taken(mount: Mount) -> None:
+    mount(f"{SERVER}:/b", "first")
+    second = mount(f"{SERVER}:/a", "second")
+    with capture_logs() as logs:
+        mounted = await find_mounted(FILE_SYSTEM, server=SERVER, base=parse_directory("/a"))
+    assert (mounted.mount_point, logs) == (second, [])
+    with pytest.raises(PlatformError) as caught:
+        await find_mounted(FILE_SYSTEM, server=SERVER, base=parse_directory("/c"))
+    assert caught.value.problem.startswith("is not mounted with its directory /c in this pod, which has ")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem", "remedy"),
+    [
+        (None, "is no mount point in this pod", "mount the file system there"),
+        ("none", "is no mount of an NFS server in this pod", "say what directory is mounted there"),
+    ],
+    ids=["nothing mounted", "no export mounted"],
+)
 async def test_a_mount_path_without_an_export_is_an_error(
-    mount: Mount, tmp_path: Path, source: str | None
+    mount: Mount, tmp_path: Path, source: str | None, problem: str, remedy: str
 ) -> None:
     point = mount(source, "x") if source else tmp_path
     with pytest.raises(PlatformError) as caught:
         await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point)
     error = caught.value
-    assert (error.field, error.value) == ("mount path", str(point))
-    assert error.problem.startswith("is no mount of an NFS server in this pod, which has ")
+    assert (error.field, error.value, error.remedy) == ("mount path", str(point), remedy)
+    assert error.problem.startswith(f"{problem}, which has ")
 
 
 async def test_a_mount_that_another_covers_is_an_error(mount: Mount) -> None:
