@@ -2,25 +2,48 @@
 
 One class for each process, over bases that they share. ``docs/settings.md`` is made from this module
 (``scripts/settings_table.py``). Variables without the prefix ``KUBE_EFS_`` have the names that
-openshift-efs-stunnel, AWS's own tools and Kubernetes gave them. An empty variable counts as not set.
+openshift-efs-stunnel, efs-provisioner, AWS's own tools and Kubernetes gave them. An empty variable counts
+as not set.
 """
 
 import re
 import socket
 from collections.abc import Callable
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, FilePath, ValidationError, model_validator
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FilePath,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import InvalidSetting, InvalidValue
-from kube_efs.model.ids import Region, SubnetId, ZoneName, parse_region, parse_subnet_id, parse_zone_name
+from kube_efs.model.ids import (
+    FileSystemId,
+    Region,
+    SubnetId,
+    ZoneName,
+    parse_file_system_id,
+    parse_region,
+    parse_subnet_id,
+    parse_zone_name,
+)
 
 DEFAULT_NAMESPACE = "openshift-efs-stunnel"
 DEFAULT_PROVISIONER = "gnuthought.com/efs-stunnel"
+DEFAULT_LEASE = "kube-efs-controller"
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -86,16 +109,23 @@ def _matching(pattern: str, problem: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _parsed(parse: Callable[[object], str]) -> AfterValidator:
+def _parsed(parse: Callable[[object], object]) -> AfterValidator:
     """The model's own parser; its error becomes one that pydantic collects with the others."""
 
-    def check(text: str) -> str:
+    def check(text: str) -> object:
         try:
             return parse(text)
         except InvalidValue as error:
             raise ValueError(error.problem) from error
 
     return AfterValidator(check)
+
+
+def _yaml(value: object) -> object:
+    try:
+        return yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError as error:
+        raise ValueError("is no YAML") from error
 
 
 def _items(value: object) -> object:
@@ -107,6 +137,41 @@ DnsName = Annotated[str, _matching(_DNS_NAME, "is no DNS name")]
 CommaList = Annotated[
     tuple[Annotated[SubnetId, _parsed(parse_subnet_id)], ...], NoDecode, BeforeValidator(_items)
 ]
+
+
+ProvisionerName = Annotated[str, _matching(rf"{_DNS_NAME}(/[A-Za-z0-9._-]+)?", "is no provisioner")]
+BaseDirectory = Annotated[str, _parsed(lambda text: str(parse_directory(text)))]
+
+
+class BackendName(StrEnum):
+    """The kinds of volumes that a controller makes."""
+
+    TUNNEL = "tunnel"
+    DIRECTORY = "directory"
+
+
+class DirectoryProvisionerSettings(BaseModel):
+    """One provisioner of directory volumes; ``dns_name`` None is AWS's own name of the file system.
+
+    ``mount`` is where the file system's ``path`` is mounted in this pod.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ProvisionerName
+    file_system_id: Annotated[FileSystemId, _parsed(parse_file_system_id)]
+    dns_name: DnsName | None = None
+    path: BaseDirectory | None = None
+    mount: Path | None = None
+
+    @property
+    def base(self) -> Directory | None:
+        """The directory of the file system that volumes' directories are made in, if it is given."""
+        return None if self.path is None else parse_directory(self.path)
+
+
+Backends = Annotated[tuple[BackendName, ...], NoDecode, BeforeValidator(_items)]
+Provisioners = Annotated[tuple[DirectoryProvisionerSettings, ...], NoDecode, BeforeValidator(_yaml)]
 
 
 class _Environment(BaseSettings):
@@ -226,13 +291,68 @@ class ControllerSettings(CommonSettings, AwsSettings):
     provision_backoff_seconds: float = _seconds(
         "PROVISION_BACKOFF_INTERVAL", 60, "Least seconds between two tries for one claim after a failure."
     )
-    provisioner_name: Annotated[str, _matching(rf"{_DNS_NAME}(/[A-Za-z0-9._-]+)?", "is no provisioner")] = (
-        _setting(
-            "STORAGE_PROVISIONER_NAME",
-            DEFAULT_PROVISIONER,
-            "Provisioner that StorageClasses name, also written to annotations.",
-            accepts="a name such as `example.com/efs`",
-        )
+    backends: Backends = _setting(
+        "KUBE_EFS_BACKENDS",
+        (BackendName.TUNNEL, BackendName.DIRECTORY),
+        "Kinds of volumes that this controller makes.",
+        accepts="`tunnel`, `directory`, or both with a comma between them",
+        shown="`tunnel,directory`",
+        min_length=1,
+    )
+    provisioner_name: ProvisionerName = _setting(
+        "STORAGE_PROVISIONER_NAME",
+        DEFAULT_PROVISIONER,
+        "Provisioner that StorageClasses of tunnel volumes name, also written to annotations.",
+        accepts="a name such as `example.com/efs`",
+    )
+    directory_provisioner_name: ProvisionerName | None = _setting(
+        "PROVISIONER_NAME",
+        None,
+        "Provisioner that StorageClasses of directory volumes name, also written to annotations.",
+        accepts="a name such as `example.com/aws-efs`",
+        shown="none",
+    )
+    directory_file_system_id: Annotated[FileSystemId, _parsed(parse_file_system_id)] | None = _setting(
+        "FILE_SYSTEM_ID",
+        None,
+        "File system of the directory volumes.",
+        accepts="an id such as `fs-47a2c22e`",
+        shown="none",
+    )
+    directory_dns_name: DnsName | None = _setting(
+        "DNS_NAME",
+        None,
+        "Server that directory volumes are mounted from.",
+        accepts="a DNS name",
+        shown="the file system's own",
+    )
+    directory_path: BaseDirectory | None = _setting(
+        "KUBE_EFS_DIRECTORY_PATH",
+        None,
+        "Directory of the file system that directory volumes are made in.",
+        accepts="an absolute path",
+        shown="what is mounted in this pod, else `/`",
+    )
+    directory_mount: Path | None = _setting(
+        "KUBE_EFS_DIRECTORY_MOUNT",
+        None,
+        "Where this pod has that directory mounted.",
+        accepts="an absolute path",
+        shown="where `/proc/self/mountinfo` shows the server; worker pods do the work if it is nowhere",
+    )
+    more_directory_provisioners: Provisioners = _setting(
+        "KUBE_EFS_DIRECTORY_PROVISIONERS",
+        (),
+        "More provisioners of directory volumes, each with `name`, `file_system_id` and, if need be,"
+        " `dns_name`, `path` and `mount`.",
+        accepts="a list in JSON or YAML",
+        shown="none",
+    )
+    mount_timeout_seconds: float = _seconds(
+        "KUBE_EFS_MOUNT_TIMEOUT_SECONDS",
+        60,
+        "Seconds that a file system mounted in this pod has for one piece of work.",
+        least=1,
     )
     worker_image: Annotated[str, _matching(r"[A-Za-z0-9][\w.:/@-]*", "is no image")] = _setting(
         "WORKER_IMAGE",
@@ -267,6 +387,13 @@ class ControllerSettings(CommonSettings, AwsSettings):
         accepts="true or false",
         shown="`true`",
     )
+    lease_name: DnsName = _setting(
+        "KUBE_EFS_LEASE_NAME",
+        DEFAULT_LEASE,
+        "Lease that the leader holds; controllers that serve different provisioners in one namespace need"
+        " different ones.",
+        accepts="a Lease's name",
+    )
     lease_duration_seconds: int = _seconds(
         "KUBE_EFS_LEASE_DURATION_SECONDS",
         15,
@@ -288,6 +415,38 @@ class ControllerSettings(CommonSettings, AwsSettings):
     aws_concurrency: int = _count(
         "KUBE_EFS_AWS_CONCURRENCY", 8, "Most calls to AWS at the same time.", least=1, most=100
     )
+
+    @property
+    def directory_provisioners(self) -> tuple[DirectoryProvisionerSettings, ...]:
+        """Every provisioner of directory volumes: the one that has variables of its own, and the list's."""
+        if BackendName.DIRECTORY not in self.backends:
+            return ()
+        if self.directory_provisioner_name is None or self.directory_file_system_id is None:
+            return self.more_directory_provisioners
+        single = DirectoryProvisionerSettings(
+            name=self.directory_provisioner_name,
+            file_system_id=self.directory_file_system_id,
+            dns_name=self.directory_dns_name,
+            path=self.directory_path,
+            mount=self.directory_mount,
+        )
+        return (single, *self.more_directory_provisioners)
+
+    @model_validator(mode="after")
+    def _provisioners_fit(self) -> Self:
+        given = (self.directory_file_system_id, self.directory_provisioner_name)
+        is_needed = self.backends == (BackendName.DIRECTORY,) and not self.more_directory_provisioners
+        names = ("FILE_SYSTEM_ID", "PROVISIONER_NAME")
+        missing = [name for name, value in zip(names, given, strict=True) if value is None]
+        if missing and (is_needed or len(missing) < len(names)):
+            raise ValueError(f"{' and '.join(missing)} must be set for directory volumes")
+        served = [one.name for one in self.directory_provisioners]
+        if BackendName.TUNNEL in self.backends:
+            served.append(self.provisioner_name)
+        twice = sorted({name for name in served if served.count(name) > 1})
+        if twice:
+            raise ValueError(f"each provisioner needs a name of its own; {', '.join(twice)} is there twice")
+        return self
 
     @model_validator(mode="after")
     def _lease_times_fit(self) -> Self:
@@ -368,10 +527,12 @@ def _fault(detail: ErrorDetails, accepts: dict[str, str]) -> InvalidSetting:
     problem = detail["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("Path ")
     if not detail["loc"]:  # a rule over several variables; its message names them
         return InvalidSetting(problem)
-    name = str(detail["loc"][0])
+    name, *inside = map(str, detail["loc"])
+    # A list's own value says which one it is; a structure's needs its name.
+    inside = inside if len(inside) > 1 else []
     return InvalidSetting(
         problem[0].lower() + problem[1:],
-        field=name,
+        field=".".join([name, *inside]),
         value=detail["input"],
         remedy=f"use {accepts[name].replace('`', '')}",
     )

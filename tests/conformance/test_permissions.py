@@ -16,7 +16,6 @@ from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
 from tests.conformance.installing import MANAGER, NAMESPACE, TUNNEL, WORKER
 from tests.conformance.kubectl import Kubectl
 
-from kube_efs.controllers.run import LEASE_NAME
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.errors import translated
@@ -24,6 +23,7 @@ from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.kube.watching import Listed, follow
 from kube_efs.model.errors import KubeDenied
 from kube_efs.model.targets import CONFIG_MAP_NAME
+from kube_efs.settings import DEFAULT_LEASE
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("installed")]
 
@@ -62,7 +62,7 @@ ALLOWED = {
         *_calls("get list watch create delete", "pods", NAMESPACE),  # workers
         *_calls("get", "pods/log", NAMESPACE),  # worker_pods
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
-        *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, LEASE_NAME),
+        *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, DEFAULT_LEASE),
     ],
     TUNNEL: [
         *_calls("list watch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # run
@@ -174,7 +174,7 @@ async def test_the_controller_follows_that_config_map_by_its_name(manager: Async
 
 
 async def test_the_controller_leads_by_its_lease_and_no_other(manager: AsyncClient) -> None:
-    terms = LeaseTerms(namespace=NAMESPACE, name=LEASE_NAME, identity="one", retry_period_seconds=0.1)
+    terms = LeaseTerms(namespace=NAMESPACE, name=DEFAULT_LEASE, identity="one", retry_period_seconds=0.1)
     leadership = Leadership(manager, terms, asyncio.get_running_loop().time)
     async with asyncio.timeout(20):
         await leadership.acquire()

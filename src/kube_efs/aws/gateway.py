@@ -48,6 +48,13 @@ class AwsGateway:
         entries = await self._connection.list_all(Service.EFS, "DescribeFileSystems", "FileSystems")
         return _understood(parse_file_system, entries)
 
+    async def file_system(self, file_system_id: FileSystemId) -> FileSystem:
+        """That file system, without its mount targets; raises AwsNotFound."""
+        answer = await self._connection.call(
+            Service.EFS, "DescribeFileSystems", subject=file_system_id, FileSystemId=file_system_id
+        )
+        return _understood(parse_file_system, answer["FileSystems"])[0]
+
     async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
         """All mount targets of a file system in every state."""
         entries = await self._connection.list_all(

@@ -12,7 +12,7 @@ from kube_efs.model.errors import KubeEfsError, KubeNotFound
 from kube_efs.model.tunnel_volumes import REJECT_REASON, REJECTED
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.backends import Plan
-from kube_efs.provisioning.engine import Reclaimed, Removal
+from kube_efs.provisioning.engine import Reclaimed
 
 log = structlog.get_logger(__name__)
 
@@ -24,11 +24,12 @@ class Announcer:
         self._client = client
         self._recorder = recorder
 
-    async def refused(self, claim: Claim, reason: str) -> None:
-        """The claim is left alone until something changes. Raises KubeError."""
+    async def refused(self, claim: Claim, reason: str, *, marked: bool) -> None:
+        """The claim is left alone until something changes; ``marked`` writes so onto it. Raises KubeError."""
         log.warning("claim-refused", claim=claim.key, reason=reason)
         self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", reason)
-        await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
+        if marked:
+            await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
 
     async def accepted(self, claim: Claim) -> None:
         """Whatever was wrong with the claim is so no more. Raises KubeError."""
@@ -54,10 +55,14 @@ class Announcer:
     def reclaimed(self, done: Reclaimed) -> None:
         """A released volume is gone."""
         log.info(
-            "volume-deleted", volume=done.volume.name, location=str(done.location), data=str(done.removal)
+            "volume-deleted",
+            volume=done.volume.name,
+            location=str(done.location),
+            data=str(done.removal),
+            reason=done.reason,
         )
-        if done.removal is Removal.SHARED:
-            message = f"Kept {done.location}, which {', '.join(sorted(done.sharers))} uses too"
+        if done.reason:
+            message = f"Kept the data of volume {done.volume.name}: {done.reason}"
             self._recorder.publish(_volume(done.volume), EventType.NORMAL, "DirectoryKept", message)
 
     def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.controllers.service import Service
 from kube_efs.model.claims import Claim
-from kube_efs.model.errors import ClaimRefused, KubeEfsError
+from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
 from kube_efs.model.ids import ClaimUid
 from kube_efs.provisioning.backends import Plan
 from kube_efs.telemetry.metrics import Outcome
@@ -28,6 +28,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._waiting_since: dict[ClaimUid, float] = {}
         # Why each claim was refused, as far as this process has said so; watches show it later.
         self._said: dict[ClaimUid, str] = {}
+        self._short_of_gids: set[ClaimUid] = set()
         self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
 
     async def __aenter__(self) -> Self:
@@ -77,6 +78,12 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         for uid in self._pending:
             self._queue.add(uid)
 
+    def gid_released(self) -> None:
+        """A group id is free again."""
+        short_of_gids, self._short_of_gids = self._short_of_gids, set()
+        for uid in short_of_gids & self._pending.keys():
+            self._queue.add(uid)
+
     async def _handle(self, uid: ClaimUid) -> float | None:
         claim = self._pending.get(uid)
         if claim is None:
@@ -90,6 +97,9 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         except ClaimRefused as error:
             return await self._refuse(claim, error)
         except KubeEfsError as error:
+            if isinstance(error, GidRangeFull):
+                self._short_of_gids.add(uid)
+                self._metrics.gid_range_full.labels(claim.storage_class).inc()
             self._waits(uid)
             self._announcer.failed(claim, error, retry_seconds=self._backoff_seconds)
             self._count(claim, Outcome.RETRIED)
@@ -98,9 +108,10 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
 
     async def _accept(self, claim: Claim) -> None:
         """Take back whatever was said against the claim."""
-        if claim.rejection is not None or claim.uid in self._said:
+        said = self._said.get(claim.uid)
+        if claim.rejection is not None or (said is not None and self._engine.marks_refused(claim)):
             await self._announcer.accepted(claim)
-            self._said.pop(claim.uid, None)
+        self._said.pop(claim.uid, None)
 
     async def _serve(self, plan: Plan) -> None:
         started = self._waits(plan.claim.uid)
@@ -119,7 +130,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         if reason == self._said.get(claim.uid, claim.rejection):
             return None
         try:
-            await self._announcer.refused(claim, reason)
+            await self._announcer.refused(claim, reason, marked=self._engine.marks_refused(claim))
         except KubeEfsError as failure:
             self._announcer.failed(claim, failure, retry_seconds=self._backoff_seconds)
             return self._backoff_seconds
@@ -154,4 +165,5 @@ def _asks(claim: Claim) -> tuple[object, ...]:
         claim.access_modes,
         claim.requested_storage,
         claim.selected_node,
+        claim.storage_provisioner,
     )

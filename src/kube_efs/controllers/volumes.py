@@ -37,14 +37,14 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         """These are all the volumes there are."""
         self._inventory.replace_volumes(volumes)
         for volume in volumes:
-            if volume.phase is VolumePhase.RELEASED:
+            if self._concerns(volume):
                 self._queue.add(volume.name)
 
     def seen(self, volume: Volume) -> None:
         """A volume is new or has changed."""
         before = self._inventory.volumes.get(volume.name)
         self._inventory.put_volume(volume)
-        if volume.phase is VolumePhase.RELEASED and before != volume:
+        if self._concerns(volume) and before != volume:
             self._queue.add(volume.name)
 
     def gone(self, volume: Volume) -> None:
@@ -54,12 +54,17 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         for name in self._refused:
             self._queue.add(name)
 
+    def _concerns(self, volume: Volume) -> bool:
+        is_leaving = volume.phase is VolumePhase.RELEASED or volume.deleting
+        return is_leaving or self._engine.is_unprotected(volume)
+
     async def _handle(self, name: str) -> float | None:
         volume = self._inventory.volumes.get(name)
         if volume is None:
             return None
         self._refused.discard(name)
         try:
+            await self._engine.protect(volume)
             done = await self._engine.reclaim(volume)
         except RemovalRefused as error:
             self._refused.add(name)

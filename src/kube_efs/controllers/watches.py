@@ -1,6 +1,7 @@
 """The cluster-wide watches: claims, volumes and classes become values and go to their controllers."""
 
 import asyncio
+from collections.abc import Callable
 
 from lightkube import AsyncClient
 from lightkube.core.resource import Resource
@@ -8,7 +9,6 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.controllers.claims import ClaimController
-from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.kube.reading import Json, read_claim, read_storage_class, read_volume
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
@@ -17,9 +17,9 @@ from kube_efs.provisioning.inventory import Inventory
 
 
 async def watch_claims(
-    client: AsyncClient, claims: ClaimController, targets: TunnelTargetsController
+    client: AsyncClient, claims: ClaimController, root_changed: Callable[[], None]
 ) -> None:
-    """Tell the controller of every claim, until cancelled; root claims that go concern the targets."""
+    """Tell the controller of every claim, until cancelled; ``root_changed`` is for root claims that go."""
     async for change in follow(client, PersistentVolumeClaim, namespace="*"):
         match change:
             case Listed(objects):
@@ -30,11 +30,11 @@ async def watch_claims(
                 claim = read_claim(_body(found))
                 claims.gone(claim)
                 if claim.storage_class == ROOT_CLASS:
-                    targets.poke()
+                    root_changed()
 
 
 async def watch_volumes(
-    client: AsyncClient, volumes: VolumeController, targets: TunnelTargetsController, listed: asyncio.Event
+    client: AsyncClient, volumes: VolumeController, root_changed: Callable[[], None], listed: asyncio.Event
 ) -> None:
     """Tell the controller of every volume, until cancelled; ``listed`` is set once all are known."""
     async for change in follow(client, PersistentVolume):
@@ -48,7 +48,7 @@ async def watch_volumes(
                 volume = read_volume(_body(found))
                 volumes.gone(volume)
                 if volume.storage_class == ROOT_CLASS:
-                    targets.poke()
+                    root_changed()
 
 
 async def watch_classes(

@@ -1,13 +1,17 @@
 """Persistent volumes in the Kubernetes API, as values."""
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
+from lightkube.types import PatchType
 
 from kube_efs.kube.building import build_volume
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.model.volumes import Volume
+from kube_efs.model.volumes import FINALIZER, Volume
 
 
 class VolumeStore:
@@ -27,9 +31,28 @@ class VolumeStore:
             return read_volume((await self._client.get(PersistentVolume, name)).to_dict())
 
     async def delete(self, volume: Volume) -> None:
-        """Delete the volume; one that is gone is no error."""
-        try:
-            with translated(f"volume {volume.name}"):
-                await self._client.delete(PersistentVolume, volume.name)
-        except KubeNotFound:
-            return
+        """Delete the volume, held by our finalizer or not; one that is gone is no error."""
+        if not volume.deleting:
+            try:
+                with translated(f"volume {volume.name}"):
+                    await self._client.delete(PersistentVolume, volume.name)
+            except KubeNotFound:
+                return
+        if FINALIZER in volume.finalizers:
+            await self.release(volume)
+
+    async def release(self, volume: Volume) -> None:
+        """Take our finalizer away; a volume that is gone is no error."""
+        with suppress(KubeNotFound):
+            await self._patch(volume, {"$deleteFromPrimitiveList/finalizers": [FINALIZER]})
+
+    async def protect(self, volume: Volume) -> None:
+        """Give the volume our finalizer; one that is gone is no error."""
+        with suppress(KubeNotFound):
+            await self._patch(volume, {"finalizers": [FINALIZER]})
+
+    async def _patch(self, volume: Volume, metadata: Mapping[str, object]) -> None:
+        # The uid makes the patch fail, instead of changing a new volume of the same name.
+        patch = {"metadata": {"uid": volume.uid, **metadata}}
+        with translated(f"volume {volume.name}"):
+            await self._client.patch(PersistentVolume, volume.name, patch, patch_type=PatchType.STRATEGIC)

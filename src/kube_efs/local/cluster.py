@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 NODE = "embedded"
 NAMESPACE = DEFAULT_NAMESPACE
+DIRECTORY_PROVISIONER = "example.com/aws-efs"
 _INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "TMPDIR"})
 # What people would wait for is made faster than it is at AWS's prices and scale.
 _SETTINGS = {
@@ -96,11 +97,11 @@ class EmbeddedCluster:
         self._run_in_background(plane.run_controllers(self.client, node=NODE))
         self._run_in_background(kubelet.run())
         await plane.install(self.client, NAMESPACE)
+        creating = (self.efs.create_file_system(name) for name in self._names)
+        self.file_system_ids = tuple(await asyncio.gather(*creating))
         self.controller, self.tunnel = await self._programs(base_port)
         self._stack.push_async_callback(self._stop_programs)
-        creating = asyncio.gather(*(self.efs.create_file_system(name) for name in self._names))
-        await asyncio.gather(self.controller.start(), self.tunnel.start(), creating)
-        self.file_system_ids = tuple(creating.result())
+        await asyncio.gather(self.controller.start(), self.tunnel.start())
         await asyncio.gather(self.controller.ready(), self.tunnel.ready())
 
     def _run_in_background(self, part: Coroutine[Any, Any, None]) -> None:
@@ -131,6 +132,7 @@ class EmbeddedCluster:
             "KUBECONFIG": str(await self._control_plane.kubeconfig_of("efs-manager")),
             "POD_NAME": "efs-manager-0",
             "BASE_STUNNEL_PORT": str(base_port),
+            **self._directory_provisioner(),
         }
         tunnel = {
             **common,
@@ -143,6 +145,12 @@ class EmbeddedCluster:
             Program("controller", {**controller, **self._settings}, self.folder / "controller.log"),
             Program("tunnel", {**tunnel, **self._settings}, self.folder / "tunnel.log"),
         )
+
+    def _directory_provisioner(self) -> dict[str, str]:
+        """The provisioner of efs-provisioner's examples, on the first file system."""
+        if not self.file_system_ids:
+            return {}
+        return {"FILE_SYSTEM_ID": self.file_system_ids[0], "PROVISIONER_NAME": DIRECTORY_PROVISIONER}
 
     async def _stop_programs(self) -> None:
         await asyncio.gather(self.controller.stop(), self.tunnel.stop())

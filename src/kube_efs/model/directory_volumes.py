@@ -127,7 +127,12 @@ def volume_for(request: DirectoryRequest, *, gid: int | None) -> Volume:
         provisioned_by=provisioner.name,
         file_system_id=file_system_id,
         gid=gid,
-        claim=ClaimReference(namespace=claim.namespace, name=claim.name, uid=claim.uid),
+        claim=ClaimReference(
+            namespace=claim.namespace,
+            name=claim.name,
+            uid=claim.uid,
+            resource_version=claim.resource_version,
+        ),
         nfs=NfsSource(server=server, path=path),
         mount_options=options,
         access_modes=claim.access_modes,

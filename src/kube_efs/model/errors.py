@@ -8,6 +8,7 @@
     │   ├── InvalidSetting       an environment variable or flag
     │   └── RemovalRefused       a guard says that this directory must not be removed
     ├── NotYet                   nothing is wrong, something is not there yet
+    │   └── GidRangeFull         every group id of a class is in use
     ├── AwsError
     │   ├── AwsNotFound
     │   ├── AwsThrottled
@@ -95,6 +96,10 @@ class NotYet(KubeEfsError):
     """Something that is needed is not there yet and may appear by itself."""
 
     retryable = True
+
+
+class GidRangeFull(NotYet):
+    """Every group id of a class's range is in use; one is free when a volume is deleted."""
 
 
 class AwsError(KubeEfsError):

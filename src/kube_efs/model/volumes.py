@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.directories import Directory, Relation, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.targets import TunnelTargets
@@ -63,6 +63,11 @@ class Location:
     def __str__(self) -> str:
         return f"{self.file_system_id}:{self.directory}"
 
+    def is_below(self, other: "Location") -> bool:
+        """Whether it lies strictly inside the other."""
+        is_same = self.file_system_id == other.file_system_id
+        return is_same and self.directory.relation_to(other.directory) is Relation.BELOW
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
@@ -99,17 +104,21 @@ class Volume:
         return None
 
 
-def locate(volume: Volume, targets: TunnelTargets) -> Location | None:
+def locate(
+    volume: Volume, targets: TunnelTargets, servers: Mapping[str, FileSystemId] = MappingProxyType({})
+) -> Location | None:
     """Where the volume's data lies; None when it is not on EFS or cannot be told.
 
-    ``targets`` tell which file system a loopback port or a mount target's address leads to. The
+    ``targets`` tell which file system a loopback port or a mount target's address leads to, and ``servers``
+    which one is behind a name that does not say so. The
     annotation of the volume wins over the port, because ports of volumes older than an installation may
     mean something else. Paths are read as the kernel does, since this also finds whose data a removal
     would hit.
     """
     try:
         if volume.nfs is not None:
-            file_system_id = _behind(volume, volume.nfs.server, targets)
+            server = volume.nfs.server
+            file_system_id = servers.get(server) or _behind(volume, server, targets)
             if file_system_id is None:
                 return None
             return Location(file_system_id=file_system_id, directory=_mounted(volume.nfs.path))

@@ -44,21 +44,26 @@ class Plan(Protocol):
     def volume(self, attempt: int) -> Volume:
         """The volume; ``attempt`` counts names that turned out to belong to other claims."""
 
+    async def adopt(self, found: Volume) -> None:
+        """Make what was made agree with the volume that the claim had got before; raises KubeEfsError."""
+
 
 class Backend(Protocol):
     """One kind of volume."""
 
-    def serves(self, storage_class: StorageClass) -> bool:
-        """Whether claims of that class are this backend's."""
+    @property
+    def provisioner(self) -> str:
+        """The provisioner that its classes name."""
+
+    @property
+    def marks_refused_claims(self) -> bool:
+        """Whether refused claims are annotated, so that each is told of once whatever restarts."""
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
         """How the claim would be served; None for a claim that is none of its business.
 
         Raises ClaimRefused when it cannot be, NotYet when something is not there yet.
         """
-
-    def owns(self, volume: Volume) -> bool:
-        """Whether this backend made the volume."""
 
     def removable(self, volume: Volume) -> Location:
         """What would be removed with the volume; raises RemovalRefused."""

@@ -6,16 +6,16 @@ guard agrees, and the volume object after it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import structlog
 
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound, RemovalRefused
+from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound, NotYet, RemovalRefused
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import Location, Volume, VolumePhase
+from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends import Backend, Plan
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.reservations import Reservations
@@ -31,16 +31,20 @@ class Removal(StrEnum):
 
     REMOVED = "removed"
     SHARED = "shared"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaimed:
-    """A volume that was deleted; ``sharers`` are the volumes that still use its directory."""
+    """A volume that was deleted, and why its data is still there if it is.
+
+    ``location`` is None where that was not looked at.
+    """
 
     volume: Volume
-    location: Location
     removal: Removal
-    sharers: frozenset[str] = frozenset()
+    location: Location | None = None
+    reason: str = ""
 
 
 class Engine:
@@ -48,26 +52,51 @@ class Engine:
 
     def __init__(self, *, inventory: Inventory, backends: Sequence[Backend], store: VolumeStore) -> None:
         self._inventory = inventory
-        self._backends = backends
+        self._backends = {backend.provisioner: backend for backend in backends}
         self._store = store
         self._reservations = Reservations()
-
-    def serves(self, storage_class: StorageClass) -> bool:
-        """Whether some backend serves claims of that class."""
-        return self._backend_for(storage_class) is not None
 
     def plan(self, claim: Claim) -> Plan | None:
         """How to serve the claim; None when there is nothing to do for it here and now.
 
         Raises ClaimRefused when it cannot be served, NotYet when something is not there yet.
         """
-        storage_class = self._inventory.classes.get(claim.storage_class or "")
-        if storage_class is None or not claim.wants_volume or self._inventory.volume_of(claim.uid):
+        if not claim.wants_volume or self._inventory.volume_of(claim.uid):
             return None
-        backend = self._backend_for(storage_class)
-        if backend is None or (storage_class.waits_for_consumer and not claim.selected_node):
+        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        backend = self._backends.get(storage_class.provisioner) if storage_class else None
+        if storage_class is None or backend is None:
+            self._complain(claim)
+            return None
+        is_anothers = claim.storage_provisioner not in {None, backend.provisioner}
+        if is_anothers or (storage_class.waits_for_consumer and not claim.selected_node):
             return None
         return backend.plan(claim, storage_class)
+
+    def marks_refused(self, claim: Claim) -> bool:
+        """Whether the refusal of that claim is written into its annotations."""
+        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        backend = self._backends.get(storage_class.provisioner) if storage_class else None
+        return backend is not None and backend.marks_refused_claims
+
+    def _complain(self, claim: Claim) -> None:
+        """Tell of a claim that Kubernetes has given to us while its class is none of ours; raises NotYet."""
+        if claim.storage_provisioner not in self._backends or claim.storage_class == ROOT_CLASS:
+            return
+        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        if storage_class is None:
+            raise NotYet(
+                "does not exist",
+                field="spec.storageClassName",
+                value=claim.storage_class or "",
+                remedy="create the StorageClass",
+            )
+        raise NotYet(
+            f"is not {claim.storage_provisioner}, which the claim was given to",
+            field=f"StorageClass {storage_class.name} provisioner",
+            value=storage_class.provisioner,
+            remedy="delete the claim and create it anew",
+        )
 
     async def provision(self, plan: Plan) -> Volume:
         """Make the volume; doing it again gives the same one. Raises KubeEfsError."""
@@ -79,13 +108,14 @@ class Engine:
 
     async def _create(self, plan: Plan) -> Volume:
         for attempt in range(_NAMES_TRIED):
-            wanted = plan.volume(attempt)
+            wanted = replace(plan.volume(attempt), finalizers=(FINALIZER,))
             self._inventory.expect_volume(wanted)
             try:
                 return await self._store.create(wanted)
             except KubeAlreadyExists:
                 found = await self._store.get(wanted.name)
                 if found.claim and found.claim.uid == plan.claim.uid:
+                    await plan.adopt(found)
                     return found
                 log.warning("volume-name-taken", volume=wanted.name, claim=plan.claim.key)
         raise KubeAlreadyExists(
@@ -101,31 +131,61 @@ class Engine:
         Waits while the directory is in the hands of another claim or volume. Raises RemovalRefused when a
         guard says no, and whatever KubeEfsError keeps the backend or the API server from it.
         """
-        backend = next((one for one in self._backends if one.owns(volume)), None)
-        if backend is None or not _is_to_go(volume):
+        backend = self._backends.get(volume.provisioned_by or "")
+        if backend is None:
             return None
+        if _is_let_go(volume):
+            return await self._let_go(volume, f"its reclaim policy is {volume.reclaim_policy}")
+        if not _is_to_go(volume):
+            return None
+        try:
+            return await self._remove(volume, backend)
+        except RemovalRefused as error:
+            if not volume.deleting:
+                raise
+            # Somebody has deleted it by hand, as people do with one that cannot go by itself.
+            return await self._let_go(volume, str(error))
+
+    async def _let_go(self, volume: Volume, reason: str) -> Reclaimed:
+        await self._store.release(volume)
+        return Reclaimed(volume=volume, removal=Removal.KEPT, reason=reason)
+
+    async def _remove(self, volume: Volume, backend: Backend) -> Reclaimed | None:
         location = backend.removable(volume)
         async with self._reservations.removing(location):
-            if not await self._is_still_to_go(volume):
+            live = await self._still_to_go(volume)
+            if live is None:
                 return None
             directories = self._inventory.directories
             sharers = await self._existing(lambda: directories.sharers(location, volume.name))
             if not sharers:
                 _refuse(volume, location, await self._existing(lambda: directories.neighbours(location)))
                 await backend.remove(location)
-            await self._store.delete(volume)
+            await self._store.delete(live)
             self._inventory.removed_volume(volume)
-        removal = Removal.SHARED if sharers else Removal.REMOVED
-        return Reclaimed(volume=volume, location=location, removal=removal, sharers=sharers)
+        if sharers:
+            reason = f"{location} is used by {', '.join(sorted(sharers))} too"
+            return Reclaimed(volume=volume, removal=Removal.SHARED, location=location, reason=reason)
+        return Reclaimed(volume=volume, removal=Removal.REMOVED, location=location)
 
-    async def _is_still_to_go(self, volume: Volume) -> bool:
-        """Ask the API server itself: a watch may be late, and data does not come back."""
+    async def protect(self, volume: Volume) -> None:
+        """See that a volume of ours is not gone before its directory is dealt with; raises KubeError."""
+        if self.is_unprotected(volume):
+            await self._store.protect(volume)
+
+    def is_unprotected(self, volume: Volume) -> bool:
+        """Whether the volume is ours, and somebody who deletes it would leave its directory behind."""
+        is_ours = volume.provisioned_by in self._backends and volume.storage_class != ROOT_CLASS
+        return is_ours and not volume.deleting and FINALIZER not in volume.finalizers
+
+    async def _still_to_go(self, volume: Volume) -> Volume | None:
+        """The volume as the API server has it, if it is still to go: data does not come back."""
         try:
             live = await self._store.get(volume.name)
         except KubeNotFound:
             self._inventory.removed_volume(volume)
-            return False
-        return live.uid == volume.uid and _is_to_go(live)
+            return None
+        return live if live.uid == volume.uid and _is_to_go(live) else None
 
     async def _existing(self, names: Callable[[], frozenset[str]]) -> frozenset[str]:
         """Those of the volumes that are there; watches may miss a deletion, so each is looked up.
@@ -147,16 +207,23 @@ class Engine:
             return False
         return True
 
-    def _backend_for(self, storage_class: StorageClass) -> Backend | None:
-        return next((one for one in self._backends if one.serves(storage_class)), None)
-
 
 def _is_to_go(volume: Volume) -> bool:
     return (
         volume.phase is VolumePhase.RELEASED
         and volume.reclaim_policy is ReclaimPolicy.DELETE
         and volume.storage_class != ROOT_CLASS
-        and not volume.deleting
+        and (not volume.deleting or FINALIZER in volume.finalizers)
+    )
+
+
+def _is_let_go(volume: Volume) -> bool:
+    """Whether somebody has deleted the volume, its data is to stay, and it waits for us only."""
+    return (
+        volume.deleting
+        and FINALIZER in volume.finalizers
+        and volume.phase is not VolumePhase.BOUND
+        and not _is_to_go(volume)
     )
 
 

@@ -6,14 +6,16 @@ a directory that nobody accounts for. Taking one costs the same however many are
 
 import heapq
 from collections import defaultdict
+from collections.abc import Callable
 
 from kube_efs.model.gids import GidRange
 
 
 class GidIndex:
-    """The group ids of a cluster's volumes."""
+    """The group ids of a cluster's volumes; calls ``on_free`` when one is free again."""
 
     def __init__(self) -> None:
+        self.on_free: Callable[[], None] = lambda: None
         self._holders: defaultdict[int, set[str]] = defaultdict(set)
         self._gids: dict[str, int] = {}
         # For each range's minimum: every id from there up to the first never looked at is in use or freed.
@@ -39,14 +41,16 @@ class GidIndex:
             self._holders[gid].add(holder)
 
     def take(self, within: GidRange, holder: str) -> int | None:
-        """The group id of the holder if it lies in the range, else the lowest free one; None if all are used."""
-        own = self._gids.get(holder)
-        if own is not None and own in within:
-            return own
-        gid = self._lowest_free(within)
+        """The holder's group id if it lies in the range, else the lowest free one; None if all are used."""
+        gid = self.lowest_free(within, holder)
         if gid is not None:
             self.hold(gid, holder)
         return gid
+
+    def lowest_free(self, within: GidRange, holder: str) -> int | None:
+        """What ``take`` would give, without taking it."""
+        own = self._gids.get(holder)
+        return own if own is not None and own in within else self._lowest_free(within)
 
     def release(self, holder: str) -> None:
         """Note that the holder is gone; its group id is free unless others hold it too."""
@@ -60,6 +64,7 @@ class GidIndex:
         for minimum, following in self._next.items():
             if minimum <= gid < following:
                 heapq.heappush(self._freed[minimum], gid)
+        self.on_free()
 
     def _lowest_free(self, within: GidRange) -> int | None:
         freed = self._freed.setdefault(within.minimum, [])

@@ -6,6 +6,9 @@ volume costs the same however many there are.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import structlog
 
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.file_systems import Discovery
@@ -13,6 +16,9 @@ from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import LOOPBACK, Location, Volume, locate
+from kube_efs.provisioning.gids import GidIndex
+
+log = structlog.get_logger(__name__)
 
 
 class DirectoryIndex:
@@ -64,16 +70,23 @@ def _above(location: Location) -> list[Location]:
 
 
 class Inventory:
-    """Volumes, classes, file systems and ports as last seen."""
+    """Volumes, classes, file systems, ports and group ids as last seen.
 
-    def __init__(self) -> None:
+    ``servers`` are names of file systems that do not tell which one they are of.
+    """
+
+    def __init__(self, servers: Mapping[str, FileSystemId] = MappingProxyType({})) -> None:
         self.classes: dict[str, StorageClass] = {}
         self.discovery = Discovery()
         self.directories = DirectoryIndex()
+        self.gids = GidIndex()
+        self._servers = servers
         self._targets = TunnelTargets()
         self._volumes: dict[str, Volume] = {}
         self._by_claim: dict[ClaimUid, str] = {}
         self._locations: dict[str, Location] = {}
+        # Directories with a group id of their own and no volume, by the name that it would have.
+        self._lingering: dict[str, Location] = {}
         self._gone: set[str] = set()
         self._expected: set[str] = set()
 
@@ -135,21 +148,55 @@ class Inventory:
             self._note(volume)
 
     def drop_volume(self, volume: Volume) -> None:
-        """Note that a volume is gone."""
-        self._gone.discard(volume.uid)
+        """Note that a volume is gone; its group stays in use unless its directory went with it."""
         current = self._volumes.get(volume.name)
         if current is not None and current.uid == volume.uid:
-            self._unlink(volume.name)
+            self._vanished(volume.name)
+        self._gone.discard(volume.uid)
 
     def forget_volume(self, name: str) -> None:
         """Note that there is no volume of that name, though no watch has told so."""
         self._expected.discard(name)
-        self._unlink(name)
+        self._vanished(name)
 
     def removed_volume(self, volume: Volume) -> None:
         """Note that this process has deleted the volume, though watches may show it for a moment more."""
-        self.forget_volume(volume.name)
+        self._expected.discard(volume.name)
+        self._unlink(volume.name)
+        self._release_gid(volume.name)
         self._gone.add(volume.uid)
+
+    def found_directories(self, base: Location, found: Mapping[str, tuple[Location, int]]) -> set[str]:
+        """Note which directories are below ``base``, with their groups, by the names of their volumes.
+
+        Gives the names that no volume has. Groups of directories that are gone are free again.
+        """
+        for name, (location, gid) in found.items():
+            # The directory of a volume that is just being made may not have its group yet.
+            if name not in self._volumes and self.gids.of(name) is None:
+                self.gids.hold(gid, name)
+                self._lingering[name] = location
+        for name, location in list(self._lingering.items()):
+            if location.is_below(base) and name not in found:
+                self._release_gid(name)
+        return found.keys() - self._volumes.keys()
+
+    def give_back_gid(self, name: str) -> None:
+        """Note that the volume of that name will not be made; its group is free unless a directory has it."""
+        if name not in self._volumes and name not in self._lingering:
+            self.gids.release(name)
+
+    def _vanished(self, name: str) -> None:
+        location = self._locations.get(name)
+        self._unlink(name)
+        if location is not None and self.gids.of(name) is not None:
+            self._lingering[name] = location
+        else:
+            self._release_gid(name)
+
+    def _release_gid(self, name: str) -> None:
+        self._lingering.pop(name, None)
+        self.gids.release(name)
 
     def ports_in_use(self) -> dict[int, FileSystemId]:
         """Loopback ports that volumes carry in their mount options, with their file systems."""
@@ -168,11 +215,23 @@ class Inventory:
         if volume.claim and volume.claim.uid:
             self._by_claim[volume.claim.uid] = volume.name
         self._locate(volume)
+        self._lingering.pop(volume.name, None)
+        if volume.gid is not None:
+            self._hold_gid(volume.gid, volume.name)
+
+    def _hold_gid(self, gid: int, name: str) -> None:
+        if self.gids.of(name) != gid:
+            self.gids.hold(gid, name)
+            others = self.gids.holders(gid) - {name}
+            if others:
+                log.warning("gid-shared", volume=name, gid=gid, others=sorted(others))
 
     def _locate(self, volume: Volume) -> None:
         self._unlocate(volume.name)
         # A root volume is above everything by nature and owns nothing.
-        location = None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets)
+        location = (
+            None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets, self._servers)
+        )
         if location is not None:
             self._locations[volume.name] = location
             self.directories.add(location, volume.name)

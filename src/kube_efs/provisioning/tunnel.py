@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.directories import Permissions
 from kube_efs.model.errors import NotYet
+from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.tunnel_volumes import (
+    BASE,
     TunnelRequest,
     is_served,
     parse_request,
@@ -37,11 +40,14 @@ class TunnelPlan:
 
     async def make(self) -> None:
         """Make the directory."""
-        await self.directories.make(self.location)
+        await self.directories.make(self.location, Permissions())
 
     def volume(self, attempt: int) -> Volume:
         """The volume of that attempt."""
         return volume_for(self.request, port=self.port, provisioner=self.provisioner, attempt=attempt)
+
+    async def adopt(self, found: Volume) -> None:
+        """Nothing: whoever made the volume made the same directory."""
 
 
 class TunnelBackend:
@@ -52,27 +58,25 @@ class TunnelBackend:
         self._inventory = inventory
         self._directories = directories
 
-    def serves(self, storage_class: StorageClass) -> bool:
-        """Whether the class names this provisioner."""
-        return storage_class.provisioner == self._provisioner
+    @property
+    def provisioner(self) -> str:
+        """The provisioner that its classes name."""
+        return self._provisioner
+
+    @property
+    def marks_refused_claims(self) -> bool:
+        """Yes: the annotations are part of what the older system's users know."""
+        return True
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> TunnelPlan | None:
         """A directory and a port for the claim."""
         if not is_served(claim):
             return None
         request = parse_request(claim, storage_class, self._inventory.discovery)
-        port = self._inventory.targets.port_of(request.location.file_system_id)
-        if port is None:
-            remedy = "it gets one with the next discovery"
-            value = str(request.location.file_system_id)
-            raise NotYet("has no tunnel port yet", field="file system", value=value, remedy=remedy)
+        port = tunnel_port(request.location.file_system_id, self._inventory.targets)
         return TunnelPlan(
             request=request, port=port, provisioner=self._provisioner, directories=self._directories
         )
-
-    def owns(self, volume: Volume) -> bool:
-        """Whether this provisioner made the volume, by its annotation."""
-        return volume.provisioned_by == self._provisioner
 
     def removable(self, volume: Volume) -> Location:
         """The directory of the volume."""
@@ -84,4 +88,4 @@ class TunnelBackend:
             remedy = "delete the volume by hand if the file system is gone for good"
             value = str(location.file_system_id)
             raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
-        await self._directories.remove(location)
+        await self._directories.remove(location, BASE)

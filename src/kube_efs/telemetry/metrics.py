@@ -95,6 +95,23 @@ class ControllerMetrics:
         self.claims_waiting = Gauge(
             "kube_efs_claims_waiting", "Claims of ours that have no volume yet", registry=registry
         )
+        self.gids_in_use = Gauge(
+            "kube_efs_gids_in_use",
+            "Group ids that volumes or directories of the cluster hold",
+            registry=registry,
+        )
+        self.gid_range_full = Counter(
+            "kube_efs_gid_range_full",
+            "Attempts that failed because every group id of the class was in use",
+            ["storage_class"],
+            registry=registry,
+        )
+        self.directories_without_volume = Gauge(
+            "kube_efs_directories_without_volume",
+            "Directories of a provisioner that no volume accounts for; nothing removes them",
+            ["provisioner"],
+            registry=registry,
+        )
         self.worker_pods = Counter(
             "kube_efs_worker_pods", "Worker pods that ended", ["outcome"], registry=registry
         )

@@ -64,7 +64,7 @@ async def events(kube: AsyncClient) -> list[dict[str, Any]]:
 async def test_a_refusal_is_an_event_and_the_contract_s_annotations(
     kube: AsyncClient, announcer: Announcer, claim: Claim, eventually: Eventually
 ) -> None:
-    await announcer.refused(claim, "because")
+    await announcer.refused(claim, "because", marked=True)
     assert await annotations(kube) == {
         "owner": "somebody",
         "efs-stunnel.gnuthought.com/rejected": "true",
@@ -79,7 +79,7 @@ async def test_a_refusal_is_an_event_and_the_contract_s_annotations(
 async def test_what_is_taken_back_leaves_no_trace(
     kube: AsyncClient, announcer: Announcer, claim: Claim
 ) -> None:
-    await announcer.refused(claim, "because")
+    await announcer.refused(claim, "because", marked=True)
     await announcer.accepted(claim)
     assert await annotations(kube) == {"owner": "somebody"}
 
@@ -88,14 +88,24 @@ async def test_a_new_claim_of_that_name_is_not_marked(
     kube: AsyncClient, announcer: Announcer, claim: Claim
 ) -> None:
     with pytest.raises(KubeInvalid):
-        await announcer.refused(replace(claim, uid=ClaimUid("of-a-former-one")), "because")
+        await announcer.refused(replace(claim, uid=ClaimUid("of-a-former-one")), "because", marked=True)
+    assert await annotations(kube) == {"owner": "somebody"}
+
+
+async def test_a_refusal_that_is_not_to_be_written_is_an_event_only(
+    kube: AsyncClient, announcer: Announcer, claim: Claim
+) -> None:
+    await announcer.refused(claim, "because", marked=False)
+    async with announcer._recorder:
+        pass
+    assert [event["message"] for event in await events(kube)] == ["because"]
     assert await annotations(kube) == {"owner": "somebody"}
 
 
 async def test_a_claim_that_is_gone_is_no_error(
     kube: AsyncClient, announcer: Announcer, claim: Claim
 ) -> None:
-    await announcer.refused(replace(claim, name="gone"), "because")
+    await announcer.refused(replace(claim, name="gone"), "because", marked=True)
     await announcer.accepted(replace(claim, name="gone"))
 
 
@@ -112,6 +122,9 @@ class _Plan:
     def volume(self, attempt: int) -> Volume:
         raise NotImplementedError
 
+    async def adopt(self, found: Volume) -> None:
+        raise NotImplementedError
+
 
 async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer, claim: Claim) -> None:
     plan = _Plan(claim)
@@ -119,7 +132,7 @@ async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer
     announcer.failed(claim, KubeUnavailable("is down", field="pod"), retry_seconds=60)
     announcer.provisioned(plan, VOLUME)
     announcer.reclaimed(
-        Reclaimed(volume=VOLUME, location=LOCATION, removal=Removal.SHARED, sharers=frozenset({"b", "a"}))
+        Reclaimed(volume=VOLUME, location=LOCATION, removal=Removal.SHARED, reason="a uses it too")
     )
     announcer.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, removal=Removal.REMOVED))
     announcer.not_reclaimed(VOLUME, RemovalRefused("is the trash folder", field="directory", value="/x"))
@@ -142,6 +155,6 @@ async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer
             "ProvisioningSucceeded",
             "Volume pv is ready at fs-1:/team/example",
         ),
-        ("PersistentVolume", "Normal", "DirectoryKept", "Kept fs-1:/team/example, which a, b uses too"),
+        ("PersistentVolume", "Normal", "DirectoryKept", "Kept the data of volume pv: a uses it too"),
         ("PersistentVolume", "Warning", "VolumeFailedDelete", "directory: '/x' is the trash folder"),
     }

@@ -32,7 +32,7 @@ class Told(Announcer):
         self.lines: list[str] = []
         self.fault: KubeEfsError | None = None
 
-    async def refused(self, claim: Claim, reason: str) -> None:
+    async def refused(self, claim: Claim, reason: str, *, marked: bool) -> None:
         if self.fault:
             raise self.fault
         self.lines.append(f"refused {reason}")

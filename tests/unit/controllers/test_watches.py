@@ -81,9 +81,9 @@ class Scene:
 
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         return [
-            watch_volumes(self.client, self.volumes, self.targets, self.volumes_listed),
+            watch_volumes(self.client, self.volumes, self.targets.poke, self.volumes_listed),
             watch_classes(self.client, self.inventory, self.claims, self.classes_listed),
-            watch_claims(self.client, self.claims, self.targets),
+            watch_claims(self.client, self.claims, self.targets.poke),
         ]
 
     async def made_for(self) -> set[str]:

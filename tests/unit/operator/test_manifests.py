@@ -8,13 +8,12 @@ import yaml
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
-from kube_efs.controllers.run import LEASE_NAME
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
 from kube_efs.operator.platforms import Platform
 from kube_efs.provisioning.worker_pods import LABELS
-from kube_efs.settings import CommonSettings, ControllerSettings, TunnelSettings, own_image
+from kube_efs.settings import DEFAULT_LEASE, CommonSettings, ControllerSettings, TunnelSettings, own_image
 
 IMAGE = "registry.example.com/kube-efs:1.2.3"
 PROCESSES = [
@@ -168,7 +167,7 @@ def test_roles_name_the_objects_that_the_code_uses(role: str) -> None:
         if "resourceNames" in rule
     }
     assert names["configmaps"] == {CONFIG_MAP_NAME}
-    assert names.get("leases", {LEASE_NAME}) == {LEASE_NAME}
+    assert names.get("leases", {DEFAULT_LEASE}) == {DEFAULT_LEASE}
 
 
 def test_no_rule_has_a_wildcard() -> None:

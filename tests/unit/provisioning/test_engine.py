@@ -98,11 +98,6 @@ def test_a_file_system_that_is_not_there_is_waited_for(world: World) -> None:
         world.engine.plan(claim())
 
 
-def test_which_classes_are_served(world: World) -> None:
-    assert world.engine.serves(EFS)
-    assert not world.engine.serves(StorageClass(name="x", provisioner="other.example/efs"))
-
-
 # --- provisioning
 
 
@@ -226,12 +221,7 @@ async def test_a_released_volume_goes_with_its_directory(world: World) -> None:
     world.moment.passed.clear()
     done = await world.engine.reclaim(volume)
     assert done is not None
-    assert (done.volume, done.location, done.removal, done.sharers) == (
-        volume,
-        DATA,
-        Removal.REMOVED,
-        frozenset(),
-    )
+    assert (done.volume, done.location, done.removal, done.reason) == (volume, DATA, Removal.REMOVED, "")
     assert world.moment.passed == [
         "before get",
         "before remove",
@@ -336,7 +326,7 @@ async def test_a_directory_that_another_volume_uses_is_kept(world: World, other:
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
     assert done.removal is Removal.SHARED
-    assert done.sharers == {"sharer"}
+    assert done.reason == "fs-1:/team/example is used by sharer too"
     assert (set(world.store.volumes), world.folders.there) == ({"sharer"}, {DATA})
 
 
@@ -443,7 +433,7 @@ async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: W
     world.inventory.replace_volumes(listed)
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.sharers == {made.name}
+    assert done.reason == f"fs-1:/team/example is used by {made.name} too"
 
 
 @pytest.mark.parametrize(

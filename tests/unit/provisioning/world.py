@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound
 from kube_efs.model.file_systems import Discovery, FileSystem
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volumes import Location, Volume, VolumePhase
+from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.tunnel import TunnelBackend
@@ -61,21 +62,41 @@ class Store(VolumeStore):
         self.volumes.pop(volume.name, None)
         await self._moment("after delete")
 
+    async def release(self, volume: Volume) -> None:
+        await self._moment("before release")
+        self.volumes.pop(volume.name, None)
+
+    async def protect(self, volume: Volume) -> None:
+        await self._moment("before protect")
+        self.volumes[volume.name] = replace(self.volumes[volume.name], finalizers=(FINALIZER,))
+
 
 class Folders:
     """Directories of file systems; notes each removal of one that was there."""
 
     def __init__(self, moment: Moments) -> None:
         self.there: set[Location] = set()
+        self.permissions: dict[Location, Permissions] = {}
         self.removed: list[Location] = []
         self._moment = moment
 
-    async def make(self, location: Location) -> None:
+    async def make(self, location: Location, permissions: Permissions) -> None:
         await self._moment("before make")
+        if location not in self.there or permissions.enforced:
+            self.permissions[location] = permissions
         self.there.add(location)
         await self._moment("after make")
 
-    async def remove(self, location: Location) -> None:
+    async def children(self, location: Location) -> list[FoundDirectory]:
+        await self._moment("before children")
+        return [
+            FoundDirectory(name=each.directory.parts[-1], gid=self.permissions[each].gid or 0)
+            for each in self.there
+            if each.is_below(location) and len(each.directory.parts) == len(location.directory.parts) + 1
+        ]
+
+    async def remove(self, location: Location, base: Directory) -> None:
+        assert location.directory.relation_to(base) is Relation.BELOW
         await self._moment("before remove")
         if location in self.there:
             self.there.remove(location)

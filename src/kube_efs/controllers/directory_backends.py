@@ -1,0 +1,125 @@
+"""The provisioners of directory volumes that the settings name, and who makes directories for each."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.model.directories import Directory
+from kube_efs.model.directory_volumes import DirectoryProvisioner
+from kube_efs.model.errors import AwsError, PlatformError
+from kube_efs.model.file_systems import dns_name
+from kube_efs.model.ids import Region
+from kube_efs.provisioning.backends import Directories
+from kube_efs.provisioning.directory import DirectoryBackend
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.mounted import Mounted, MountedDirectories, find_mounted
+from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+log = structlog.get_logger(__name__)
+
+_CHECK_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryService:
+    """A provisioner, and its file system where that is mounted in this pod; else worker pods do the work."""
+
+    provisioner: DirectoryProvisioner
+    mounted: Directories | None
+
+
+@asynccontextmanager
+async def directory_services(
+    settings: ControllerSettings, region: Region
+) -> AsyncIterator[tuple[DirectoryService, ...]]:
+    """Every provisioner of the settings, ready to work.
+
+    Raises PlatformError when a file system is not mounted in this pod and there are no worker pods either,
+    and WorkerFailed when a mounted one does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        services = []
+        for one in settings.directory_provisioners:
+            mounted = await _find(one, settings, _server(one, settings, region))
+            base = mounted.base if mounted else one.base or Directory()
+            services.append(
+                DirectoryService(
+                    provisioner=DirectoryProvisioner(
+                        name=one.name,
+                        file_system_id=one.file_system_id,
+                        server=_server(one, settings, region),
+                        base=base,
+                    ),
+                    mounted=await stack.enter_async_context(_hands(mounted, settings)) if mounted else None,
+                )
+            )
+            log.info(
+                "directory-provisioner",
+                provisioner=one.name,
+                file_system=one.file_system_id,
+                base=str(base),
+                mounted_at=str(mounted.mount_point) if mounted else None,
+            )
+        yield tuple(services)
+
+
+def directory_backend(
+    service: DirectoryService,
+    *,
+    inventory: Inventory,
+    workers: Directories | None,
+    metrics: ControllerMetrics,
+) -> DirectoryBackend:
+    """The backend of that provisioner; ``workers`` do the work where nothing is mounted."""
+    directories = service.mounted or workers
+    if directories is None:
+        raise PlatformError("is not mounted in this pod", field="server", value=service.provisioner.server)
+    return DirectoryBackend(
+        service.provisioner, inventory=inventory, directories=directories, metrics=metrics
+    )
+
+
+def _server(one: DirectoryProvisionerSettings, settings: ControllerSettings, region: Region) -> str:
+    return one.dns_name or dns_name(one.file_system_id, region, settings.dns_suffix)
+
+
+async def _find(
+    one: DirectoryProvisionerSettings, settings: ControllerSettings, server: str
+) -> Mounted | None:
+    try:
+        return await find_mounted(
+            one.file_system_id,
+            server=server,
+            mount_point=one.mount,
+            base=one.base,
+            timeout_seconds=settings.mount_timeout_seconds,
+        )
+    except PlatformError:
+        if one.mount is None and BackendName.TUNNEL in settings.backends:
+            return None
+        raise
+
+
+def _hands(mounted: Mounted, settings: ControllerSettings) -> MountedDirectories:
+    return MountedDirectories([mounted], timeout_seconds=settings.mount_timeout_seconds)
+
+
+async def check_file_system(gateway: AwsGateway, provisioner: DirectoryProvisioner) -> None:
+    """Say in the log whether the file system is there; nothing depends on the answer."""
+    subject = {"provisioner": provisioner.name, "file_system": provisioner.file_system_id}
+    try:
+        async with asyncio.timeout(_CHECK_SECONDS):
+            found = await gateway.file_system(provisioner.file_system_id)
+    except TimeoutError:
+        log.warning(
+            "file-system-not-checked", reason=f"AWS did not answer in {_CHECK_SECONDS:g} s", **subject
+        )
+    except AwsError as error:
+        log.warning("file-system-not-checked", reason=str(error), **subject)
+    else:
+        log.info("file-system-checked", state=str(found.state), **subject)

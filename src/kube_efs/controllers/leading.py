@@ -1,0 +1,197 @@
+"""What only the leader does: it reads the cluster's whole state, then serves claims and volumes.
+
+The parts of tunnel volumes are left out of a controller that makes directory volumes only, which then
+needs no more rights than efs-provisioner has always had.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+
+import structlog
+from lightkube import AsyncClient
+
+from kube_efs.aws.catalogue import Catalogue
+from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
+from kube_efs.controllers.root_volumes import RootVolumes
+from kube_efs.controllers.service import Service
+from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.controllers.volumes import VolumeController
+from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.errors import KubeError
+from kube_efs.provisioning.directory import DirectoryBackend
+from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.tunnel import TunnelBackend
+from kube_efs.provisioning.worker_pods import WorkerOptions
+from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+log = structlog.get_logger(__name__)
+
+_COMPONENT = "kube-efs-controller"
+_RETRY_SECONDS = 2.0
+# Claims seen before the file systems and their directories would be told of a fault that is none.
+_FIRST_LOOK_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a replica has before it leads; ``loaded`` is called once the cluster's state has been read."""
+
+    settings: ControllerSettings
+    client: AsyncClient
+    catalogue: Catalogue
+    directories: tuple[DirectoryService, ...]
+    metrics: ControllerMetrics
+    loaded: Callable[[], None]
+
+
+async def lead(around: Surroundings) -> None:
+    """Serve claims and volumes until cancelled."""
+    settings, client = around.settings, around.client
+    inventory = Inventory(
+        {one.provisioner.server: one.provisioner.file_system_id for one in around.directories}
+    )
+    async with AsyncExitStack() as stack:
+        recorder = EventRecorder(client, component=_COMPONENT, host=settings.identity)
+        announcer = Announcer(client, await stack.enter_async_context(recorder))
+        pool = None
+        if BackendName.TUNNEL in settings.backends:
+            pool = await stack.enter_async_context(
+                WorkerPool(client, _worker_options(settings), around.metrics)
+            )
+        directories = [
+            directory_backend(one, inventory=inventory, workers=pool, metrics=around.metrics)
+            for one in around.directories
+        ]
+        tunnel = _tunnel_backend(settings, inventory, pool)
+        service = Service(
+            engine=Engine(inventory=inventory, backends=[*tunnel, *directories], store=VolumeStore(client)),
+            inventory=inventory,
+            announcer=announcer,
+            metrics=around.metrics,
+            backoff_seconds=settings.provision_backoff_seconds,
+        )
+        claims = await stack.enter_async_context(ClaimController(service))
+        volumes = await stack.enter_async_context(VolumeController(service))
+        inventory.gids.on_free = claims.gid_released
+        around.metrics.gids_in_use.set_function(lambda: len(inventory.gids))
+        targets = _targets(around, inventory, pool, claims) if pool else None
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        await _serve(around, tasks, Controllers(claims, volumes, targets, directories), inventory)
+
+
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    """Everything that watches and queues turn to; ``targets`` None without tunnel volumes."""
+
+    claims: ClaimController
+    volumes: VolumeController
+    targets: TunnelTargetsController | None
+    directories: list[DirectoryBackend]
+
+    def root_changed(self) -> None:
+        """A root claim or volume is gone."""
+        if self.targets:
+            self.targets.poke()
+
+
+async def _serve(
+    around: Surroundings, tasks: asyncio.TaskGroup, controllers: Controllers, inventory: Inventory
+) -> None:
+    """Read what is there, then follow it: volumes and classes first, claims last."""
+    client, targets = around.client, controllers.targets
+    if targets:
+        await _load_targets(targets)
+    volumes_listed, classes_listed = asyncio.Event(), asyncio.Event()
+    tasks.create_task(watch_volumes(client, controllers.volumes, controllers.root_changed, volumes_listed))
+    tasks.create_task(watch_classes(client, inventory, controllers.claims, classes_listed))
+    # No claim is looked at before all volumes are known, or one could get a second volume.
+    await volumes_listed.wait()
+    await classes_listed.wait()
+    around.loaded()
+    log.info("cluster-read", volumes=len(inventory.volumes), classes=len(inventory.classes))
+    if targets:
+        tasks.create_task(targets.run())
+        tasks.create_task(around.catalogue.run())
+        tasks.create_task(_follow(around.catalogue, targets))
+    for backend in controllers.directories:
+        tasks.create_task(_scan(backend, controllers))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_FIRST_LOOK_SECONDS):
+            if targets:
+                await targets.settled.wait()
+            for backend in controllers.directories:
+                await backend.scanned.wait()
+    tasks.create_task(watch_claims(client, controllers.claims, controllers.root_changed))
+
+
+async def _scan(backend: DirectoryBackend, controllers: Controllers) -> None:
+    """Read the directories once the tunnels that may be needed for it are there."""
+    if controllers.targets:
+        await controllers.targets.settled.wait()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(backend.run())
+        await backend.scanned.wait()
+        controllers.claims.world_changed()
+
+
+def _tunnel_backend(
+    settings: ControllerSettings, inventory: Inventory, pool: WorkerPool | None
+) -> list[TunnelBackend]:
+    if pool is None:
+        return []
+    return [TunnelBackend(provisioner=settings.provisioner_name, inventory=inventory, directories=pool)]
+
+
+def _targets(
+    around: Surroundings, inventory: Inventory, pool: WorkerPool, claims: ClaimController
+) -> TunnelTargetsController:
+    settings = around.settings
+    roots = RootVolumes(
+        around.client,
+        inventory,
+        namespace=settings.namespace,
+        provisioner=settings.provisioner_name,
+        release=pool.forget,
+    )
+    return TunnelTargetsController(
+        around.client,
+        inventory,
+        roots,
+        namespace=settings.namespace,
+        base_port=settings.base_stunnel_port,
+        changed=claims.world_changed,
+    )
+
+
+async def _load_targets(targets: TunnelTargetsController) -> None:
+    """Read the ports of now; without them, volumes would be taken for those of other file systems."""
+    while True:
+        try:
+            return await targets.load()
+        except KubeError as error:
+            log.warning("targets-not-read", reason=str(error), retry_seconds=_RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _follow(catalogue: Catalogue, targets: TunnelTargetsController) -> None:
+    async for discovery in catalogue.changes():
+        targets.discovered(discovery)
+
+
+def _worker_options(settings: ControllerSettings) -> WorkerOptions:
+    return WorkerOptions(
+        namespace=settings.namespace,
+        image=settings.worker_image,
+        service_account=settings.worker_service_account,
+        timeout_seconds=round(settings.worker_timeout_seconds),
+        batch_max=settings.worker_batch,
+    )

@@ -1,0 +1,190 @@
+"""Directory volumes: one directory of a file system each, with a group id of its own (efs-provisioner)."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import NoReturn
+
+import structlog
+
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.directories import Directory
+from kube_efs.model.directory_classes import oddities
+from kube_efs.model.directory_volumes import (
+    DirectoryProvisioner,
+    DirectoryRequest,
+    is_conventional,
+    parse_request,
+    permissions_for,
+    removable_location,
+    volume_for,
+    volume_name,
+    volume_of_directory,
+)
+from kube_efs.model.errors import GidRangeFull, KubeAlreadyExists, KubeEfsError, NotYet
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.backends import Directories
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 5.0
+_BETWEEN_SCANS_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryPlan:
+    """A directory and, if the class says so, a group id."""
+
+    request: DirectoryRequest
+    inventory: Inventory
+    directories: Directories
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that is served."""
+        return self.request.claim
+
+    @property
+    def location(self) -> Location:
+        """Where its data will lie."""
+        return self.request.location
+
+    async def make(self) -> None:
+        """Take a group id and make the directory; a failure gives the group id back."""
+        name = volume_name(self.claim)
+        gids = self.request.gids
+        gid = None if gids is None else self.inventory.gids.take(gids, name)
+        if gids is not None and gid is None:
+            _refuse_full(self.request)
+        try:
+            await self.directories.make(self.location, permissions_for(gid))
+        except BaseException:
+            self.inventory.give_back_gid(name)
+            raise
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume, which has one name only: no other claim's can have this claim's uid."""
+        gid = self.inventory.gids.of(volume_name(self.claim)) if self.request.gids else None
+        return volume_for(self.request, gid=gid)
+
+    async def adopt(self, found: Volume) -> None:
+        """Give the directory back the group that the volume tells; raises KubeAlreadyExists."""
+        wanted = self.volume(0)
+        if found.nfs != wanted.nfs:
+            remedy = "look at its server and path; it is not what this provisioner makes"
+            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+        if found.gid != wanted.gid:
+            await self.directories.make(self.location, permissions_for(found.gid))
+
+
+class DirectoryBackend:
+    """Serves the classes of one provisioner name from one file system."""
+
+    def __init__(
+        self,
+        provisioner: DirectoryProvisioner,
+        *,
+        inventory: Inventory,
+        directories: Directories,
+        metrics: ControllerMetrics,
+    ) -> None:
+        self._provisioner = provisioner
+        self._inventory = inventory
+        self._directories = directories
+        self._metrics = metrics
+        self._base = Location(file_system_id=provisioner.file_system_id, directory=provisioner.base)
+        self._scan_wanted = asyncio.Event()
+        self._said: set[tuple[str, str]] = set()
+        self.scanned = asyncio.Event()
+
+    @property
+    def provisioner(self) -> str:
+        """The provisioner that its classes name."""
+        return self._provisioner.name
+
+    @property
+    def marks_refused_claims(self) -> bool:
+        """No: this provisioner has never written onto claims."""
+        return False
+
+    async def run(self) -> None:
+        """Learn which group ids directories have, now and whenever a range is full; until cancelled."""
+        while True:
+            try:
+                await self._scan()
+            except KubeEfsError as error:
+                log.warning(
+                    "directories-not-read",
+                    provisioner=self.provisioner,
+                    file_system=self._provisioner.file_system_id,
+                    reason=str(error),
+                    retry_seconds=_RETRY_SECONDS,
+                )
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            self.scanned.set()
+            await asyncio.sleep(_BETWEEN_SCANS_SECONDS)
+            self._scan_wanted.clear()
+            await self._scan_wanted.wait()
+
+    def plan(self, claim: Claim, storage_class: StorageClass) -> DirectoryPlan:
+        """A directory for the claim; raises ClaimRefused, GidRangeFull, NotYet."""
+        request = parse_request(claim, storage_class, self._provisioner, self._inventory.targets)
+        self._mention(storage_class)
+        if not self.scanned.is_set():
+            raise NotYet(
+                "has not been read yet",
+                field="base directory",
+                value=str(self._base),
+                remedy="it is tried again",
+            )
+        is_full = request.gids and self._inventory.gids.lowest_free(request.gids, volume_name(claim)) is None
+        if is_full:
+            self._scan_wanted.set()
+            _refuse_full(request)
+        return DirectoryPlan(request=request, inventory=self._inventory, directories=self._directories)
+
+    def removable(self, volume: Volume) -> Location:
+        """The directory of the volume."""
+        location = removable_location(volume, self._provisioner)
+        if not is_conventional(volume):
+            log.warning("directory-oddly-named", volume=volume.name, location=str(location))
+        return location
+
+    async def remove(self, location: Location) -> None:
+        """Remove the directory."""
+        await self._directories.remove(location, self._provisioner.base)
+
+    async def _scan(self) -> None:
+        found, made_for_volumes = {}, set()
+        for child in await self._directories.children(self._base):
+            # Users of the file system give what names they like; these are only looked at.
+            directory = Directory((*self._base.directory.parts, child.name))
+            location = Location(file_system_id=self._base.file_system_id, directory=directory)
+            volume = volume_of_directory(child.name)
+            if volume:
+                made_for_volumes.add(volume)
+            found[volume or str(location)] = (location, child.gid)
+        alone = made_for_volumes & self._inventory.found_directories(self._base, found)
+        self._metrics.directories_without_volume.labels(self.provisioner).set(len(alone))
+        for name in alone:
+            log.warning(
+                "directory-without-volume", provisioner=self.provisioner, location=str(found[name][0])
+            )
+
+    def _mention(self, storage_class: StorageClass) -> None:
+        """Say once what is strange about the class."""
+        for oddity in map(str, oddities(storage_class)):
+            if (storage_class.name, oddity) not in self._said:
+                self._said.add((storage_class.name, oddity))
+                log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
+
+
+def _refuse_full(request: DirectoryRequest) -> NoReturn:
+    raise GidRangeFull(
+        "has no free group id left",
+        field=f"StorageClass {request.claim.storage_class} parameters.gidMin-gidMax",
+        value=str(request.gids),
+        remedy="delete a volume, or make a class with a wider range",
+    )
