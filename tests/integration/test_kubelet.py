@@ -337,11 +337,23 @@ async def test_image_without_command(world: World) -> None:
     await run_pod(world.client, name="worker", container={**no_command, "image": "worker", "args": ["twice"]})
     await pod_in(world.client, "Succeeded", "worker")
     assert await log_of(world, "worker") == "the worker's own program twice\n"
-    await run_pod(world.client, container={**no_command, "image": "nginx"})
-    pod = await pod_where(world.client, lambda pod: pod.status.containerStatuses[0].state.waiting.message)
-    waiting = pod.status.containerStatuses[0].state.waiting
-    assert waiting.reason == "CreateContainerError"
-    assert "'nginx' has no command, and images are not pulled on this node" in waiting.message
+
+
+async def test_image_that_nobody_knows_has_a_placeholder(world: World) -> None:
+    await run_pod(world.client, container={"command": None, "image": "nginx"})
+    pod = await pod_where(world.client, lambda pod: pod.status.containerStatuses[0].ready)
+    assert pod.status.phase == "Running"
+    said = "image nginx is not pulled here; nothing runs in its place"
+    assert (await event(world.client, "ImageNotPulled")).message == f"container main: {said}"
+
+    async def is_logged() -> bool:
+        return await log_of(world) == f"{said}\n"
+
+    await until(is_logged)
+    started = time.monotonic()
+    await world.client.delete(Pod, "pod", namespace="default")
+    await gone(world.client)
+    assert time.monotonic() - started < 10, "it did not end when told to"
 
 
 async def test_failing_container_is_restarted_with_back_off(world: World) -> None:

@@ -12,6 +12,7 @@ from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.kubelet.nfs import FolderNfs, KernelNfs, NfsMounter, kernel_has_nfs
 from kube_efs.local.kubelet.node import NodeDescription
+from kube_efs.local.kubelet.pods import Nfs
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import InvalidValue, KubeError
 from kube_efs.model.ids import FileSystemId
@@ -20,24 +21,51 @@ from kube_efs.model.volumes import LOOPBACK
 
 # Images are not pulled: this one is the program of this installation.
 IMAGE = "kube-efs:embedded"
+_PROGRAM = (sys.executable, "-m", "kube_efs")
+_IMAGES = {IMAGE: _PROGRAM, "quay.io/external_storage/efs-provisioner:latest": (*_PROGRAM, "controller")}
+_REGION = frozenset({"AWS_REGION", "AWS_DEFAULT_REGION"})
 _CONNECT_SECONDS = 1.0
 
 
 def make_kubelet(client: AsyncClient, efs: EmbeddedEfs, *, name: str, namespace: str, root: Path) -> Kubelet:
     """The kubelet of the node of that name; ``namespace`` is where kube-efs runs."""
     folders = TunnelledFolders(client, efs, namespace)
-    nfs: NfsMounter = KernelNfs() if kernel_has_nfs() else FolderNfs(folders)
+    nfs: NfsMounter = FolderNfs(folders)
+    if kernel_has_nfs():
+        nfs = TunnelsByKernel(nfs)
     return Kubelet(
         client,
         node=NodeDescription(name=name, zone=efs.subnets[0].zone, region=efs.region),
         root=root,
         nfs=nfs,
-        images={IMAGE: (sys.executable, "-m", "kube_efs")},
+        images=_IMAGES,
+        # What an instance of the cloud has without being told: where its services are, and a role.
+        environment={name: text for name, text in efs.environment().items() if name not in _REGION},
     )
 
 
+class TunnelsByKernel:
+    """Mounts what goes through a tunnel of this machine with the kernel, and nothing else.
+
+    The embedded mount targets speak TLS alone, and no resolver knows their names.
+    """
+
+    def __init__(self, others: NfsMounter) -> None:
+        self._kernel = KernelNfs()
+        self._others = others
+
+    async def mount(self, volume: Nfs, target: Path) -> Path:
+        """The target, or where the other mounter has it; raises NotYet."""
+        mounter = self._kernel if volume.server == LOOPBACK else self._others
+        return await mounter.mount(volume, target)
+
+    async def unmount(self, target: Path) -> None:
+        """Undo either."""
+        await self._kernel.unmount(target)
+
+
 class TunnelledFolders:
-    """Where a mount through a tunnel of this machine would end up, had the kernel an NFS client."""
+    """Where a mount would end up, through a tunnel of this machine or at a mount target, could it be made."""
 
     def __init__(self, client: AsyncClient, efs: EmbeddedEfs, namespace: str) -> None:
         self._client = client

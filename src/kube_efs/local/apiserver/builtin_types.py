@@ -9,6 +9,7 @@ from typing import Any
 from kube_efs.local.apiserver.builtin_shapes import shape_of
 from kube_efs.local.apiserver.event_forms import EVENTS_GROUP_FORM
 from kube_efs.local.apiserver.kinds.strategies import strategy_of
+from kube_efs.local.apiserver.old_stateful_sets import old_form
 from kube_efs.local.apiserver.resources import ALL_VERBS, GroupResource, ResourceType
 
 _WITHOUT_DELETE_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
@@ -118,12 +119,14 @@ def _workloads() -> list[ResourceType]:
             counts_generations=True,
         )
 
+    stateful_sets = workload("apps/v1", "StatefulSet", "statefulsets", "sts", scales=True)
     return [
         _type("apps/v1", "ControllerRevision", "controllerrevisions"),
         workload("apps/v1", "DaemonSet", "daemonsets", "ds"),
         workload("apps/v1", "Deployment", "deployments", "deploy", scales=True),
         workload("apps/v1", "ReplicaSet", "replicasets", "rs", scales=True),
-        workload("apps/v1", "StatefulSet", "statefulsets", "sts", scales=True),
+        stateful_sets,
+        old_form(stateful_sets),
         workload("batch/v1", "CronJob", "cronjobs", "cj"),
         workload("batch/v1", "Job", "jobs"),
     ]

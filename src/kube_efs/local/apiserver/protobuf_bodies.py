@@ -18,7 +18,10 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class _Field(NamedTuple):
-    """A field; ``type`` (of a map's values) is text, bytes, flag, number, skip, or the fields of a message."""
+    """A field.
+
+    ``type`` (of a map's values) is text, bytes, flag, number, skip, or the fields of a message.
+    """
 
     name: str
     type: "str | _Message"

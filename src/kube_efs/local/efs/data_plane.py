@@ -11,7 +11,7 @@ from kube_efs.local.efs.names import server_names
 from kube_efs.local.efs.served_file_system import ServedFileSystem
 from kube_efs.local.efs.tls_front import TlsFront
 from kube_efs.model.errors import AwsError, InvalidValue, KubeEfsError, NotYet
-from kube_efs.model.file_systems import FileSystem
+from kube_efs.model.file_systems import FileSystem, dns_name
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region
 
 POLL_SECONDS = 0.5
@@ -77,10 +77,12 @@ class DataPlane:
                 return served.fronts[mount_target_id]
         raise InvalidValue("is not served", field="mount target", value=mount_target_id)
 
-    def file_system_at(self, address: str) -> FileSystemId | None:
-        """The file system that is served at an address; None when there is none."""
+    def file_system_at(self, server: str) -> FileSystemId | None:
+        """The file system that is served at an address, or under its DNS name; None when there is none."""
         for file_system_id, served in self._served.items():
-            if any(front.address == address for front in served.fronts.values()):
+            # The name of a file system without mount targets leads nowhere.
+            names = {front.address for front in served.fronts.values()}
+            if server in names or (names and server == dns_name(file_system_id, self._region)):
                 return file_system_id
         return None
 

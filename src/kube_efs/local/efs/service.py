@@ -149,9 +149,9 @@ class EmbeddedEfs:
         """Where the data of a file system lies on this machine; raises InvalidValue when unknown."""
         return self.data_plane.served(file_system_id).folder
 
-    def file_system_at(self, address: str) -> FileSystemId | None:
-        """The file system that answers at an address; None when there is none."""
-        return self.data_plane.file_system_at(address)
+    def file_system_at(self, server: str) -> FileSystemId | None:
+        """The file system that answers at an address or under a DNS name; None when there is none."""
+        return self.data_plane.file_system_at(server)
 
     def place_node(self, zone: ZoneName) -> None:
         """Say in the instance metadata that this machine is in that zone; at first it is in the first."""

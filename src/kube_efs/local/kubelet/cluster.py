@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret
+from lightkube.models.authentication_v1 import BoundObjectReference, TokenRequestSpec
+from lightkube.resources.core_v1 import (
+    ConfigMap,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Secret,
+    ServiceAccountToken,
+)
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.local.kubelet.pods import Nfs, Pod, Store, Unsupported
+from kube_efs.local.kubelet.pods import AccountToken, Nfs, Pod, Store, Unsupported
 from kube_efs.local.kubelet.reading import read_nfs
 from kube_efs.model.errors import KubeNotFound, NotYet
 
@@ -62,6 +69,19 @@ class Cluster:
             volume = await self._client.get(PersistentVolume, name)
         gid = ((volume.metadata and volume.metadata.annotations) or {}).get(_GID, "")
         return BoundVolume(name=name, source=read_nfs(volume), gid=int(gid) if gid.isdecimal() else None)
+
+    async def token(self, pod: Pod, wanted: AccountToken) -> str:
+        """A token of the pod's service account that is good as long as the pod is there."""
+        request = ServiceAccountToken(
+            spec=TokenRequestSpec(
+                audiences=[wanted.audience] if wanted.audience else [],
+                expirationSeconds=wanted.seconds,
+                boundObjectRef=BoundObjectReference(apiVersion="v1", kind="Pod", name=pod.name, uid=pod.uid),
+            )
+        )
+        with translated(f"service account {pod.namespace}/{pod.service_account}"):
+            issued = await self._client.create(request, pod.service_account, namespace=pod.namespace)
+        return (issued.status and issued.status.token) or ""
 
     async def write_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
         """Merge this into the status of the pod, if it is still the same one."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from kube_efs.local.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
 from kube_efs.model.errors import InvalidValue, NotYet
@@ -20,14 +21,21 @@ def wanted_stores(container: Container) -> frozenset[tuple[Store, str]]:
 
 
 def resolve_environment(
-    container: Container, pod: Pod, stores: StoreContents, *, host_ip: str
+    container: Container,
+    pod: Pod,
+    stores: StoreContents,
+    *,
+    host_ip: str,
+    everywhere: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Every variable with its value; the container's own win over those of envFrom.
+    """Every variable with its value; the container's own win over those of envFrom, and these over the rest.
+
+    ``everywhere`` are those that every container of the node gets.
 
     Raises NotYet for a ConfigMap, Secret or key that is not there, InvalidValue for a field of the pod
     that no variable can have.
     """
-    found = {"PATH": _PATH, "HOME": "/root", "HOSTNAME": pod.name}
+    found = {"PATH": _PATH, "HOME": "/root", "HOSTNAME": pod.name, **everywhere}
     for reference in container.env_from:
         contents = _contents(reference, pod, stores)
         found.update({f"{reference.prefix}{key}": _text(value) for key, value in contents.items()})
@@ -40,20 +48,21 @@ def resolve_environment(
 
 def resolve_command(
     container: Container, environment: Mapping[str, str], images: Mapping[str, tuple[str, ...]]
-) -> tuple[str, ...]:
+) -> tuple[str, ...] | None:
     """The program and its arguments; ``images`` has the programs that stand for images without a command.
 
-    Raises InvalidValue when there is none: images are not pulled here.
+    None when nobody knows it: only the image would say, and images are not pulled here.
     """
     command = container.command or images.get(container.image, ())
     if not command:
-        raise InvalidValue(
-            "has no command, and images are not pulled on this node",
-            field=f"container {container.name}, image",
-            value=container.image,
-            remedy="set its command to a program of the machine",
-        )
+        return None
     return tuple(expand(word, environment) for word in (*command, *container.args))
+
+
+def placeholder(image: str) -> tuple[tuple[str, ...], str]:
+    """A program that stays until it is told to end, and what it says first: that it is only that."""
+    text = f"image {image} is not pulled here; nothing runs in its place"
+    return ("/bin/sh", "-c", 'echo "$0"; exec sleep infinity', text), text
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -77,11 +86,12 @@ def _value(
             raise NotYet(f"couldn't find key {var.reference.key} in {kind} {pod.namespace}/{name}")
         return None if key is None else _text(key)
     if var.field_path:
-        return _field(var.field_path, pod, host_ip)
+        return field_of(pod, var.field_path, host_ip=host_ip)
     return expand(var.value, before)
 
 
-def _field(path: str, pod: Pod, host_ip: str) -> str:
+def field_of(pod: Pod, path: str, *, host_ip: str = "") -> str:
+    """A field of the pod by its path, as a text; raises InvalidValue for one that cannot be had."""
     plain = {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,

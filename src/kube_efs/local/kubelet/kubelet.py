@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 import structlog
 from lightkube import AsyncClient
@@ -35,7 +36,8 @@ class Kubelet:
     """Runs pods while ``run`` runs; none of their processes and mounts is left when it ends.
 
     ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
-    source of the logs of its pods.
+    source of the logs of its pods. ``environment`` is what every container gets besides its own variables
+    and those by which it finds the API server.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class Kubelet:
         root: Path,
         nfs: NfsMounter,
         images: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._client = client
         self._description = node
         self._root = root.resolve()  # as the table of mounts has it
         self._nfs = nfs
         self._images = images
+        self._environment = environment
         self._pods: dict[str, _Running] = {}
         # A pod's last words may be seen after it was removed, and must not bring it back.
         self._finished: set[str] = set()
@@ -68,6 +72,7 @@ class Kubelet:
                 volumes=Volumes(standard_makers(cluster, self._nfs)),
                 events=events,
                 images=self._images,
+                environment={**self._environment, **_api_server(self._client.config.cluster.server)},
             )
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -156,6 +161,13 @@ class Kubelet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _api_server(url: str) -> dict[str, str]:
+    """The variables by which a program in a pod finds the API server."""
+    found = urlsplit(url)
+    port = found.port or (443 if found.scheme == "https" else 80)
+    return {"KUBERNETES_SERVICE_HOST": found.hostname or "", "KUBERNETES_SERVICE_PORT": str(port)}
 
 
 def _children(directory: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """NFS volumes: mounted by the kernel where it can, else the exported folder of this very machine."""
 
 import asyncio
+import ipaddress
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -25,8 +26,6 @@ class NfsFolders(Protocol):
 class NfsMounter(Protocol):
     """Makes the data of an NFS volume available under some path of this machine."""
 
-    by_kernel: bool
-
     async def mount(self, volume: Nfs, target: Path) -> Path:
         """The path to bind into containers: ``target``, an existing directory, or another.
 
@@ -39,8 +38,6 @@ class NfsMounter(Protocol):
 
 class KernelNfs:
     """Mounts with the kernel's NFS client, through mount(8)."""
-
-    by_kernel = True
 
     async def mount(self, volume: Nfs, target: Path) -> Path:
         """Mount the volume on the target."""
@@ -60,9 +57,7 @@ class KernelNfs:
 
 
 class FolderNfs:
-    """Where the kernel has no NFS client: the folder that the server would serve."""
-
-    by_kernel = False
+    """Where the kernel cannot mount: the folder that the server would serve."""
 
     def __init__(self, folders: NfsFolders) -> None:
         self._folders = folders
@@ -72,7 +67,7 @@ class FolderNfs:
         what = f"{volume.server}:{volume.path}"
         folder = await self._folders.folder(volume.server, port_of(volume.options), volume.path)
         if folder is None:
-            problem = f"mount.nfs: Connection refused for {what} on {target}"
+            problem = _unreachable(volume, target)
         else:
             reason = await asyncio.to_thread(_reason, folder, len(PurePosixPath(volume.path).parts) - 1)
             if not reason:
@@ -110,6 +105,15 @@ def mount_arguments(volume: Nfs, target: Path) -> tuple[str, ...]:
     options = [*volume.options, *(["ro"] if volume.read_only else [])]
     chosen = ("-o", ",".join(options)) if options else ()
     return ("-t", "nfs", *chosen, f"{server}:{volume.path}", str(target))
+
+
+def _unreachable(volume: Nfs, target: Path) -> str:
+    """What mount.nfs says of a server that is not there: no such name, or nobody at the address."""
+    try:
+        ipaddress.ip_address(volume.server)
+    except ValueError:
+        return f"mount.nfs: Failed to resolve server {volume.server}: Name or service not known"
+    return f"mount.nfs: Connection refused for {volume.server}:{volume.path} on {target}"
 
 
 def _reason(folder: Path, depth: int) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from kube_efs.local.kubelet.launch import Bind, Launch
 from kube_efs.local.kubelet.pods import Container, Pod
-from kube_efs.local.kubelet.volumes import Mounted
+from kube_efs.local.kubelet.volume_makers import Mounted
 from kube_efs.model.errors import InvalidValue
 
 

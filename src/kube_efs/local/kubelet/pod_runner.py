@@ -14,13 +14,19 @@ import structlog
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.local.kubelet.cluster import Cluster
 from kube_efs.local.kubelet.container_runner import ContainerRunner
-from kube_efs.local.kubelet.environment import resolve_command, resolve_environment, wanted_stores
+from kube_efs.local.kubelet.environment import (
+    placeholder,
+    resolve_command,
+    resolve_environment,
+    wanted_stores,
+)
 from kube_efs.local.kubelet.launch import Launch
 from kube_efs.local.kubelet.planning import ContainerPaths, plan_launch
 from kube_efs.local.kubelet.pods import Container, Pod, RestartPolicy, Volume
 from kube_efs.local.kubelet.states import Clock, Condition, PodState, render_status
 from kube_efs.local.kubelet.status_writer import StatusWriter
-from kube_efs.local.kubelet.volumes import Mounted, Volumes, remove_tree
+from kube_efs.local.kubelet.volume_makers import Mounted
+from kube_efs.local.kubelet.volumes import Volumes, remove_tree
 from kube_efs.model.errors import KubeEfsError
 
 log = structlog.get_logger(__name__)
@@ -37,7 +43,10 @@ _HOST_PROCESSES = Condition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What all pods of the node share. ``images`` has the programs that stand for images."""
+    """What all pods of the node share.
+
+    ``images`` has the programs that stand for images, ``environment`` the variables of every container.
+    """
 
     name: str
     address: str
@@ -46,6 +55,7 @@ class Node:
     volumes: Volumes
     events: EventRecorder
     images: Mapping[str, tuple[str, ...]]
+    environment: Mapping[str, str]
 
 
 class PodRunner:
@@ -184,7 +194,7 @@ class PodRunner:
 
     def _note_folder(self, name: str, mounted: Mounted) -> None:
         message = (
-            f"the kernel has no NFS client: volume {name} is the folder that {mounted.stands_for} exports,"
+            f"not mounted by the kernel: volume {name} is the folder that {mounted.stands_for} exports,"
             " bound into the pod without going through the server"
         )
         note = Condition(type="KernelNfsMount", status=False, reason="NoKernelClient", message=message)
@@ -198,11 +208,21 @@ class PodRunner:
             (store, name): await cluster.contents(self.pod.namespace, store, name)
             for store, name in wanted_stores(container)
         }
-        environment = resolve_environment(container, self.pod, stores, host_ip=self._node.address)
+        environment = resolve_environment(
+            container,
+            self.pod,
+            stores,
+            host_ip=self._node.address,
+            everywhere=self._node.environment,
+        )
+        argv = resolve_command(container, environment, self._node.images)
+        if argv is None:
+            argv, message = placeholder(container.image)
+            self._report("ImageNotPulled", f"container {container.name}: {message}")
         return plan_launch(
             self.pod,
             container,
-            argv=resolve_command(container, environment, self._node.images),
+            argv=argv,
             environment=environment,
             mounted=self._mounted,
             paths=runner.paths,

@@ -110,6 +110,30 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccountToken:
+    """A token of the pod's service account, in a file; an empty audience is the API server itself."""
+
+    path: str
+    seconds: int = 3600
+    audience: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFields:
+    """Fields of the pod, each in a file: field paths by the paths of the files."""
+
+    paths: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projected:
+    """Files from several sources in one volume; their own modes do not count."""
+
+    sources: tuple[Files | AccountToken | PodFields, ...]
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostPath:
     """A path of the machine; ``kind`` is what must be there, or is to be made."""
 
@@ -142,7 +166,7 @@ class Unsupported:
     kind: str
 
 
-VolumeSource = EmptyDir | Files | HostPath | Nfs | ClaimSource | Unsupported
+VolumeSource = EmptyDir | Files | Projected | HostPath | Nfs | ClaimSource | Unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from lightkube.models import core_v1 as models
 from lightkube.resources import core_v1
 
 from kube_efs.local.kubelet.pods import (
+    AccountToken,
     ClaimSource,
     Container,
     Earlier,
@@ -20,6 +21,8 @@ from kube_efs.local.kubelet.pods import (
     Nfs,
     Phase,
     Pod,
+    PodFields,
+    Projected,
     RestartPolicy,
     Store,
     Unsupported,
@@ -133,9 +136,7 @@ def _read_env_from(found: models.EnvFromSource) -> KeyReference:
 
 
 def _read_source(found: models.Volume) -> VolumeSource:
-    # Projected volumes are there and empty: what they would bring above all, a token, only pods need that
-    # talk to the API, and those are given a kubeconfig here.
-    if found.emptyDir is not None or found.projected is not None:
+    if found.emptyDir is not None:
         return EmptyDir()
     if found.persistentVolumeClaim is not None:
         claim = found.persistentVolumeClaim
@@ -144,7 +145,7 @@ def _read_source(found: models.Volume) -> VolumeSource:
         return Nfs(server=found.nfs.server, path=found.nfs.path, read_only=bool(found.nfs.readOnly))
     if found.hostPath is not None:
         return HostPath(path=found.hostPath.path, kind=found.hostPath.type or "")
-    files = _read_files(found)
+    files = _read_files(found) or _read_projected(found)
     if files is not None:
         return files
     given = [kind for kind, value in found.to_dict().items() if kind != "name" and value is not None]
@@ -161,6 +162,39 @@ def _read_files(found: models.Volume) -> Files | None:
     return None
 
 
+def _read_projected(found: models.Volume) -> Projected | Unsupported | None:
+    fields = found.downwardAPI
+    if fields is not None:
+        return Projected(sources=(_fields(fields.items),), mode=_mode(fields.defaultMode))
+    if found.projected is None:
+        return None
+    sources = [_read_projection(item) for item in found.projected.sources or ()]
+    known = tuple(source for source in sources if source is not None)
+    if len(known) < len(sources):
+        return Unsupported(kind="projected, of certificates")
+    return Projected(sources=known, mode=_mode(found.projected.defaultMode))
+
+
+def _read_projection(found: models.VolumeProjection) -> Files | AccountToken | PodFields | None:
+    if found.serviceAccountToken is not None:
+        token = found.serviceAccountToken
+        return AccountToken(
+            path=token.path, seconds=token.expirationSeconds or 3600, audience=token.audience or ""
+        )
+    if found.configMap is not None:
+        config = found.configMap
+        return _files(Store.CONFIG_MAP, config.name, config.items, None, config.optional)
+    if found.secret is not None:
+        secret = found.secret
+        return _files(Store.SECRET, secret.name, secret.items, None, secret.optional)
+    return None if found.downwardAPI is None else _fields(found.downwardAPI.items)
+
+
+def _fields(items: Iterable[models.DownwardAPIVolumeFile] | None) -> PodFields:
+    paths = {item.path: item.fieldRef.fieldPath for item in items or () if item.fieldRef}
+    return PodFields(paths=MappingProxyType(paths))
+
+
 def _files(
     store: Store,
     name: str | None,
@@ -172,9 +206,13 @@ def _files(
         store=store,
         name=name or "",
         paths=MappingProxyType({item.key: item.path for item in items or ()}),
-        mode=0o644 if mode is None else mode,
+        mode=_mode(mode),
         optional=bool(optional),
     )
+
+
+def _mode(given: int | None) -> int:
+    return 0o644 if given is None else given
 
 
 def _read_earlier(statuses: Iterable[models.ContainerStatus]) -> MappingProxyType[str, Earlier]:

@@ -3,12 +3,10 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from shutil import rmtree
-from typing import Protocol
 
-from kube_efs.local.kubelet.cluster import BoundVolume
+from kube_efs.local.kubelet.file_volumes import FileVolumes
 from kube_efs.local.kubelet.nfs import NfsMounter
 from kube_efs.local.kubelet.pods import (
     ClaimSource,
@@ -17,46 +15,13 @@ from kube_efs.local.kubelet.pods import (
     HostPath,
     Nfs,
     Pod,
-    Store,
+    Projected,
     Unsupported,
     Volume,
     VolumeSource,
 )
-from kube_efs.model.errors import InvalidValue, NotYet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mounted:
-    """Where a volume's data is on this machine, and which groups its users get."""
-
-    path: Path
-    read_only: bool = False
-    groups: tuple[int, ...] = ()
-    stands_for: str = ""
-    """What a folder of this machine stands in for, where nothing was really mounted."""
-
-
-class PodObjects(Protocol):
-    """What volumes are made of, in the API (see ``Cluster``)."""
-
-    async def contents(self, namespace: str, store: Store, name: str) -> Mapping[str, bytes] | None:
-        """The keys of a ConfigMap or Secret, None when there is none of that name."""
-
-    async def bound_volume(self, namespace: str, claim_name: str) -> BoundVolume:
-        """What a claim is bound to; raises NotYet."""
-
-
-class VolumeMaker(Protocol):
-    """Makes volumes of one kind of source."""
-
-    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
-        """Make the volume available, in ``directory``, which is there and the volume's own, or elsewhere.
-
-        Called again after NotYet, which it raises for what may come right by itself; InvalidValue otherwise.
-        """
-
-    async def tear_down(self, directory: Path) -> None:
-        """Undo it, whether or not it was set up; the directory is removed afterwards."""
+from kube_efs.local.kubelet.volume_makers import Mounted, PodObjects, VolumeMaker, wrong_source
+from kube_efs.model.errors import NotYet
 
 
 class EmptyDirs:
@@ -71,34 +36,13 @@ class EmptyDirs:
         """Nothing is mounted."""
 
 
-class FileVolumes:
-    """configMap and secret: written once, when the pod starts."""
-
-    def __init__(self, cluster: PodObjects) -> None:
-        self._cluster = cluster
-
-    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
-        """The directory with one file a key."""
-        if not isinstance(source, Files):
-            raise _wrong(source)
-        contents = await self._cluster.contents(pod.namespace, source.store, source.name)
-        if contents is None and not source.optional:
-            raise NotYet(f'{source.store.lower()} "{source.name}" not found')
-        files = select_files(source, contents or {})
-        await asyncio.to_thread(_write_files, directory, files, source.mode, pod.fs_group)
-        return Mounted(path=directory, read_only=True)
-
-    async def tear_down(self, directory: Path) -> None:
-        """Nothing is mounted."""
-
-
 class HostPaths:
     """hostPath."""
 
     async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
         """The path of the machine, made if it is to be made."""
         if not isinstance(source, HostPath):
-            raise _wrong(source)
+            raise wrong_source(source)
         await asyncio.to_thread(_check_host_path, Path(source.path), source.kind)
         return Mounted(path=Path(source.path))
 
@@ -118,10 +62,10 @@ class NfsVolumes:
         if isinstance(source, Nfs):
             return await self._mount(source, directory)
         if not isinstance(source, ClaimSource):
-            raise _wrong(source)
+            raise wrong_source(source)
         bound = await self._cluster.bound_volume(pod.namespace, source.claim_name)
         if isinstance(bound.source, Unsupported):
-            raise _wrong(bound.source)
+            raise wrong_source(bound.source)
         groups = () if bound.gid is None else (bound.gid,)
         return await self._mount(bound.source, directory, read_only=source.read_only, groups=groups)
 
@@ -137,7 +81,7 @@ class NfsVolumes:
             path=path,
             read_only=read_only or export.read_only,
             groups=groups,
-            stands_for="" if self._mounter.by_kernel else f"{export.server}:{export.path}",
+            stands_for="" if path == directory else f"{export.server}:{export.path}",
         )
 
 
@@ -151,7 +95,7 @@ class Volumes:
         """One volume, in its own directory below this one; raises NotYet, InvalidValue or KubeError."""
         maker = self._makers.get(type(volume.source))
         if maker is None:
-            raise _wrong(volume.source)
+            raise wrong_source(volume.source)
         own = directory / volume.name
         await asyncio.to_thread(own.mkdir, 0o750, parents=True, exist_ok=True)
         return await maker.set_up(pod, volume.source, own)
@@ -167,29 +111,15 @@ class Volumes:
 
 def standard_makers(cluster: PodObjects, mounter: NfsMounter) -> dict[type[VolumeSource], VolumeMaker]:
     """The kinds of volumes that every kubelet has."""
-    nfs = NfsVolumes(cluster, mounter)
+    nfs, files = NfsVolumes(cluster, mounter), FileVolumes(cluster)
     return {
         EmptyDir: EmptyDirs(),
-        Files: FileVolumes(cluster),
+        Files: files,
+        Projected: files,
         HostPath: HostPaths(),
         Nfs: nfs,
         ClaimSource: nfs,
     }
-
-
-def select_files(source: Files, contents: Mapping[str, bytes]) -> dict[PurePosixPath, bytes]:
-    """What to write where, below the volume; raises NotYet for a key that is not there, InvalidValue."""
-    wanted = source.paths or {key: key for key in contents}
-    found = {}
-    for key, text in wanted.items():
-        path = PurePosixPath(text)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise InvalidValue("leads out of the volume", field="items.path", value=text)
-        if key in contents:
-            found[path] = contents[key]
-        elif not source.optional:
-            raise NotYet(f"references non-existent {source.store.lower()} key: {key}")
-    return found
 
 
 def remove_tree(directory: Path) -> None:
@@ -205,18 +135,6 @@ def _open_to_all(directory: Path, group: int | None) -> None:
         os.chown(directory, -1, group)
     # Set-group-id, so that what is made in it belongs to the pod's group too.
     directory.chmod(0o777 if group is None else 0o2777)
-
-
-def _write_files(directory: Path, files: Mapping[PurePosixPath, bytes], mode: int, group: int | None) -> None:
-    directory.chmod(0o755)
-    for name, content in files.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.write_bytes(content)
-        path.chmod(mode if group is None else mode | 0o440)
-        if group is not None:
-            os.chown(path, -1, group)
 
 
 def _check_host_path(path: Path, kind: str) -> None:
@@ -237,8 +155,3 @@ def _check_host_path(path: Path, kind: str) -> None:
     if not good.get(kind, False):
         wanted = kind.removesuffix("OrCreate").lower() or "file or directory"
         raise NotYet(f"hostPath type check failed: {path} is not a {wanted}")
-
-
-def _wrong(source: VolumeSource) -> InvalidValue:
-    kind = source.kind if isinstance(source, Unsupported) else type(source).__name__
-    return InvalidValue("is no kind of volume that this node has", field="volume", value=kind)

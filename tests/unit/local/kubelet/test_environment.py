@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kube_efs.local.kubelet.environment import (
     expand,
+    placeholder,
     resolve_command,
     resolve_environment,
     wanted_stores,
@@ -137,6 +138,14 @@ def test_command(container: Container, argv: tuple[str, ...]) -> None:
 
 
 def test_image_without_program() -> None:
-    with pytest.raises(InvalidValue, match="images are not pulled") as caught:
-        resolve_command(Container(name="c", image="nginx"), {}, {})
-    assert (caught.value.field, caught.value.value) == ("container c, image", "nginx")
+    assert resolve_command(Container(name="c", image="nginx", args=("x",)), {}, {}) is None
+    argv, message = placeholder("nginx:1")
+    assert message == "image nginx:1 is not pulled here; nothing runs in its place"
+    assert argv[-1] == message
+
+
+def test_variables_of_the_node_give_way_to_the_containers_own() -> None:
+    container = Container(name="c", env=(EnvVar(name="HERE", value="$(HERE) and $(THERE)"),))
+    everywhere = {"HERE": "1", "THERE": "2"}
+    found = resolve_environment(container, POD, {}, host_ip="", everywhere=everywhere)
+    assert (found["HERE"], found["THERE"]) == ("1 and 2", "2")

@@ -6,7 +6,7 @@ import pytest
 from kube_efs.local.kubelet.launch import Bind, Launch
 from kube_efs.local.kubelet.planning import ContainerPaths, plan_launch
 from kube_efs.local.kubelet.pods import Container, Identity, Pod, VolumeMount
-from kube_efs.local.kubelet.volumes import Mounted
+from kube_efs.local.kubelet.volume_makers import Mounted
 from kube_efs.model.errors import InvalidValue
 
 PATHS = ContainerPaths(scratch=Path("/k/scratch"), message=Path("/k/message"), log=Path("/k/log"))

@@ -4,6 +4,7 @@ import pytest
 from lightkube.codecs import from_dict
 
 from kube_efs.local.kubelet.pods import (
+    AccountToken,
     ClaimSource,
     EmptyDir,
     Ended,
@@ -14,6 +15,8 @@ from kube_efs.local.kubelet.pods import (
     KeyReference,
     Nfs,
     Phase,
+    PodFields,
+    Projected,
     RestartPolicy,
     Store,
     Unsupported,
@@ -71,10 +74,50 @@ def test_grace(spec: dict[str, Any], metadata: dict[str, Any], seconds: float) -
             {"secret": {"secretName": "s", "optional": True, "defaultMode": 256}},
             Files(store=Store.SECRET, name="s", mode=0o400, optional=True),
         ),
-        ({"projected": {"sources": []}}, EmptyDir()),
+        (
+            {
+                "projected": {
+                    "sources": [
+                        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+                        {"configMap": {"name": "m", "items": [{"key": "k", "path": "p"}]}},
+                        {"secret": {"name": "s", "optional": True}},
+                        {"downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": "f"}}]}},
+                    ],
+                    "defaultMode": 0o600,
+                }
+            },
+            Projected(
+                sources=(
+                    AccountToken(path="token", seconds=3607),
+                    Files(store=Store.CONFIG_MAP, name="m", paths={"k": "p"}),
+                    Files(store=Store.SECRET, name="s", optional=True),
+                    PodFields(paths={"p": "f"}),
+                ),
+                mode=0o600,
+            ),
+        ),
+        (
+            {"projected": {"sources": [{"clusterTrustBundle": {"path": "p"}}]}},
+            Unsupported(kind="projected, of certificates"),
+        ),
+        (
+            {"downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": "f"}}]}},
+            Projected(sources=(PodFields(paths={"p": "f"}),)),
+        ),
         ({"csi": {"driver": "efs.csi.aws.com"}}, Unsupported(kind="csi")),
     ],
-    ids=["emptyDir", "hostPath", "nfs", "claim", "configMap", "secret", "projected", "another"],
+    ids=[
+        "emptyDir",
+        "hostPath",
+        "nfs",
+        "claim",
+        "configMap",
+        "secret",
+        "projected",
+        "bundle",
+        "fields",
+        "another",
+    ],
 )
 def test_volumes(volume: dict[str, Any], source: object) -> None:
     found = pod({"volumes": [{"name": "v", **volume}]}).volumes[0]

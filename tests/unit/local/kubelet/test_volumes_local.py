@@ -7,27 +7,24 @@ from typing import Any
 import pytest
 
 from kube_efs.local.kubelet.cluster import BoundVolume
+from kube_efs.local.kubelet.file_volumes import FileVolumes, select_files
 from kube_efs.local.kubelet.nfs import FolderNfs
 from kube_efs.local.kubelet.pods import (
+    AccountToken,
     ClaimSource,
     EmptyDir,
     Files,
     HostPath,
     Nfs,
     Pod,
+    PodFields,
+    Projected,
     Store,
     Unsupported,
     Volume,
 )
-from kube_efs.local.kubelet.volumes import (
-    FileVolumes,
-    Mounted,
-    NfsVolumes,
-    Volumes,
-    remove_tree,
-    select_files,
-    standard_makers,
-)
+from kube_efs.local.kubelet.volume_makers import Mounted
+from kube_efs.local.kubelet.volumes import NfsVolumes, Volumes, remove_tree, standard_makers
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
 
 POD = Pod(namespace="team", name="web", uid="u")
@@ -45,6 +42,9 @@ class Contents:
             if (namespace, store, name) == ("team", Store.CONFIG_MAP, "config")
             else None
         )
+
+    async def token(self, pod: Pod, wanted: AccountToken) -> str:
+        return f"{pod.service_account} for {wanted.seconds} s at {wanted.audience or 'the API server'}"
 
     async def bound_volume(self, namespace: str, claim_name: str) -> BoundVolume:
         if self.bound is None:
@@ -182,6 +182,38 @@ async def test_nfs_fails_in_the_words_of_mount(tmp_path: Path, path: str, port: 
         )
     assert caught.value.problem.startswith("mount failed: exit status 32\nMounting command: mount\n")
     assert text in caught.value.problem
+
+
+async def test_projected_files_come_from_everywhere(tmp_path: Path) -> None:
+    source = Projected(
+        sources=(
+            AccountToken(path="token", seconds=3607),
+            AccountToken(path="other/token", audience="vault"),
+            Files(store=Store.CONFIG_MAP, name="config", paths={"a": "ca.crt"}),
+            PodFields(paths={"namespace": "metadata.namespace"}),
+        ),
+        mode=0o640,
+    )
+    mounted = await set_up(source, tmp_path)
+    assert mounted.read_only
+    files = {path.relative_to(mounted.path): path for path in mounted.path.rglob("*") if path.is_file()}
+    assert {str(name): path.read_text() for name, path in files.items()} == {
+        "token": "default for 3607 s at the API server",
+        "other/token": "default for 3600 s at vault",
+        "ca.crt": "1",
+        "namespace": "team",
+    }
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files.values()} == {0o640}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [AccountToken(path="../token"), PodFields(paths={"/etc/passwd": "metadata.name"})],
+    ids=["token", "field"],
+)
+async def test_projected_files_stay_in_their_volume(tmp_path: Path, source: Any) -> None:
+    with pytest.raises(InvalidValue, match="leads out of the volume"):
+        await set_up(Projected(sources=(source,)), tmp_path)
 
 
 async def test_other_kinds_are_refused(tmp_path: Path) -> None:

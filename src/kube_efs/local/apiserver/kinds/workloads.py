@@ -99,7 +99,11 @@ def _selector_problems(new: Json, old: Json | None) -> Iterator[Cause]:
 def _template_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
     template = lookup(new, "spec", "template") or {}
     yield from label_problems(lookup(template, "metadata", "labels") or {}, "spec.template.metadata.labels")
-    yield from pod_spec_problems("spec.template.spec", template.get("spec") or POD_SPEC({}))
+    spec = template.get("spec") or POD_SPEC({})
+    # A StatefulSet's claims are volumes of its pods too.
+    claims = lookup(new, "spec", "volumeClaimTemplates") or ()
+    volumes = [*(spec.get("volumes") or ()), *({"name": lookup(one, "metadata", "name")} for one in claims)]
+    yield from pod_spec_problems("spec.template.spec", {**spec, "volumes": volumes})
 
 
 _BUDGET_COUNTS = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
