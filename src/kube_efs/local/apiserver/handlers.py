@@ -40,10 +40,10 @@ from kube_efs.local.apiserver.statuses import (
 )
 from kube_efs.local.apiserver.storage import ObjectKey, Store, Stored, encode
 from kube_efs.local.apiserver.tables import IncludeObject
-from kube_efs.local.apiserver.users import Users
+from kube_efs.local.apiserver.users import User, Users
 from kube_efs.local.apiserver.watches import EventType, watch_events
 
-USER = "user"
+USER = web.RequestKey("user", User)
 """Where a request keeps who has sent it."""
 _WATCH_SECONDS = (1800, 3600)
 
