@@ -11,7 +11,7 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap
+from lightkube.resources.core_v1 import Secret
 from structlog.testing import capture_logs
 
 from kube_efs.kube import watching
@@ -23,11 +23,11 @@ Handler = Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]
 ClientOf = Callable[[Handler], AsyncClient]
 
 
-def config_map(name: str, *, labels: dict[str, str] | None = None, namespace: str = "default") -> ConfigMap:
-    return ConfigMap(metadata=ObjectMeta(name=name, namespace=namespace, labels=labels))
+def secret(name: str, *, labels: dict[str, str] | None = None, namespace: str = "default") -> Secret:
+    return Secret(metadata=ObjectMeta(name=name, namespace=namespace, labels=labels))
 
 
-def told(change: Change[ConfigMap]) -> str:
+def told(change: Change[Secret]) -> str:
     """The change in a few words."""
     match change:
         case Listed(objects):
@@ -38,14 +38,14 @@ def told(change: Change[ConfigMap]) -> str:
             return f"deleted {_name(found)}"
 
 
-def _name(found: ConfigMap) -> str:
+def _name(found: Secret) -> str:
     return (found.metadata and found.metadata.name) or ""
 
 
 class Reader:
     """Reads changes one by one, each within ten seconds."""
 
-    def __init__(self, stream: AsyncGenerator[Change[ConfigMap], None]) -> None:
+    def __init__(self, stream: AsyncGenerator[Change[Secret], None]) -> None:
         self._stream = stream
 
     async def next(self) -> str:
@@ -55,17 +55,17 @@ class Reader:
 
 @asynccontextmanager
 async def reading(client: AsyncClient, **scope: Any) -> AsyncIterator[Reader]:
-    async with aclosing(follow(client, ConfigMap, **{"namespace": "default", **scope})) as stream:
+    async with aclosing(follow(client, Secret, **{"namespace": "default", **scope})) as stream:
         yield Reader(stream)
 
 
 async def test_what_there_is_then_every_change(kube: AsyncClient) -> None:
-    await kube.create(config_map("a"))
+    await kube.create(secret("a"))
     async with reading(kube) as reader:
         assert await reader.next() == "listed a"
-        await kube.create(config_map("b"))
-        await kube.patch(ConfigMap, "a", {"data": {"k": "v"}}, namespace="default")
-        await kube.delete(ConfigMap, "b", namespace="default")
+        await kube.create(secret("b"))
+        await kube.patch(Secret, "a", {"data": {"k": "v"}}, namespace="default")
+        await kube.delete(Secret, "b", namespace="default")
         assert [await reader.next() for _ in range(3)] == ["applied b", "applied a", "deleted b"]
 
 
@@ -80,9 +80,9 @@ async def test_what_there_is_then_every_change(kube: AsyncClient) -> None:
 )
 async def test_scope(kube: AsyncClient, scope: dict[str, Any], seen: str) -> None:
     for each in (
-        config_map("a"),
-        config_map("b", labels={"component": "x"}),
-        config_map("c", namespace="kube-system"),
+        secret("a"),
+        secret("b", labels={"component": "x"}),
+        secret("c", namespace="kube-system"),
     ):
         await kube.create(each)
     async with reading(kube, **scope) as reader:
@@ -132,7 +132,7 @@ async def test_after_a_failure_the_watch_goes_on_where_it_was(
         with capture_logs() as logs:
             assert [await reader.next() for _ in range(3)] == ["listed a", "applied b", "applied b"]
     assert server.versions == [None, "5", "6", "6"]
-    assert [(line["event"], line["resource"]) for line in logs] == [("watch-interrupted", "ConfigMap")] * 2
+    assert [(line["event"], line["resource"]) for line in logs] == [("watch-interrupted", "Secret")] * 2
 
 
 async def test_pauses_grow_while_nothing_comes_of_it(
@@ -174,7 +174,7 @@ async def test_a_server_that_comes_back_is_followed_again(
         again = ApiServer(host=api_server.host, port=api_server.port, token=api_server.token)
         again._identity = api_server._identity
         async with again:
-            await client.create(config_map("b"))
+            await client.create(secret("b"))
             seen = await reader.next()
             while seen not in {"listed b", "applied b"}:
                 seen = await reader.next()
