@@ -64,7 +64,7 @@ async def test_what_there_is_then_every_change(kube: AsyncClient) -> None:
     async with reading(kube) as reader:
         assert await reader.next() == "listed a"
         await kube.create(secret("b"))
-        await kube.patch(Secret, "a", {"data": {"k": "v"}}, namespace="default")
+        await kube.patch(Secret, "a", {"data": {"k": "dg=="}}, namespace="default")
         await kube.delete(Secret, "b", namespace="default")
         assert [await reader.next() for _ in range(3)] == ["applied b", "applied a", "deleted b"]
 
