@@ -18,11 +18,18 @@ from kube_efs.model.errors import InvalidValue, KubeError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
 from kube_efs.model.volumes import LOOPBACK
+from kube_efs.settings import own_image
 
 # Images are not pulled: this one is the program of this installation.
 IMAGE = "kube-efs:embedded"
 _PROGRAM = (sys.executable, "-m", "kube_efs")
-_IMAGES = {IMAGE: _PROGRAM, "quay.io/external_storage/efs-provisioner:latest": (*_PROGRAM, "controller")}
+_IMAGES = {
+    IMAGE: _PROGRAM,
+    own_image(): _PROGRAM,
+    "quay.io/external_storage/efs-provisioner:latest": (*_PROGRAM, "controller"),
+}
+# Pods have the machine's own network here, and so have other clusters on it.
+_ANY_PORT = {"KUBE_EFS_HEALTH_HOST": LOOPBACK, "KUBE_EFS_HEALTH_PORT": "0"}
 _REGION = frozenset({"AWS_REGION", "AWS_DEFAULT_REGION"})
 _CONNECT_SECONDS = 1.0
 
@@ -40,7 +47,10 @@ def make_kubelet(client: AsyncClient, efs: EmbeddedEfs, *, name: str, namespace:
         nfs=nfs,
         images=_IMAGES,
         # What an instance of the cloud has without being told: where its services are, and a role.
-        environment={name: text for name, text in efs.environment().items() if name not in _REGION},
+        environment={
+            **{name: text for name, text in efs.environment().items() if name not in _REGION},
+            **_ANY_PORT,
+        },
     )
 
 

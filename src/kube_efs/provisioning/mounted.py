@@ -63,8 +63,9 @@ async def find_mounted(
 ) -> Mounted:
     """Where the file system is mounted: at the mount point if one is given, else from that server.
 
-    ``base`` is what of the file system is there, None what the mount's source says: a mount by an access
-    point or by a helper's tunnel says nothing of it. Of several mounts from the server the first is taken.
+    ``base`` is what of the file system is there, None what the mount's source says. A mount by an access
+    point or by a helper's tunnel says nothing of it; one from the server's own name wins over ``base`` at
+    a mount point that is given. Of several mounts from the server the first is taken.
     Raises PlatformError when there is none, WorkerFailed when it does not answer.
     """
     threads = ThreadPoolExecutor(1)
@@ -209,7 +210,7 @@ def _find(
     if mount_point is None:
         entry, exported = _mounted_from(server, base, entries)
     else:
-        entry, exported = _mounted_at(mount_point, base, entries)
+        entry, exported = _mounted_at(mount_point, server, base, entries)
     device, inode = _identity(entry.mount_point)
     return Mounted(
         file_system_id=file_system_id,
@@ -222,20 +223,28 @@ def _find(
 
 
 def _mounted_at(
-    mount_point: Path, base: Directory | None, entries: Sequence[MountEntry]
+    mount_point: Path, server: str, base: Directory | None, entries: Sequence[MountEntry]
 ) -> tuple[MountEntry, Directory]:
     """What is mounted there, and what of the file system that is."""
     entry = _topmost(mount_point, entries)
     if entry is None:
         problem, remedy = "is no mount point in this pod", "mount the file system there"
-    elif base is not None:
-        return entry, base
-    elif (export := export_of(entry)) is not None:
-        return entry, export.directory
+    elif (directory := _directory_at(entry, server, base)) is not None:
+        return entry, directory
     else:
         problem, remedy = "is no mount of an NFS server in this pod", "say what directory is mounted there"
     problem += f", which has {_seen(entries)}"
     raise PlatformError(problem, field="mount path", value=str(mount_point), remedy=remedy)
+
+
+def _directory_at(entry: MountEntry, server: str, said: Directory | None) -> Directory | None:
+    """What of the file system is mounted: only a mount from the server's own name knows it better."""
+    export = export_of(entry)
+    if export is None or (said is not None and export.server != server):
+        return said
+    if said not in {None, export.directory}:
+        log.warning("mount-has-another-directory", source=entry.source, said=str(said))
+    return export.directory
 
 
 def _mounted_from(

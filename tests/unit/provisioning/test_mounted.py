@@ -121,6 +121,17 @@ async def test_what_is_said_of_a_mount_path_wins(mount: Mount, source: str) -> N
     assert (mounted.mount_point, mounted.base, mounted.source) == (point, base, source)
 
 
+async def test_a_mount_from_the_server_itself_knows_better_what_is_mounted(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/app/data", "x")
+    with capture_logs() as logs:
+        for said in ("/app/data", "/elsewhere"):
+            mounted = await find_mounted(
+                FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory(said)
+            )
+            assert str(mounted.base) == "/app/data"
+    assert [(log["event"], log["said"]) for log in logs] == [("mount-has-another-directory", "/elsewhere")]
+
+
 async def test_of_several_mounts_the_one_of_the_base_is_taken(mount: Mount) -> None:
     mount(f"{SERVER}:/b", "first")
     second = mount(f"{SERVER}:/a", "second")
