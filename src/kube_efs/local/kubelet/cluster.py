@@ -7,6 +7,7 @@ from typing import Any
 
 from lightkube import AsyncClient
 from lightkube.models.authentication_v1 import BoundObjectReference, TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import (
     ConfigMap,
     PersistentVolume,
@@ -73,6 +74,7 @@ class Cluster:
     async def token(self, pod: Pod, wanted: AccountToken) -> str:
         """A token of the pod's service account that is good as long as the pod is there."""
         request = ServiceAccountToken(
+            metadata=ObjectMeta(namespace=pod.namespace),
             spec=TokenRequestSpec(
                 audiences=[wanted.audience] if wanted.audience else [],
                 expirationSeconds=wanted.seconds,
