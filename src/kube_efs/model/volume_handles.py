@@ -128,7 +128,7 @@ def _cleaned(path: str) -> Directory:
 
 def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:
     before, mark, _ = path.partition(_END_OF_BASE)
-    base = _cleaned(before)
+    base = Directory(handle.directory.parts[: before.count("/")])
     if not mark or handle.access_point_id or handle.directory.relation_to(base) is not Relation.BELOW:
         return handle
     marked = replace(handle, base=base)

@@ -122,6 +122,7 @@ def test_a_directory_of_a_claim_tells_its_base(base: tuple[str, ...], text: str)
         pytest.param("efs:fs-abcd1234:/base/./name:", id="with a colon at the end"),
         pytest.param("efs:fs-abcd1234:/base/./name:fsap-abcd1234", id="in an access point"),
         pytest.param("efs:fs-abcd1234:/base/name", id="without the mark"),
+        pytest.param("efs:fs-abcd1234:/a\n/./../b", id="with a line break that is resolved away"),
     ],
 )
 def test_what_people_write_is_never_taken_for_a_directory_of_a_claim(text: str) -> None:
