@@ -1,0 +1,97 @@
+"""The manifests of efs-provisioner on a real control plane: fields, permissions, and its README's examples.
+
+The pods run on the embedded node. apps/v1beta1 is gone from Kubernetes since 1.16, so the StatefulSet of the
+README is applied as apps/v1, which wants a selector.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from tests.conformance.kubectl import Kubectl
+from tests.integration.efs_provisioner import (
+    DEPLOY,
+    STATEFUL_SET,
+    Site,
+    check_deployment_step_by_step,
+    check_nothing_is_left,
+    check_quick_start,
+    check_stateful_set,
+    deploy_quick_start,
+    site_on,
+)
+from tests.scenarios.real_plane import RealPlane
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FILES = sorted(path.name for path in DEPLOY.iterdir())
+# Verb and resource, each in the namespace of the provisioner and in another one.
+ALLOWED = [
+    *(f"{verb} persistentvolumes" for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *(f"{verb} persistentvolumeclaims" for verb in ("get", "list", "watch")),
+    *(f"{verb} storageclasses.storage.k8s.io" for verb in ("get", "list", "watch")),
+    *(f"{verb} events" for verb in ("get", "create", "patch")),
+]
+REFUSED = [
+    *(f"{verb} persistentvolumes" for verb in ("update", "deletecollection")),
+    *(f"{verb} persistentvolumeclaims" for verb in ("create", "update", "patch", "delete")),
+    *(f"{verb} storageclasses.storage.k8s.io" for verb in ("create", "update", "patch", "delete")),
+    *(f"{verb} events" for verb in ("list", "watch", "delete")),
+    *(f"get {kind}" for kind in ("secrets", "configmaps", "pods", "nodes", "namespaces", "endpoints")),
+    *(f"create {kind}" for kind in ("pods", "pods/exec", "serviceaccounts/token", "endpoints")),
+    *(f"{verb} leases.coordination.k8s.io" for verb in ("get", "update", "patch", "list", "delete")),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    folder: Path = tmp_path_factory.mktemp("site")
+    async with site_on(RealPlane(folder), folder) as running:
+        yield running
+
+
+@pytest.mark.parametrize("file", FILES)
+async def test_the_api_server_knows_every_field(site: Site, file: str) -> None:
+    flags = ("--dry-run=server", "--validate=strict")
+    answer = await site.kubectl.run("create", *flags, "-f", str(DEPLOY / file))
+    assert (answer.status, answer.errors) == (0, "")
+
+
+async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) -> None:
+    await deploy_quick_start(site)
+    await check_quick_start(site)
+    await check_stateful_set(site, _of_today(STATEFUL_SET))
+    await _check_permissions(site.kubectl)
+    await check_nothing_is_left(site)
+
+
+async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
+    await check_deployment_step_by_step(site, "storage")
+
+
+def _of_today(manifest: str) -> str:
+    service, stateful_set = yaml.safe_load_all(manifest)
+    labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+    stateful_set["apiVersion"] = "apps/v1"
+    stateful_set["spec"]["selector"] = {"matchLabels": labels}
+    return yaml.safe_dump_all([service, stateful_set])
+
+
+async def _check_permissions(kubectl: Kubectl) -> None:
+    """What the running provisioner has just got by with is all that it may do."""
+    for namespace in ("default", "kube-system"):
+        assert [call for call in ALLOWED if not await _may(kubectl, call, namespace)] == []
+        assert [call for call in REFUSED if await _may(kubectl, call, namespace)] == []
+    for verb in ("get", "update"):
+        assert await _may(kubectl, f"{verb} leases.coordination.k8s.io/efs-provisioner", "default")
+        assert not await _may(kubectl, f"{verb} leases.coordination.k8s.io/efs-provisioner", "kube-system")
+    assert await _may(kubectl, "create leases.coordination.k8s.io", "default")
+
+
+async def _may(kubectl: Kubectl, call: str, namespace: str) -> bool:
+    account = "--as=system:serviceaccount:default:efs-provisioner"
+    answer = await kubectl.run("auth", "can-i", *call.split(), account, "-n", namespace)
+    assert answer.output.strip() in {"yes", "no"}, answer.errors
+    return answer.output.strip() == "yes"

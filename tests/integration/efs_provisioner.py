@@ -1,0 +1,290 @@
+"""``deploy/efs-provisioner`` brought into a cluster as its users do it, whatever the cluster runs on."""
+
+import asyncio
+import json
+import os
+import stat
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.kubectl import Kubectl
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.local.control_plane import ControlPlane
+from kube_efs.local.efs.names import server_names
+from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.node import make_kubelet
+from kube_efs.model.ids import FileSystemId
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "efs-provisioner"
+FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
+NODE = "node-1"
+
+_DEADLINE_SECONDS = 60.0
+
+# The examples of efs-provisioner's README, word for word but for blank lines.
+TEST_POD = """\
+kind: Pod
+apiVersion: v1
+metadata:
+  name: test-pod
+spec:
+  containers:
+  - name: test-pod
+    image: gcr.io/google_containers/busybox:1.24
+    command:
+      - "/bin/sh"
+    args:
+      - "-c"
+      - "touch /mnt/SUCCESS && exit 0 || exit 1"
+    volumeMounts:
+      - name: efs-pvc
+        mountPath: "/mnt"
+  restartPolicy: "Never"
+  volumes:
+    - name: efs-pvc
+      persistentVolumeClaim:
+        claimName: efs
+"""
+STATEFUL_SET = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: nginx
+  labels:
+    app: nginx
+spec:
+  ports:
+  - port: 80
+    name: web
+  clusterIP: None
+  selector:
+    app: nginx
+---
+apiVersion: apps/v1beta1
+kind: StatefulSet
+metadata:
+  name: web
+spec:
+  serviceName: "nginx"
+  replicas: 3
+  template:
+    metadata:
+      labels:
+        app: nginx
+    spec:
+      terminationGracePeriodSeconds: 10
+      containers:
+      - name: nginx
+        image: gcr.io/google_containers/nginx-slim:0.8
+        ports:
+        - containerPort: 80
+          name: web
+        volumeMounts:
+        - name: efs
+          mountPath: /usr/share/nginx/html
+  volumeClaimTemplates:
+  - metadata:
+      name: efs
+      annotations:
+        volume.beta.kubernetes.io/storage-class: aws-efs
+    spec:
+      accessModes: [ "ReadWriteOnce" ]
+      resources:
+        requests:
+          storage: 1Mi
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A cluster with a node and one file system, and nothing of kube-efs."""
+
+    kubectl: Kubectl
+    efs: EmbeddedEfs
+    file_system_id: FileSystemId
+    folder: Path
+
+    @property
+    def server(self) -> str:
+        """The file system's DNS name."""
+        return server_names(self.file_system_id, self.efs.region)[0]
+
+    @property
+    def data(self) -> Path:
+        """Where its files are."""
+        return self.efs.folder(self.file_system_id)
+
+    def edited(self, file: str) -> str:
+        """A manifest with the values of its examples replaced, as the README says it."""
+        text = (DEPLOY / file).read_text()
+        example = "fs-47a2c22e.efs.us-west-2.amazonaws.com"
+        text = text.replace(f"server: {example}", f"server: {self.server}")
+        text = text.replace("file.system.id: fs-47a2c22e", f"file.system.id: {self.file_system_id}")
+        return text.replace("aws.region: us-west-2", f"aws.region: {self.efs.region}")
+
+    async def get(self, *arguments: str) -> Any:
+        """What kubectl gets, as JSON."""
+        return json.loads(await self.kubectl("get", *arguments, "-o", "json"))
+
+    async def bound(self, claim: str) -> Any:
+        """The volume of the claim, once it is bound."""
+        wanted = "--for=jsonpath={.status.phase}=Bound"
+        await self.kubectl("wait", f"pvc/{claim}", wanted, "--timeout=50s")
+        found = await self.get("pvc", claim)
+        return await self.get("pv", found["spec"]["volumeName"])
+
+    async def deployed(self) -> None:
+        """Return once the provisioner runs."""
+        await self.kubectl("rollout", "status", "deployment/efs-provisioner", "--timeout=50s")
+
+
+@asynccontextmanager
+async def site_on(plane: ControlPlane, folder: Path) -> AsyncIterator[Site]:
+    """The site on that control plane, which is started; all files are below the folder."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(plane)
+        efs = await stack.enter_async_context(EmbeddedEfs(folder / "efs"))
+        client = await stack.enter_async_context(connect(load_config(plane.kubeconfig)))
+        kubelet = make_kubelet(client, efs, name=NODE, namespace="default", root=folder / "kubelet")
+        plane.take_logs_from(kubelet)
+        for part in (plane.run_controllers(client, node=NODE), kubelet.run()):
+            stack.push_async_callback(_end, asyncio.create_task(part))
+        file_system_id = await efs.create_file_system("first")
+        yield Site(Kubectl(plane.kubeconfig), efs, file_system_id, folder)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def until(check: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Return once it is so; fails when it is not in time."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not await check():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        await asyncio.sleep(0.1)
+
+
+async def deploy_quick_start(site: Site) -> None:
+    """The README's quick start: edit the all-in-one manifest, and apply it."""
+    await site.kubectl("apply", "-f", "-", stdin=site.edited("manifest.yaml"))
+    await site.deployed()
+
+
+async def check_quick_start(site: Site) -> None:
+    """The claim of the manifest has a volume of its own, which a pod that uses the claim can write to."""
+    volume = await site.bound("efs")
+    name, path = volume["metadata"]["name"], volume["spec"]["nfs"]["path"]
+    assert volume["spec"]["nfs"] == {"server": site.server, "path": f"/efs-{name}"}
+    assert volume["spec"]["mountOptions"] == ["vers=4.1"]
+    assert volume["spec"]["capacity"] == {"storage": "1Mi"}
+    assert FINALIZER in volume["metadata"]["finalizers"]
+    annotations = volume["metadata"]["annotations"]
+    assert annotations["pv.kubernetes.io/provisioned-by"] == "example.com/aws-efs"
+    gid = int(annotations["pv.beta.kubernetes.io/gid"])
+    directory = site.data / path.lstrip("/")
+    assert gid == 2000
+    assert _owner_and_mode(directory) == (0, gid, 0o2771)
+
+    await site.kubectl("apply", "-f", "-", stdin=TEST_POD)
+    await site.kubectl("wait", "pod/test-pod", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=50s")
+    assert (directory / "SUCCESS").stat().st_gid == gid
+    await site.kubectl("delete", "pod", "test-pod")
+
+
+async def check_stateful_set(site: Site, manifest: str) -> None:
+    """Each pod of the README's StatefulSet has a volume of its own."""
+    await site.kubectl("apply", "-f", "-", stdin=manifest)
+    await site.kubectl("rollout", "status", "statefulset/web", "--timeout=55s")
+    volumes = [await site.bound(f"efs-web-{number}") for number in range(3)]
+    paths = [volume["spec"]["nfs"]["path"] for volume in volumes]
+    assert [path.partition("-pvc-")[0] for path in paths] == ["/efs-web-0", "/efs-web-1", "/efs-web-2"]
+    directories = [site.data / path.lstrip("/") for path in paths]
+    gids = {int(volume["metadata"]["annotations"]["pv.beta.kubernetes.io/gid"]) for volume in volumes}
+    assert len(gids) == 3
+    assert {_owner_and_mode(directory) for directory in directories} == {(0, gid, 0o2771) for gid in gids}
+    await site.kubectl("delete", "-f", "-", stdin=manifest)
+    await site.kubectl("delete", "pvc", "efs-web-0", "efs-web-1", "efs-web-2")
+
+
+async def check_nothing_is_left(site: Site) -> None:
+    """With the last claim go the volumes and directories; then the manifest can go too."""
+    await site.kubectl("delete", "pvc", "efs")
+
+    async def is_empty() -> bool:
+        return not (await site.get("pv"))["items"]
+
+    await until(is_empty, "every volume is removed")
+    assert [path.name for path in site.data.iterdir() if "pvc" in path.name] == []
+    await site.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=site.edited("manifest.yaml"))
+
+    async def has_no_pod() -> bool:
+        return not (await site.get("pods", "-l", "app=efs-provisioner"))["items"]
+
+    await until(has_no_pod, "the provisioner's pod is gone")
+
+
+# The commands of the README, but that the folder of the manifests is the current one.
+_COMMANDS = r"""
+set -e
+kubectl create configmap efs-provisioner \
+--from-literal=file.system.id={file_system_id} \
+--from-literal=aws.region={region} \
+--from-literal=provisioner.name=example.com/aws-efs
+kubectl create -f deployment.yaml
+NAMESPACE=`kubectl config get-contexts | grep '^*' | tr -s ' ' | cut -d' ' -f5`
+sed -i'' "s/namespace:.*/namespace: $NAMESPACE/g" ./rbac.yaml
+kubectl create -f rbac.yaml
+kubectl create secret generic aws-credentials \
+--from-literal=aws-access-key-id=AKIAIOSFODNN7EXAMPLE \
+--from-literal=aws-secret-access-key=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY
+kubectl create -f class.yaml
+kubectl create -f claim.yaml
+"""
+
+
+async def check_deployment_step_by_step(site: Site, namespace: str) -> None:
+    """The README's commands give the same in another namespace, with a directory that was set aside."""
+    await site.kubectl("create", "namespace", namespace)
+    await site.kubectl("config", "set-context", "--current", f"--namespace={namespace}")
+    (site.data / "persistentvolumes").mkdir()
+    copies = site.folder / "deploy"
+    copies.mkdir()
+    for file in DEPLOY.iterdir():
+        (copies / file.name).write_text(site.edited(file.name))
+    commands = _COMMANDS.replace("{file_system_id}", site.file_system_id)
+    await _run(commands.replace("{region}", site.efs.region), copies, site.kubectl)
+    await site.deployed()
+    volume = await site.bound("efs")
+    name = volume["metadata"]["name"]
+    assert volume["spec"]["nfs"]["path"] == f"/persistentvolumes/efs-{name}"
+    assert _owner_and_mode(site.data / "persistentvolumes" / f"efs-{name}")[2] == 0o2771
+    lease = await site.get("lease", "efs-provisioner")
+    assert lease["spec"]["holderIdentity"].startswith("efs-provisioner-")
+
+
+async def _run(commands: str, folder: Path, kubectl: Kubectl) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "sh",
+        "-c",
+        commands,
+        cwd=folder,
+        env={**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(_DEADLINE_SECONDS):
+        _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+
+
+def _owner_and_mode(directory: Path) -> tuple[int, int, int]:
+    found = directory.stat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)

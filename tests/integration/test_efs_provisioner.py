@@ -1,0 +1,114 @@
+"""The manifests of efs-provisioner, and its README's examples on an embedded cluster with real kubectl."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.integration.efs_provisioner import (
+    DEPLOY,
+    STATEFUL_SET,
+    Site,
+    check_deployment_step_by_step,
+    check_nothing_is_left,
+    check_quick_start,
+    check_stateful_set,
+    deploy_quick_start,
+    site_on,
+)
+
+from kube_efs.local.control_plane import EmbeddedControlPlane
+from kube_efs.settings import ControllerSettings, own_image
+
+SINGLE = ("configmap", "rbac", "deployment", "class", "claim")
+
+on_a_cluster = pytest.mark.skipif(
+    shutil.which("kubectl") is None or os.geteuid() != 0, reason="needs kubectl, and root for a node"
+)
+
+
+def _documents(*names: str) -> list[Any]:
+    texts = [(DEPLOY / f"{name}.yaml").read_text() for name in names]
+    return [document for text in texts for document in yaml.safe_load_all(text)]
+
+
+def _deployment(name: str) -> Any:
+    [found] = [document for document in _documents(name) if document["kind"] == "Deployment"]
+    return found
+
+
+def _container(name: str) -> Any:
+    [found] = _deployment(name)["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def _values(name: str) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in _container(name)["env"] if "value" in one}
+
+
+def test_the_manifest_is_the_single_files_but_for_what_is_mounted() -> None:
+    text = (DEPLOY / "manifest.yaml").read_text()
+    assert text.count("path: /\n") == 1
+    assert text.count("value: /\n") == 1
+    text = text.replace("path: /\n", "path: /persistentvolumes\n")
+    text = text.replace("value: /\n", "value: /persistentvolumes\n")
+    assert text == "---\n".join((DEPLOY / f"{name}.yaml").read_text() for name in SINGLE)
+
+
+@pytest.mark.parametrize("name", ["manifest", "deployment"])
+def test_the_setting_and_the_volume_name_one_directory(name: str) -> None:
+    volumes = _deployment(name)["spec"]["template"]["spec"]["volumes"]
+    [path] = [volume["nfs"]["path"] for volume in volumes if "nfs" in volume]
+    assert _values(name)["KUBE_EFS_DIRECTORY_PATH"] == path
+    mounts = {mount["name"]: mount["mountPath"] for mount in _container(name)["volumeMounts"]}
+    assert _values(name)["KUBE_EFS_DIRECTORY_MOUNT"] == mounts["pv-volume"] == "/persistentvolumes"
+
+
+def test_the_deployment_runs_this_version_with_settings_that_it_knows() -> None:
+    container = _container("deployment")
+    assert container["image"] == own_image()
+    known = {field.validation_alias for field in ControllerSettings.model_fields.values()}
+    given = {one["name"] for one in container["env"]}
+    assert given - known == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+
+
+def test_keys_of_the_config_map_and_the_secret_are_those_of_efs_provisioner() -> None:
+    [config_map] = _documents("configmap")
+    references = [one["valueFrom"] for one in _container("deployment")["env"] if "valueFrom" in one]
+    keys = [one["configMapKeyRef"] for one in references if "configMapKeyRef" in one]
+    assert {key["key"] for key in keys} == config_map["data"].keys()
+    assert {key["name"] for key in keys} == {config_map["metadata"]["name"]} == {"efs-provisioner"}
+    assert [key["key"] for key in keys if key.get("optional")] == ["dns.name"]
+    secrets = [one["secretKeyRef"] for one in references if "secretKeyRef" in one]
+    assert [(key["name"], key["key"], key["optional"]) for key in secrets] == [
+        ("aws-credentials", "aws-access-key-id", True),
+        ("aws-credentials", "aws-secret-access-key", True),
+    ]
+
+
+def test_the_lease_is_the_one_that_the_role_allows() -> None:
+    [role] = [document for document in _documents("rbac") if document["kind"] == "Role"]
+    names = [name for rule in role["rules"] for name in rule.get("resourceNames", [])]
+    assert names == [_values("deployment")["KUBE_EFS_LEASE_NAME"]]
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with site_on(EmbeddedControlPlane(tmp_path / "kubeconfig"), tmp_path) as running:
+        yield running
+
+
+@on_a_cluster
+async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) -> None:
+    await deploy_quick_start(site)
+    await check_quick_start(site)
+    await check_stateful_set(site, STATEFUL_SET)
+    await check_nothing_is_left(site)
+
+
+@on_a_cluster
+async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
+    await check_deployment_step_by_step(site, "storage")
