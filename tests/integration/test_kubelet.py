@@ -120,7 +120,9 @@ async def run_pod(
     **spec: Any,
 ) -> None:
     main = {"name": "main", "image": "none", "command": list(command), **(container or {})}
-    body = {"nodeName": "node-1", "restartPolicy": "Never", "containers": [main], **spec}
+    # No controller is there to give the namespace the certificate that comes with a token.
+    body = {"nodeName": "node-1", "restartPolicy": "Never", "automountServiceAccountToken": False, **spec}
+    body = {**body, "containers": [main]}
     await create(client, "Pod", name, metadata={"namespace": "default"}, spec=body)
 
 

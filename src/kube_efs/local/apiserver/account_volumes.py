@@ -4,7 +4,7 @@ from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.metadata import generated_name
 from kube_efs.local.apiserver.users import POD_TOKEN_SECONDS
 
-ROOT_CA = "kube-root-ca.crt"
+_ROOT_CA = "kube-root-ca.crt"
 _PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _LISTS = ("initContainers", "containers")
 
@@ -46,7 +46,7 @@ def _volume(name: str) -> Json:
     }
     sources: list[Json] = [
         {"serviceAccountToken": {"expirationSeconds": POD_TOKEN_SECONDS, "path": "token"}},
-        {"configMap": {"name": ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"configMap": {"name": _ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [namespace]}},
     ]
     return {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}

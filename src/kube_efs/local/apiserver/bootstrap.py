@@ -1,6 +1,5 @@
 """The objects that every cluster has from the start, and those that come with each namespace."""
 
-from kube_efs.local.apiserver.account_volumes import ROOT_CA
 from kube_efs.local.apiserver.admission import NAMESPACES
 from kube_efs.local.apiserver.json_types import Json
 from kube_efs.local.apiserver.resources import GroupResource, Registry
@@ -12,13 +11,9 @@ _OPTIONS = WriteOptions(manager="kube-apiserver")
 
 
 class Bootstrap:
-    """Creates what nobody asks for: the first namespaces, and in each namespace what its pods need.
+    """Creates what nobody asks for: the first namespaces, and in each namespace the service account."""
 
-    That is the service account ``default`` and the certificate of the API server's authority, if it has one.
-    """
-
-    def __init__(self, store: Store, registry: Registry, service: ObjectService, *, ca_pem: str) -> None:
-        self._ca_pem = ca_pem
+    def __init__(self, store: Store, registry: Registry, service: ObjectService) -> None:
         self._store = store
         self._registry = registry
         self._service = service
@@ -31,13 +26,10 @@ class Bootstrap:
 
     def _on_change(self, resource: GroupResource, change: Change) -> None:
         if resource == NAMESPACES and change.old is None:
-            namespace = change.new.key.name
-            self._ensure("serviceaccounts", ObjectKey(namespace, "default"))
-            if self._ca_pem:
-                self._ensure("configmaps", ObjectKey(namespace, ROOT_CA), data={"ca.crt": self._ca_pem})
+            self._ensure("serviceaccounts", ObjectKey(change.new.key.name, "default"))
 
-    def _ensure(self, plural: str, key: ObjectKey, **fields: Json) -> None:
+    def _ensure(self, plural: str, key: ObjectKey) -> None:
         resource = self._registry.get("", "v1", plural)
         if self._store.get(resource.storage, key) is None:
-            body: Json = {"metadata": {"name": key.name}, **fields}
+            body: Json = {"metadata": {"name": key.name}}
             self._service.create(resource, key.namespace, body, _OPTIONS)

@@ -64,7 +64,7 @@ class ApiServer:
             pod_logs=pod_logs or NoPodLogs(),
         )
         CustomTypes(self._store, registry, service)
-        self._bootstrap = Bootstrap(self._store, registry, service, ca_pem=self.ca_pem.decode())
+        self._bootstrap = Bootstrap(self._store, registry, service)
         self._application = make_application(
             users, clock, Discovery(registry), ResourceHandlers(self.backend)
         )

@@ -1,13 +1,19 @@
-"""Empties namespaces that are being deleted, and then lets them go (pkg/controller/namespace)."""
+"""Furnishes new namespaces, empties those that are being deleted, and then lets them go.
+
+As pkg/controller/namespace and the root-ca-cert-publisher of Kubernetes do.
+"""
 
 import asyncio
+import base64
+from contextlib import suppress
 from typing import Any
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import NamespaceSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import ConfigMap, Namespace
 
 from kube_efs.kube.errors import translated
 from kube_efs.local.controllers.caches import Cache, Change
@@ -16,18 +22,20 @@ from kube_efs.local.controllers.ownership import Owned
 from kube_efs.local.controllers.reading import read_meta
 from kube_efs.local.controllers.values import Key
 from kube_efs.local.controllers.work_queue import WorkQueue
-from kube_efs.model.errors import KubeNotFound, NotYet
+from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound, NotYet
 
 log = structlog.get_logger(__name__)
 
 _WORKERS = 2
+_ROOT_CA = "kube-root-ca.crt"
 
 
 class NamespaceKeeper:
-    """Finishes the deletion of namespaces while ``run`` runs."""
+    """Looks after namespaces from their creation to their end while ``run`` runs."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client: Any = client  # its overloads want the kind spelt out
+        self._certificate = base64.b64decode(client.config.cluster.certificate_auth_data or "").decode()
         self._namespaces = Cache(Namespace, _read)
         self._namespaces.listen(self._changed)
         self._queue: WorkQueue[Key] = WorkQueue("namespaces", self._look_at)
@@ -39,13 +47,26 @@ class NamespaceKeeper:
             tasks.create_task(self._queue.run(_WORKERS))
 
     def _changed(self, change: Change[Owned]) -> None:
-        if change.after is not None and change.after.meta.deleting:
+        if change.after is not None and (change.before is None or change.after.meta.deleting):
             self._queue.add(change.after.meta.key)
 
     async def _look_at(self, key: Key) -> None:
         found = self._namespaces.values.get(key)
-        if found is None or not found.meta.deleting:
+        if found is None:
             return
+        if found.meta.deleting:
+            await self._finish(key)
+        else:
+            await self._furnish(key)
+
+    async def _furnish(self, key: Key) -> None:
+        """Make what the namespace's pods know the API server by."""
+        data = {"ca.crt": self._certificate}
+        wanted = ConfigMap(metadata=ObjectMeta(namespace=key.name, name=_ROOT_CA), data=data)
+        with suppress(KubeAlreadyExists), translated(f"ConfigMap {key}/{_ROOT_CA}"):
+            await self._client.create(wanted)
+
+    async def _finish(self, key: Key) -> None:
         for kind in (*await self._custom_kinds(), *NAMESPACED):
             await self._empty(kind, key.name)
         with translated(f"Namespace {key}"):

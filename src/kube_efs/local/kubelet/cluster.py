@@ -79,7 +79,7 @@ class Cluster:
                 audiences=[wanted.audience] if wanted.audience else [],
                 expirationSeconds=wanted.seconds,
                 boundObjectRef=BoundObjectReference(apiVersion="v1", kind="Pod", name=pod.name, uid=pod.uid),
-            )
+            ),
         )
         with translated(f"service account {pod.namespace}/{pod.service_account}"):
             issued = await self._client.create(request, pod.service_account, namespace=pod.namespace)

@@ -27,7 +27,7 @@ class Inside:
         self.registry = Registry(builtin_types())
         self.service = ObjectService(self.store, Admission(self.store), lambda: self.now)
         CustomTypes(self.store, self.registry, self.service)
-        Bootstrap(self.store, self.registry, self.service, ca_pem="").create_namespaces()
+        Bootstrap(self.store, self.registry, self.service).create_namespaces()
 
     def type_of(self, plural: str) -> ResourceType:
         return next(found for found in self.registry if found.plural == plural)
