@@ -101,12 +101,20 @@ class AwsConnection:
         return answer
 
     async def list_all(
-        self, service: Service, operation: str, key: str, /, *, subject: object = "", **parameters: object
+        self,
+        service: Service,
+        operation: str,
+        key: str,
+        /,
+        *,
+        subject: object = "",
+        page_size: int | None = None,
+        **parameters: object,
     ) -> list[Mapping[str, Any]]:
         """The items under ``key`` of all pages; raises AwsError, and never gives a part of them."""
         items: list[Mapping[str, Any]] = []
         async with self._attempt(service, operation, subject) as (client, deadline):
-            paging = {"PageSize": self._options.page_size}
+            paging = {"PageSize": page_size or self._options.page_size}
             pages = client.get_paginator(xform_name(operation)).paginate(
                 **parameters, PaginationConfig=paging
             )

@@ -10,6 +10,7 @@ import aiohttp
 from botocore import exceptions as boto
 
 from kube_efs.model.errors import (
+    AwsAlreadyExists,
     AwsDenied,
     AwsError,
     AwsLimitReached,
@@ -113,7 +114,10 @@ def translate(error: Exception, *, operation: str, iam_action: str, subject: obj
     refused before it was sent.
     """
     kind, problem, remedy = _judge(error, iam_action)
-    return kind(problem, field=operation, value=subject, remedy=remedy)
+    translated = kind(problem, field=operation, value=subject, remedy=remedy)
+    if isinstance(translated, AwsAlreadyExists) and isinstance(error, boto.ClientError):
+        translated.existing = str(error.response.get("AccessPointId") or "")
+    return translated
 
 
 def error_code(error: BaseException) -> str:
@@ -148,8 +152,8 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
         return AwsThrottled, problem, ""
     if code in _LIMIT_CODES or code.endswith("LimitExceeded"):
         return AwsLimitReached, problem, "remove what is not needed or ask AWS for a higher quota"
-    if code.endswith("NotFound") or status == 404:
-        return AwsNotFound, problem, ""
+    if code.endswith(("NotFound", "AlreadyExists")) or status == 404:
+        return AwsAlreadyExists if code.endswith("AlreadyExists") else AwsNotFound, problem, ""
     if code in _CREDENTIAL_CODES:
         return AwsDenied, problem, _CREDENTIALS_REMEDY
     if code in _PERMISSION_CODES or status in {401, 403}:

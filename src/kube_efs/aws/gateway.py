@@ -1,35 +1,32 @@
 """EFS as kube-efs needs it: file systems and mount targets, read and made."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
-import structlog
-
+from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.errors import error_code
 from kube_efs.aws.network import AwsNetwork
-from kube_efs.aws.responses import parse_file_system, parse_mount_target
-from kube_efs.model.errors import AwsError, AwsNotFound, InvalidValue
+from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood
+from kube_efs.model.errors import AwsError, AwsNotFound
 from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.telemetry.metrics import AwsMetrics
 
-log = structlog.get_logger()
-
-Value = TypeVar("Value", FileSystem, MountTarget)
-
 
 class AwsGateway:
-    """Calls to EFS and STS while its context is open; ``network`` has those to EC2.
+    """Calls to EFS and STS while its context is open.
 
-    Every method may raise AwsError. The listings leave out and log entries that cannot be understood:
-    one of them must not hide the others.
+    ``network`` has those to EC2, ``access_points`` those about access points. Every method may raise
+    AwsError. The listings leave out and log entries that cannot be understood: one of them must not hide
+    the others.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
         self._connection = AwsConnection(options, metrics)
         self.network = AwsNetwork(self._connection)
+        self.access_points = AwsAccessPoints(self._connection)
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
@@ -46,14 +43,14 @@ class AwsGateway:
     async def file_systems(self) -> tuple[FileSystem, ...]:
         """All file systems of the region in every state, without their mount targets."""
         entries = await self._connection.list_all(Service.EFS, "DescribeFileSystems", "FileSystems")
-        return _understood(parse_file_system, entries)
+        return understood(parse_file_system, entries)
 
     async def file_system(self, file_system_id: FileSystemId) -> FileSystem:
         """That file system, without its mount targets; raises AwsNotFound."""
         answer = await self._connection.call(
             Service.EFS, "DescribeFileSystems", subject=file_system_id, FileSystemId=file_system_id
         )
-        return _understood(parse_file_system, answer["FileSystems"])[0]
+        return understood(parse_file_system, answer["FileSystems"])[0]
 
     async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
         """All mount targets of a file system in every state."""
@@ -64,7 +61,7 @@ class AwsGateway:
             subject=file_system_id,
             FileSystemId=file_system_id,
         )
-        return _understood(parse_mount_target, entries)
+        return understood(parse_mount_target, entries)
 
     async def caller_account(self) -> str:
         """The id of the account that the credentials belong to."""
@@ -144,15 +141,3 @@ class AwsGateway:
             # Removed between the two calls.
             raise AwsNotFound("has no file system", field="creation token", value=creation_token)
         return parse_file_system(entries[0])
-
-
-def _understood(
-    parse: Callable[[Mapping[str, Any]], Value], entries: Iterable[Mapping[str, Any]]
-) -> tuple[Value, ...]:
-    values = []
-    for entry in entries:
-        try:
-            values.append(parse(entry))
-        except InvalidValue as error:
-            log.warning("aws-entry-not-understood", entry=dict(entry), problem=str(error))
-    return tuple(values)

@@ -1,16 +1,39 @@
 """Entries of answers of the EFS API, as values of the model; malformed ones raise InvalidValue.
 
 Shapes: https://docs.aws.amazon.com/efs/latest/ug/API_FileSystemDescription.html and
-https://docs.aws.amazon.com/efs/latest/ug/API_MountTargetDescription.html.
+https://docs.aws.amazon.com/efs/latest/ug/API_MountTargetDescription.html and
+https://docs.aws.amazon.com/efs/latest/ug/API_AccessPointDescription.html.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
+import structlog
+
+from kube_efs.model.access_points import AccessPoint, PosixUser
+from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import MountTargetId, ZoneName, parse_file_system_id, parse_subnet_id, parse_zone_name
 from kube_efs.model.targets import parse_address
+from kube_efs.model.volume_handles import parse_access_point_id
+
+log = structlog.get_logger(__name__)
+
+Value = TypeVar("Value")
+
+
+def understood(
+    parse: Callable[[Mapping[str, Any]], Value], entries: Iterable[Mapping[str, Any]]
+) -> tuple[Value, ...]:
+    """The entries as values; those that cannot be understood are logged, and must not hide the others."""
+    values = []
+    for entry in entries:
+        try:
+            values.append(parse(entry))
+        except InvalidValue as error:
+            log.warning("aws-entry-not-understood", entry=dict(entry), problem=str(error))
+    return tuple(values)
 
 
 def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
@@ -37,6 +60,19 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
         zone=_parse_optional_zone(entry),
         address=parse_address(entry.get("IpAddress") or entry.get("Ipv6Address"), field="IpAddress"),
         state=_parse_state(entry),
+    )
+
+
+def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
+    """The access point; its root is that of the file system when none is told."""
+    user = entry.get("PosixUser")
+    return AccessPoint(
+        access_point_id=parse_access_point_id(str(entry.get("AccessPointId") or ""), field="AccessPointId"),
+        file_system_id=parse_file_system_id(entry.get("FileSystemId"), field="FileSystemId"),
+        directory=parse_directory((entry.get("RootDirectory") or {}).get("Path") or "/", field="Path"),
+        user=PosixUser(uid=int(user["Uid"]), gid=int(user["Gid"])) if user else None,
+        client_token=str(entry.get("ClientToken") or ""),
+        tags={str(tag["Key"]): str(tag["Value"]) for tag in entry.get("Tags") or ()},
     )
 
 

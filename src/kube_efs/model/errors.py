@@ -11,6 +11,7 @@
     │   └── GidRangeFull         every group id of a class is in use
     ├── AwsError
     │   ├── AwsNotFound
+    │   ├── AwsAlreadyExists     something was made with this token before
     │   ├── AwsThrottled
     │   ├── AwsDenied
     │   ├── AwsLimitReached
@@ -112,6 +113,13 @@ class AwsNotFound(AwsError):
     """The named resource does not exist."""
 
     retryable = False
+
+
+class AwsAlreadyExists(AwsError):
+    """Something was made with this token before; ``existing`` is its id, empty if AWS does not tell."""
+
+    retryable = False
+    existing: str = ""
 
 
 class AwsThrottled(AwsError):

@@ -1,0 +1,63 @@
+"""The calls to EFS about access points."""
+
+from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.responses import parse_access_point, understood
+from kube_efs.model.access_points import AccessPoint, AccessPointRequest
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volume_handles import AccessPointId
+
+_PAGE_SIZE = 1000  # the most that DescribeAccessPoints gives
+
+
+class AwsAccessPoints:
+    """Access points, by a connection that is open. Every method may raise AwsError."""
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+
+    async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        """All access points of a file system; one call for each thousand."""
+        entries = await self._connection.list_all(
+            Service.EFS,
+            "DescribeAccessPoints",
+            "AccessPoints",
+            subject=file_system_id,
+            page_size=_PAGE_SIZE,
+            FileSystemId=file_system_id,
+        )
+        return understood(parse_access_point, entries)
+
+    async def get(self, access_point_id: AccessPointId) -> AccessPoint:
+        """That access point; raises AwsNotFound."""
+        answer = await self._connection.call(
+            Service.EFS, "DescribeAccessPoints", subject=access_point_id, AccessPointId=access_point_id
+        )
+        return parse_access_point(answer["AccessPoints"][0])
+
+    async def create(self, request: AccessPointRequest) -> AccessPoint:
+        """A new access point; raises AwsAlreadyExists when there is one with the token."""
+        user = {"Uid": request.user.uid, "Gid": request.user.gid}
+        answer = await self._connection.call(
+            Service.EFS,
+            "CreateAccessPoint",
+            subject=f"{request.file_system_id}:{request.directory}",
+            ClientToken=request.client_token,
+            FileSystemId=request.file_system_id,
+            PosixUser=user,
+            RootDirectory={
+                "Path": str(request.directory),
+                "CreationInfo": {
+                    "OwnerUid": request.user.uid,
+                    "OwnerGid": request.user.gid,
+                    "Permissions": request.permissions,
+                },
+            },
+            Tags=[{"Key": tag.key, "Value": tag.value} for tag in request.tags],
+        )
+        return parse_access_point(answer)
+
+    async def delete(self, access_point_id: AccessPointId) -> None:
+        """Remove the access point, and nothing of its data; raises AwsNotFound."""
+        await self._connection.call(
+            Service.EFS, "DeleteAccessPoint", subject=access_point_id, AccessPointId=access_point_id
+        )
