@@ -65,6 +65,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         """A claim is gone, or needs nothing any more."""
         self._pending.pop(claim.uid, None)
         self._said.pop(claim.uid, None)
+        self._short_of_gids.discard(claim.uid)
         self._waits_no_more(claim.uid)
 
     def class_changed(self, name: str) -> None:

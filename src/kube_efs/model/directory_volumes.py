@@ -149,7 +149,7 @@ def removable_location(volume: Volume, provisioner: DirectoryProvisioner) -> Loc
     if volume.nfs is None:
         remedy = "remove the volume by hand"
         raise RemovalRefused("has no spec.nfs", field="volume", value=volume.name, remedy=remedy)
-    if not _is_on(volume, volume.nfs.server, provisioner):
+    if not is_served_by(volume, provisioner):
         raise RemovalRefused(
             "is not where this provisioner's volumes are",
             field="spec.nfs.server",
@@ -161,7 +161,11 @@ def removable_location(volume: Volume, provisioner: DirectoryProvisioner) -> Loc
     return Location(file_system_id=provisioner.file_system_id, directory=directory)
 
 
-def _is_on(volume: Volume, server: str, provisioner: DirectoryProvisioner) -> bool:
+def is_served_by(volume: Volume, provisioner: DirectoryProvisioner) -> bool:
+    """Whether the volume is mounted from where this provisioner's are, wherever in there it lies."""
+    if volume.nfs is None:
+        return False
+    server = volume.nfs.server
     if volume.file_system_id is None:
         return server == provisioner.server
     return server in {provisioner.server, LOOPBACK} and volume.file_system_id == provisioner.file_system_id

@@ -68,6 +68,10 @@ class Location:
         is_same = self.file_system_id == other.file_system_id
         return is_same and self.directory.relation_to(other.directory) is Relation.BELOW
 
+    def is_child_of(self, other: "Location") -> bool:
+        """Whether it lies directly inside the other."""
+        return self.is_below(other) and self.directory.parts[:-1] == other.directory.parts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:

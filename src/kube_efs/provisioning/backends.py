@@ -65,6 +65,9 @@ class Backend(Protocol):
         Raises ClaimRefused when it cannot be, NotYet when something is not there yet.
         """
 
+    def owns(self, volume: Volume) -> bool:
+        """Whether a volume with this provisioner's name is its own, and not that of a namesake elsewhere."""
+
     def removable(self, volume: Volume) -> Location:
         """What would be removed with the volume; raises RemovalRefused."""
 

@@ -13,6 +13,7 @@ from kube_efs.model.directory_volumes import (
     DirectoryProvisioner,
     DirectoryRequest,
     is_conventional,
+    is_served_by,
     parse_request,
     permissions_for,
     removable_location,
@@ -27,9 +28,6 @@ from kube_efs.provisioning.inventory import Inventory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
-
-_RETRY_SECONDS = 5.0
-_BETWEEN_SCANS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +50,14 @@ class DirectoryPlan:
 
     async def make(self) -> None:
         """Take a group id and make the directory; a failure gives the group id back."""
-        name = volume_name(self.claim)
         gids = self.request.gids
-        gid = None if gids is None else self.inventory.gids.take(gids, name)
-        if gids is not None and gid is None:
-            _refuse_full(self.request)
-        try:
+        if gids is None:
+            await self.directories.make(self.location, permissions_for(None))
+            return
+        with self.inventory.taking_gid(gids, volume_name(self.claim), self.location) as gid:
+            if gid is None:
+                _refuse_full(self.request)
             await self.directories.make(self.location, permissions_for(gid))
-        except BaseException:
-            self.inventory.give_back_gid(name)
-            raise
 
     def volume(self, attempt: int) -> Volume:
         """The volume, which has one name only: no other claim's can have this claim's uid."""
@@ -88,11 +84,19 @@ class DirectoryBackend:
         inventory: Inventory,
         directories: Directories,
         metrics: ControllerMetrics,
+        retry_seconds: float = 5.0,
+        rescan_seconds: float = 60.0,
     ) -> None:
+        """``rescan_seconds`` is the least time from one successful scan to the next."""
         self._provisioner = provisioner
         self._inventory = inventory
         self._directories = directories
-        self._metrics = metrics
+        self._retry_seconds = retry_seconds
+        self._rescan_seconds = rescan_seconds
+        self._alone: frozenset[str] = frozenset()
+        metrics.directories_without_volume.labels(provisioner.name).set_function(
+            lambda: len(self._alone - inventory.volumes.keys())
+        )
         self._base = Location(file_system_id=provisioner.file_system_id, directory=provisioner.base)
         self._scan_wanted = asyncio.Event()
         self._said: set[tuple[str, str]] = set()
@@ -111,6 +115,7 @@ class DirectoryBackend:
     async def run(self) -> None:
         """Learn which group ids directories have, now and whenever a range is full; until cancelled."""
         while True:
+            self._scan_wanted.clear()
             try:
                 await self._scan()
             except KubeEfsError as error:
@@ -119,13 +124,12 @@ class DirectoryBackend:
                     provisioner=self.provisioner,
                     file_system=self._provisioner.file_system_id,
                     reason=str(error),
-                    retry_seconds=_RETRY_SECONDS,
+                    retry_seconds=self._retry_seconds,
                 )
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(self._retry_seconds)
                 continue
             self.scanned.set()
-            await asyncio.sleep(_BETWEEN_SCANS_SECONDS)
-            self._scan_wanted.clear()
+            await asyncio.sleep(self._rescan_seconds)
             await self._scan_wanted.wait()
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> DirectoryPlan:
@@ -145,6 +149,10 @@ class DirectoryBackend:
             _refuse_full(request)
         return DirectoryPlan(request=request, inventory=self._inventory, directories=self._directories)
 
+    def owns(self, volume: Volume) -> bool:
+        """Whether the volume is on its file system: others may use the same name for another one."""
+        return is_served_by(volume, self._provisioner)
+
     def removable(self, volume: Volume) -> Location:
         """The directory of the volume."""
         location = removable_location(volume, self._provisioner)
@@ -158,6 +166,7 @@ class DirectoryBackend:
 
     async def _scan(self) -> None:
         found, made_for_volumes = {}, set()
+        scan = self._inventory.begin_scan()
         for child in await self._directories.children(self._base):
             # Users of the file system give what names they like; these are only looked at.
             directory = Directory((*self._base.directory.parts, child.name))
@@ -166,9 +175,9 @@ class DirectoryBackend:
             if volume:
                 made_for_volumes.add(volume)
             found[volume or str(location)] = (location, child.gid)
-        alone = made_for_volumes & self._inventory.found_directories(self._base, found)
-        self._metrics.directories_without_volume.labels(self.provisioner).set(len(alone))
-        for name in alone:
+        without_volume = self._inventory.found_directories(scan, self._base, found)
+        self._alone = frozenset(made_for_volumes & without_volume)
+        for name in sorted(self._alone):
             log.warning(
                 "directory-without-volume", provisioner=self.provisioner, location=str(found[name][0])
             )

@@ -65,11 +65,10 @@ class Engine:
             return None
         storage_class = self._inventory.classes.get(claim.storage_class or "")
         backend = self._backends.get(storage_class.provisioner) if storage_class else None
-        if storage_class is None or backend is None:
+        if storage_class is None or backend is None or _is_for_another(claim, backend):
             self._complain(claim)
             return None
-        is_anothers = claim.storage_provisioner not in {None, backend.provisioner}
-        if is_anothers or (storage_class.waits_for_consumer and not claim.selected_node):
+        if storage_class.waits_for_consumer and not claim.selected_node:
             return None
         return backend.plan(claim, storage_class)
 
@@ -134,27 +133,30 @@ class Engine:
         backend = self._backends.get(volume.provisioned_by or "")
         if backend is None:
             return None
-        if _is_let_go(volume):
+        if _is_let_go(volume) and backend.owns(volume):
             return await self._let_go(volume, f"its reclaim policy is {volume.reclaim_policy}")
         if not _is_to_go(volume):
             return None
         try:
             return await self._remove(volume, backend)
         except RemovalRefused as error:
-            if not volume.deleting:
+            if not (volume.deleting and backend.owns(volume)):
                 raise
             # Somebody has deleted it by hand, as people do with one that cannot go by itself.
             return await self._let_go(volume, str(error))
 
-    async def _let_go(self, volume: Volume, reason: str) -> Reclaimed:
-        await self._store.release(volume)
+    async def _let_go(self, volume: Volume, reason: str) -> Reclaimed | None:
+        live = await self._live(volume)
+        if live is None or (live.phase, live.reclaim_policy) != (volume.phase, volume.reclaim_policy):
+            return None
+        await self._store.release(live)
         return Reclaimed(volume=volume, removal=Removal.KEPT, reason=reason)
 
     async def _remove(self, volume: Volume, backend: Backend) -> Reclaimed | None:
         location = backend.removable(volume)
         async with self._reservations.removing(location):
-            live = await self._still_to_go(volume)
-            if live is None:
+            live = await self._live(volume)
+            if live is None or not _is_to_go(live):
                 return None
             directories = self._inventory.directories
             sharers = await self._existing(lambda: directories.sharers(location, volume.name))
@@ -162,7 +164,7 @@ class Engine:
                 _refuse(volume, location, await self._existing(lambda: directories.neighbours(location)))
                 await backend.remove(location)
             await self._store.delete(live)
-            self._inventory.removed_volume(volume)
+            self._inventory.removed_volume(volume, with_directory=not sharers)
         if sharers:
             reason = f"{location} is used by {', '.join(sorted(sharers))} too"
             return Reclaimed(volume=volume, removal=Removal.SHARED, location=location, reason=reason)
@@ -175,17 +177,18 @@ class Engine:
 
     def is_unprotected(self, volume: Volume) -> bool:
         """Whether the volume is ours, and somebody who deletes it would leave its directory behind."""
-        is_ours = volume.provisioned_by in self._backends and volume.storage_class != ROOT_CLASS
+        backend = self._backends.get(volume.provisioned_by or "")
+        is_ours = backend is not None and backend.owns(volume) and volume.storage_class != ROOT_CLASS
         return is_ours and not volume.deleting and FINALIZER not in volume.finalizers
 
-    async def _still_to_go(self, volume: Volume) -> Volume | None:
-        """The volume as the API server has it, if it is still to go: data does not come back."""
+    async def _live(self, volume: Volume) -> Volume | None:
+        """The volume as the API server has it, if it is there: data does not come back."""
         try:
             live = await self._store.get(volume.name)
         except KubeNotFound:
-            self._inventory.removed_volume(volume)
+            self._inventory.forget_volume(volume.name)
             return None
-        return live if live.uid == volume.uid and _is_to_go(live) else None
+        return live if live.uid == volume.uid else None
 
     async def _existing(self, names: Callable[[], frozenset[str]]) -> frozenset[str]:
         """Those of the volumes that are there; watches may miss a deletion, so each is looked up.
@@ -206,6 +209,11 @@ class Engine:
         except KubeNotFound:
             return False
         return True
+
+
+def _is_for_another(claim: Claim, backend: Backend) -> bool:
+    """Whether Kubernetes has given the claim to somebody else; it may not have come to that yet."""
+    return claim.storage_provisioner not in {None, backend.provisioner}
 
 
 def _is_to_go(volume: Volume) -> bool:

@@ -5,13 +5,16 @@ volume costs the same however many there are.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import structlog
 
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.file_systems import Discovery
+from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -69,6 +72,14 @@ def _above(location: Location) -> list[Location]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lingering:
+    """A directory with a group id of its own and no volume; ``since`` counts the scans begun before."""
+
+    location: Location
+    since: int
+
+
 class Inventory:
     """Volumes, classes, file systems, ports and group ids as last seen.
 
@@ -85,8 +96,9 @@ class Inventory:
         self._volumes: dict[str, Volume] = {}
         self._by_claim: dict[ClaimUid, str] = {}
         self._locations: dict[str, Location] = {}
-        # Directories with a group id of their own and no volume, by the name that it would have.
-        self._lingering: dict[str, Location] = {}
+        # By the name that the volume would have.
+        self._lingering: dict[str, _Lingering] = {}
+        self._scans = 0
         self._gone: set[str] = set()
         self._expected: set[str] = set()
 
@@ -159,40 +171,74 @@ class Inventory:
         self._expected.discard(name)
         self._vanished(name)
 
-    def removed_volume(self, volume: Volume) -> None:
-        """Note that this process has deleted the volume, though watches may show it for a moment more."""
-        self._expected.discard(volume.name)
-        self._unlink(volume.name)
-        self._release_gid(volume.name)
+    def removed_volume(self, volume: Volume, *, with_directory: bool) -> None:
+        """Note that this process has deleted the volume, though watches may show it for a moment more.
+
+        Its group is free if its directory went with it.
+        """
+        if with_directory:
+            self._unlink(volume.name)
+            self._release_gid(volume.name)
+        self.forget_volume(volume.name)
         self._gone.add(volume.uid)
 
-    def found_directories(self, base: Location, found: Mapping[str, tuple[Location, int]]) -> set[str]:
+    @contextmanager
+    def taking_gid(self, within: GidRange, name: str, location: Location) -> Iterator[int | None]:
+        """A group id for the directory of a volume to come, None when the range is full.
+
+        When the block fails, it is free again unless the directory had one before.
+        """
+        # A scan sees nothing of a directory that is being made, so its group is not to be freed by one.
+        before = self._lingering.pop(name, None)
+        try:
+            yield self.gids.take(within, name)
+        except BaseException:
+            if before is not None:
+                self._lingering[name] = before
+            elif name not in self._volumes:
+                self.gids.release(name)
+            raise
+        if name not in self._volumes:
+            self._linger(name, location)
+
+    def begin_scan(self) -> int:
+        """The number of a scan whose findings are read from now on."""
+        self._scans += 1
+        return self._scans
+
+    def found_directories(
+        self, scan: int, base: Location, found: Mapping[str, tuple[Location, int]]
+    ) -> set[str]:
         """Note which directories are below ``base``, with their groups, by the names of their volumes.
 
-        Gives the names that no volume has. Groups of directories that are gone are free again.
+        Gives the names that no volume has. Groups of directories that were there before the scan and are
+        gone are free again.
         """
+        holders = set(found)
         for name, (location, gid) in found.items():
-            # The directory of a volume that is just being made may not have its group yet.
-            if name not in self._volumes and self.gids.of(name) is None:
-                self.gids.hold(gid, name)
-                self._lingering[name] = location
-        for name, location in list(self._lingering.items()):
-            if location.is_below(base) and name not in found:
+            is_known = name in self._volumes or self.gids.of(name) is not None
+            if is_known and self.gids.of(name) == gid:
+                continue
+            # Somebody has given the directory another group than its volume tells.
+            holder = str(location) if is_known else name
+            holders.add(holder)
+            self.gids.hold(gid, holder)
+            self._linger(holder, location)
+        for name, one in list(self._lingering.items()):
+            if one.since < scan and name not in holders and one.location.is_child_of(base):
                 self._release_gid(name)
         return found.keys() - self._volumes.keys()
-
-    def give_back_gid(self, name: str) -> None:
-        """Note that the volume of that name will not be made; its group is free unless a directory has it."""
-        if name not in self._volumes and name not in self._lingering:
-            self.gids.release(name)
 
     def _vanished(self, name: str) -> None:
         location = self._locations.get(name)
         self._unlink(name)
         if location is not None and self.gids.of(name) is not None:
-            self._lingering[name] = location
-        else:
-            self._release_gid(name)
+            self._linger(name, location)
+        elif name not in self._lingering:
+            self.gids.release(name)
+
+    def _linger(self, name: str, location: Location) -> None:
+        self._lingering[name] = _Lingering(location=location, since=self._scans)
 
     def _release_gid(self, name: str) -> None:
         self._lingering.pop(name, None)

@@ -78,6 +78,10 @@ class TunnelBackend:
             request=request, port=port, provisioner=self._provisioner, directories=self._directories
         )
 
+    def owns(self, volume: Volume) -> bool:
+        """Yes: all file systems of the region are its own."""
+        return True
+
     def removable(self, volume: Volume) -> Location:
         """The directory of the volume."""
         return removable_location(volume)
@@ -85,7 +89,7 @@ class TunnelBackend:
     async def remove(self, location: Location) -> None:
         """Remove the directory; raises NotYet while the file system is out of reach."""
         if self._inventory.targets.port_of(location.file_system_id) is None:
-            remedy = "delete the volume by hand if the file system is gone for good"
+            remedy = "if the file system is gone for good, delete the volume and take its finalizer away"
             value = str(location.file_system_id)
             raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
         await self._directories.remove(location, BASE)

@@ -454,7 +454,7 @@ async def test_a_file_system_that_is_gone_is_waited_for(world: World) -> None:
         await world.engine.reclaim(RELEASED)
     assert str(caught.value) == (
         "file system: 'fs-1' is not known (any more); "
-        "delete the volume by hand if the file system is gone for good"
+        "if the file system is gone for good, delete the volume and take its finalizer away"
     )
     assert set(world.store.volumes) == {"pv"}
 

@@ -109,7 +109,7 @@ def test_news_of_an_older_volume_of_that_name_change_nothing() -> None:
 def test_a_volume_that_was_removed_does_not_come_back_by_late_news() -> None:
     inventory = Inventory()
     inventory.put_volume(volume("pv"))
-    inventory.removed_volume(volume("pv"))
+    inventory.removed_volume(volume("pv"), with_directory=True)
     inventory.put_volume(replace(volume("pv"), phase=VolumePhase.RELEASED))
     inventory.replace_volumes([volume("pv")])
     assert not inventory.volumes
@@ -119,7 +119,7 @@ def test_a_volume_that_was_removed_does_not_come_back_by_late_news() -> None:
 def test_a_new_volume_of_a_removed_one_s_name_is_seen() -> None:
     inventory = Inventory()
     inventory.put_volume(volume("pv"))
-    inventory.removed_volume(volume("pv"))
+    inventory.removed_volume(volume("pv"), with_directory=True)
     inventory.drop_volume(volume("pv"))
     inventory.put_volume(volume("pv", uid="new"))
     assert inventory.volumes == {"pv": volume("pv", uid="new")}
