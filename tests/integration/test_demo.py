@@ -8,13 +8,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_CLAIMS = {"efs-example": "Bound", "efs-kept": "Bound", "efs-chosen": "Bound", "efs-invalid": "Pending"}
+_CLAIMS = {
+    "efs": "Bound",
+    "efs-example": "Bound",
+    "efs-kept": "Bound",
+    "efs-chosen": "Bound",
+    "efs-invalid": "Pending",
+}
 _CHECKS = [
     "objects applied",
     "valid claims bound",
     "invalid claim refused with a reason",
     "tunnels up",
     "file written and read back through the tunnel",
+    "directory of a group of its own",
+    "only its group writes into it",
     "TLS negotiated, peer verified",
     "peer of another name refused",
     "claims deleted",
@@ -48,6 +56,7 @@ def test_every_check_of_the_demo_holds() -> None:
     claims = {claim["name"]: claim for claim in document["claims"]}
     assert {name: claim["phase"] for name, claim in claims.items()} == _CLAIMS
     assert claims["efs-example"]["volume"].startswith("efs-stunnel-fs-")
+    assert claims["efs"]["volume"].startswith("pvc-")
     assert claims["efs-invalid"]["volume"] == ""
     assert "volume_name: 'Not-A-Name'" in claims["efs-invalid"]["reason"]
 

@@ -77,6 +77,8 @@ def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _U
     up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
     assert "efs-example" in up.kubectl("get", "pvc,pv,sc,events", "-o", "wide")
     assert "ProvisioningSucceeded" in up.kubectl("describe", "pvc", "efs-example")
+    assert "example.com/aws-efs" in up.output()
+    assert "example.com/aws-efs" in up.kubectl("get", "storageclass", "slow")
 
     status = json.loads(up.run(sys.executable, "-m", "kube_efs", "status", "--output", "json"))
     assert [claim["phase"] for claim in status["claims"]] == ["Bound"]

@@ -21,7 +21,7 @@ from kube_efs.controllers.service import Service
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
-from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.errors import KubeError
 from kube_efs.provisioning.directory import DirectoryBackend
@@ -35,7 +35,6 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
 
-_COMPONENT = "kube-efs-controller"
 _RETRY_SECONDS = 2.0
 # Claims seen before the file systems and their directories would be told of a fault that is none.
 _FIRST_LOOK_SECONDS = 10.0
@@ -60,7 +59,7 @@ async def lead(around: Surroundings) -> None:
         {one.provisioner.server: one.provisioner.file_system_id for one in around.directories}
     )
     async with AsyncExitStack() as stack:
-        recorder = EventRecorder(client, component=_COMPONENT, host=settings.identity)
+        recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
         announcer = Announcer(client, await stack.enter_async_context(recorder))
         pool = None
         if BackendName.TUNNEL in settings.backends:

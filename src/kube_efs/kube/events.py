@@ -26,6 +26,8 @@ from kube_efs.model.errors import KubeAlreadyExists, KubeError, KubeNotFound, Ku
 
 log = structlog.get_logger(__name__)
 
+CONTROLLER = "kube-efs-controller"
+
 _MESSAGE_MAX_CHARACTERS = 1024  # core/v1 Event, field message
 _REMEMBERED = 4096
 _WRITERS = 4

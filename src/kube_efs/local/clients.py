@@ -15,12 +15,14 @@ _SECONDS = 10.0
 class TunnelClient:
     """Reads and writes files behind a loopback port of this machine with libnfs, so without mounting.
 
-    Each call opens a connection of its own. Raises PlatformError when libnfs's tools are missing,
-    TunnelError when one of them fails or takes more than ten seconds.
+    Each call opens a connection of its own, as the user that the client is made for: a user and group id,
+    this process's if None. Raises PlatformError when libnfs's tools are missing, TunnelError when one of
+    them fails or takes more than ten seconds.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, user: tuple[int, int] | None = None) -> None:
         self._port = port
+        self._user = "" if user is None else f"&uid={user[0]}&gid={user[1]}"
 
     async def write(self, source: Path, directory: Directory, name: str) -> None:
         """Copy a local file into the directory."""
@@ -38,7 +40,8 @@ class TunnelClient:
     def _url(self, directory: Directory, name: str = "") -> str:
         path = "/".join([*directory.parts, *filter(None, [name])])
         # libnfs takes the export up to the last slash: "//" is the root of the server.
-        return f"nfs://127.0.0.1//{path}?version=4&nfsport={self._port}&mountport={self._port}"
+        options = f"version=4&nfsport={self._port}&mountport={self._port}{self._user}"
+        return f"nfs://127.0.0.1//{path}?{options}"
 
 
 async def _run(program: str, *arguments: str) -> bytes:

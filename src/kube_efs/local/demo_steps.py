@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 from kube_efs.kube.errors import translated
 from kube_efs.local.clients import Handshake, TunnelClient, shake_hands
 from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
-from kube_efs.local.manifests import EXAMPLE_CLAIM, STORAGE_CLASS, apply, claim_like_example
+from kube_efs.local.manifests import (
+    DIRECTORY_CLAIM,
+    DIRECTORY_CLASS,
+    EXAMPLE_CLAIM,
+    STORAGE_CLASS,
+    apply,
+    claim_like_example,
+)
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import KubeEfsError, NotYet, TunnelError
 from kube_efs.model.file_systems import dns_name
@@ -21,7 +29,12 @@ from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport,
 from kube_efs.tunnels.status import TunnelState
 
 _EXAMPLE, _KEPT, _CHOSEN, _INVALID = "efs-example", "efs-kept", "efs-chosen", "efs-invalid"
-_VALID = (_EXAMPLE, _KEPT, _CHOSEN)
+_DIRECTORY = "efs"
+_TUNNELLED = (_EXAMPLE, _KEPT, _CHOSEN)
+_VALID = (*_TUNNELLED, _DIRECTORY)
+_GIDS = range(40000, 50001)
+_GROUP_MODE = 0o2771
+_SOMEBODY = 65534  # who owns nothing, as a user and as a group
 _STEP_SECONDS = 15.0
 _POLL_SECONDS = 0.1
 _FILE = "hello.txt"
@@ -57,6 +70,8 @@ class Demo:
         yield await _checked("invalid claim refused with a reason", self._refused)
         yield await _checked("tunnels up", self._tunnels_up)
         yield await _checked("file written and read back through the tunnel", self._transfer)
+        yield await _checked("directory of a group of its own", self._grouped)
+        yield await _checked("only its group writes into it", self._only_group_writes)
         yield await _checked("TLS negotiated, peer verified", self._negotiate)
         yield await _checked("peer of another name refused", self._refuse_stranger)
 
@@ -75,8 +90,8 @@ class Demo:
             claim_like_example(_CHOSEN, volume_name="chosen", file_system_id=other),
             claim_like_example(_INVALID, volume_name="Not-A-Name"),
         ]
-        await apply(self._cluster.client, [STORAGE_CLASS, *claims])
-        return f"StorageClass efs-stunnel and {len(claims)} claims"
+        await apply(self._cluster.client, [STORAGE_CLASS, *claims, DIRECTORY_CLASS, DIRECTORY_CLAIM])
+        return f"StorageClasses efs-stunnel and slow, {len(claims) + 1} claims"
 
     async def _bound(self) -> str:
         started = time.monotonic()
@@ -118,14 +133,38 @@ class Demo:
     async def _transfer(self) -> str:
         source = self._cluster.folder / _FILE
         await asyncio.to_thread(source.write_text, _TEXT)
-        for name in _VALID:
+        for name in _TUNNELLED:
             volume = self._made(name)
-            client, directory = _way_to(volume)
+            client, directory = self._way_to(volume)
             await client.write(source, directory, _FILE)
             if await client.read(directory, _FILE) != _TEXT.encode():
                 raise TunnelError("is not what was written", field=f"{volume.path}/{_FILE}")
         example = self._made(_EXAMPLE)
         return f"{len(_TEXT)} bytes in {example.path}/{_FILE} through 127.0.0.1:{example.port}"
+
+    async def _grouped(self) -> str:
+        volume = self._made(_DIRECTORY)
+        folder = self._cluster.efs.folder(FileSystemId(volume.file_system_id)) / volume.path.lstrip("/")
+        found = await asyncio.to_thread(folder.stat)
+        mode = stat.S_IMODE(found.st_mode)
+        if volume.gid not in _GIDS or (found.st_gid, mode) != (volume.gid, _GROUP_MODE):
+            raise NotYet(f"has group {found.st_gid} and mode {mode:o}", field="directory", value=volume.path)
+        return f"{volume.path} has group {found.st_gid} and mode {mode:o}"
+
+    async def _only_group_writes(self) -> str:
+        volume = self._made(_DIRECTORY)
+        source = self._cluster.folder / _FILE
+        member, directory = self._way_to(volume, user=(_SOMEBODY, volume.gid or _SOMEBODY))
+        stranger, _ = self._way_to(volume, user=(_SOMEBODY, _SOMEBODY))
+        await member.write(source, directory, _FILE)
+        try:
+            await stranger.write(source, directory, "other.txt")
+        except TunnelError as error:
+            # Any other failure would prove nothing.
+            if "ACCESS" not in str(error):
+                raise
+            return f"user {_SOMEBODY} with group {volume.gid} did, with group {_SOMEBODY} could not"
+        raise TunnelError("is everybody's", field="directory", value=volume.path)
 
     async def _negotiate(self) -> str:
         for system in self.report.file_systems:
@@ -157,13 +196,13 @@ class Demo:
         return ", ".join((*_VALID, _INVALID))
 
     async def _removed(self) -> str:
-        gone = [self._made(name) for name in (_EXAMPLE, _CHOSEN)]
+        gone = [self._made(name) for name in (_EXAMPLE, _CHOSEN, _DIRECTORY)]
         left = {volume.name for volume in gone}
         await self._until(
             lambda: [f"{one.name} is {one.phase}" for one in self.report.volumes if one.name in left]
         )
         for volume in gone:
-            client, directory = _way_to(volume)
+            client, directory = self._way_to(volume)
             if directory.parts[-1] in await client.names(Directory(directory.parts[:-1])):
                 raise TunnelError("is still there", field="directory", value=volume.path)
         return f"{', '.join(volume.path for volume in gone)}: no volume, no directory"
@@ -171,7 +210,7 @@ class Demo:
     async def _kept(self) -> str:
         volume = self._made(_KEPT)
         await self._until(lambda: self._not_released(volume))
-        client, directory = _way_to(volume)
+        client, directory = self._way_to(volume)
         if await client.read(directory, _FILE) != _TEXT.encode():
             raise TunnelError("has changed", field=f"{volume.path}/{_FILE}")
         return f"{volume.path}/{_FILE} is still there, its volume is Released"
@@ -192,12 +231,23 @@ class Demo:
             raise NotYet("never got a volume", field="claim", value=claim)
         return self._volumes[claim]
 
+    def _way_to(
+        self, volume: VolumeReport, *, user: tuple[int, int] | None = None
+    ) -> tuple[TunnelClient, Directory]:
+        """The volume's directory, and a client of its file system.
+
+        A volume without a port names its server, which no resolver knows here: the tunnel leads there too.
+        """
+        ports = {system.file_system_id: system.port for system in self.report.file_systems}
+        port = volume.port or ports[volume.file_system_id]
+        return TunnelClient(port, user=user), parse_directory(volume.path)
+
     async def _until(self, missing: Callable[[], Sequence[str]]) -> None:
         """Look at the cluster until nothing is missing; raises NotYet that says what still is."""
         deadline = time.monotonic() + _STEP_SECONDS
         while True:
             self.report = await read_cluster(self._cluster.client, NAMESPACE)
-            found = list(filter(None, missing()))
+            found = _lacking(missing)
             if not found:
                 return
             if time.monotonic() > deadline:
@@ -205,12 +255,15 @@ class Demo:
             await asyncio.sleep(_POLL_SECONDS)
 
 
+def _lacking(missing: Callable[[], Sequence[str]]) -> list[str]:
+    try:
+        return list(filter(None, missing()))
+    except NotYet as error:
+        return [str(error)]
+
+
 async def _checked(name: str, step: Callable[[], Awaitable[str]]) -> Check:
     try:
         return Check(name=name, ok=True, detail=await step())
     except KubeEfsError as error:
         return Check(name=name, ok=False, detail=str(error))
-
-
-def _way_to(volume: VolumeReport) -> tuple[TunnelClient, Directory]:
-    return TunnelClient(volume.port or 0), parse_directory(volume.path)

@@ -1,4 +1,4 @@
-"""Objects that a person would apply: the examples of openshift-efs-stunnel's README, and variations."""
+"""Objects that a person would apply: the examples of the older systems' READMEs, and variations."""
 
 import json
 from collections.abc import Iterable
@@ -38,6 +38,33 @@ spec:
     matchLabels:
       volume_name: example
   storageClassName: efs-stunnel
+"""
+
+# The class of efs-provisioner's README, with its provisioner and parameters.
+DIRECTORY_CLASS = """\
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: slow
+provisioner: example.com/aws-efs
+parameters:
+  gidMin: "40000"
+  gidMax: "50000"
+  gidAllocate: "true"
+"""
+
+DIRECTORY_CLAIM = """\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: efs
+spec:
+  accessModes:
+  - ReadWriteMany
+  resources:
+    requests:
+      storage: 1Mi
+  storageClassName: slow
 """
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
+from kube_efs.local.cluster import DIRECTORY_PROVISIONER, NAMESPACE, EmbeddedCluster
 from kube_efs.local.control_plane import EmbeddedControlPlane
 from kube_efs.local.logs import logging_to
-from kube_efs.local.manifests import STORAGE_CLASS, apply
+from kube_efs.local.manifests import DIRECTORY_CLASS, STORAGE_CLASS, apply
 from kube_efs.local.program import Program
 from kube_efs.model.errors import PlatformError
 from kube_efs.report.reading import read_cluster
@@ -31,7 +31,7 @@ async def run_up(kubeconfig: Path) -> None:
 async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
     console.print("Starting ...")
     async with EmbeddedCluster(folder, control_plane=EmbeddedControlPlane(kubeconfig)) as cluster:
-        await apply(cluster.client, [STORAGE_CLASS])
+        await apply(cluster.client, [STORAGE_CLASS, DIRECTORY_CLASS])
         console.print(_usage(cluster), soft_wrap=True)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -54,7 +54,8 @@ async def _keep_running(program: Program, console: Console) -> None:
 
 def _usage(cluster: EmbeddedCluster) -> str:
     return f"""
-The cluster is there, with the StorageClass efs-stunnel. In another terminal:
+The cluster is there, with two StorageClasses: efs-stunnel, whose volumes go through tunnels, and slow of the
+provisioner {DIRECTORY_PROVISIONER}, whose volumes have a group id each. In another terminal:
 
   export KUBECONFIG={cluster.kubeconfig}
   kubectl get storageclass,pvc,pv

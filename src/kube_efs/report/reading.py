@@ -10,6 +10,7 @@ from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, Pers
 from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.kube.errors import translated
+from kube_efs.kube.events import CONTROLLER
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.errors import InvalidValue, KubeNotFound
@@ -38,7 +39,11 @@ from kube_efs.tunnels.status import parse_status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The objects that a report is made from; ``warnings`` has the last one of each claim, by uid."""
+    """The objects that a report is made from.
+
+    ``warnings`` has the last one of each claim, by uid; ``told`` are the uids of claims that kube-efs has
+    told something about.
+    """
 
     targets: ConfigMap | None = None
     statuses: tuple[ConfigMap, ...] = ()
@@ -46,17 +51,18 @@ class ClusterState:
     claims: tuple[Claim, ...] = ()
     volumes: tuple[Volume, ...] = ()
     warnings: Mapping[str, str]
+    told: frozenset[str] = frozenset()
 
 
 async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
     """The report; ``namespace`` is that of kube-efs. Raises KubeError."""
-    targets, statuses, classes, claims, volumes, warnings = await asyncio.gather(
+    targets, statuses, classes, claims, volumes, events = await asyncio.gather(
         _targets(client, namespace),
         _statuses(client, namespace),
         _classes(client),
         _claims(client),
         _volumes(client),
-        _warnings(client),
+        _events(client),
     )
     return describe(
         ClusterState(
@@ -65,7 +71,8 @@ async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
             classes=classes,
             claims=claims,
             volumes=volumes,
-            warnings=warnings,
+            warnings={_uid(event): event.message or "" for event in events if event.type == "Warning"},
+            told=frozenset(_uid(event) for event in events if _is_from_us(event)),
         )
     )
 
@@ -100,12 +107,20 @@ async def _volumes(client: AsyncClient) -> tuple[Volume, ...]:
         return tuple([read_volume(item.to_dict()) async for item in client.list(PersistentVolume)])
 
 
-async def _warnings(client: AsyncClient) -> Mapping[str, str]:
+async def _events(client: AsyncClient) -> list[Event]:
+    """The events of claims, oldest first."""
     with translated("events"):
         found = client.list(Event, namespace="*", fields={"involvedObject.kind": "PersistentVolumeClaim"})
-        events = [event async for event in found if event.type == "Warning"]
-    events.sort(key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
-    return {event.involvedObject.uid or "": event.message or "" for event in events}
+        events = [event async for event in found]
+    return sorted(events, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
+
+
+def _uid(event: Event) -> str:
+    return event.involvedObject.uid or ""
+
+
+def _is_from_us(event: Event) -> bool:
+    return event.source is not None and event.source.component == CONTROLLER
 
 
 def describe(state: ClusterState) -> ClusterReport:
@@ -125,7 +140,8 @@ def describe(state: ClusterState) -> ClusterReport:
         claims=tuple(
             _describe_claim(claim, state.warnings)
             for claim in sorted(state.claims, key=lambda one: one.key)
-            if claim.storage_class in classes
+            # Nothing in the cluster names the provisioners of directory volumes.
+            if claim.storage_class in classes or claim.uid in state.told
         ),
         volumes=tuple(sorted(volume_reports, key=lambda report: report.claim)),
         nodes=tuple(sorted(map(_describe_node, state.statuses), key=lambda report: report.node)),
@@ -185,6 +201,7 @@ def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
         file_system_id=location.file_system_id if location else "",
         path=str(location.directory) if location else "",
         port=volume.port,
+        gid=volume.gid,
     )
 
 

@@ -103,11 +103,12 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
             one.reclaim_policy,
             one.claim,
             f"{one.file_system_id}:{one.path}",
+            "" if one.gid is None else str(one.gid),
             "" if one.port is None else f"127.0.0.1:{one.port}",
         )
         for one in found
     ]
-    return table_of("Volumes", ["volume", "phase", "policy", "claim", "data", "through"], rows)
+    return table_of("Volumes", ["volume", "phase", "policy", "claim", "data", "gid", "through"], rows)
 
 
 def tunnels_table(nodes: Iterable[NodeReport]) -> Table:

@@ -39,7 +39,10 @@ class ClaimReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeReport:
-    """A volume of kube-efs; ``claim`` is ``namespace/name``, ``port`` that of its mount option."""
+    """A volume of kube-efs.
+
+    ``claim`` is ``namespace/name``, ``port`` that of its mount option, ``gid`` the group of its users.
+    """
 
     name: str
     phase: str
@@ -48,6 +51,7 @@ class VolumeReport:
     file_system_id: str
     path: str
     port: int | None
+    gid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

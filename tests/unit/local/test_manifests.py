@@ -1,8 +1,15 @@
-"""The objects of the demo are those of the older system's README."""
+"""The objects of the demo are those of the older systems' READMEs."""
 
 import yaml
 
-from kube_efs.local.manifests import EXAMPLE_CLAIM, STORAGE_CLASS, claim_like_example
+from kube_efs.local.cluster import DIRECTORY_PROVISIONER
+from kube_efs.local.manifests import (
+    DIRECTORY_CLAIM,
+    DIRECTORY_CLASS,
+    EXAMPLE_CLAIM,
+    STORAGE_CLASS,
+    claim_like_example,
+)
 
 
 def test_the_class_and_the_claim_are_complete_documents() -> None:
@@ -20,3 +27,10 @@ def test_a_claim_like_the_example_differs_in_name_and_labels_only() -> None:
     }
     example["spec"].pop("selector")
     assert other["spec"] == example["spec"]
+
+
+def test_the_class_of_directory_volumes_is_that_of_the_readme() -> None:
+    storage_class, claim = yaml.safe_load(DIRECTORY_CLASS), yaml.safe_load(DIRECTORY_CLAIM)
+    assert storage_class["provisioner"] == DIRECTORY_PROVISIONER == "example.com/aws-efs"
+    assert storage_class["parameters"] == {"gidMin": "40000", "gidMax": "50000", "gidAllocate": "true"}
+    assert claim["spec"]["storageClassName"] == storage_class["metadata"]["name"]

@@ -88,6 +88,18 @@ def test_volumes_tell_where_their_data_lies_and_roots_are_left_out() -> None:
     )
 
 
+def test_a_directory_volume_tells_the_group_of_its_users() -> None:
+    source = NfsSource(server="fs-a.efs.us-east-1.amazonaws.com", path="/efs-pvc-1")
+    volume = _volume("pvc-1", file_system_id=None, gid=40000, nfs=source, mount_options=("vers=4.1",))
+    (report,) = describe(ClusterState(targets=_targets(), volumes=(volume,), warnings={})).volumes
+    assert (report.file_system_id, report.path, report.gid, report.port) == (
+        "fs-a",
+        "/efs-pvc-1",
+        40000,
+        None,
+    )
+
+
 def test_a_pending_claim_has_its_refusal_or_its_last_warning_as_reason() -> None:
     claims = (
         _claim("refused", rejection="volume_name is missing"),
@@ -121,6 +133,19 @@ def test_claims_of_a_renamed_provisioner_are_found_by_its_volumes() -> None:
         warnings={},
     )
     assert [report.name for report in describe(state).claims] == ["one"]
+
+
+def test_a_claim_of_any_class_is_shown_once_kube_efs_has_told_something_of_it() -> None:
+    state = ClusterState(
+        targets=_targets(),
+        classes=(StorageClass(name="slow", provisioner="example.com/aws-efs"),),
+        claims=(_claim("told", storage_class="slow"), _claim("foreign", storage_class="slow")),
+        warnings={"told": "has no free group id left"},
+        told=frozenset({"told"}),
+    )
+    assert [(report.name, report.reason) for report in describe(state).claims] == [
+        ("told", "has no free group id left")
+    ]
 
 
 def test_each_node_tells_its_tunnels_and_a_bad_document_is_only_a_problem_of_its_node() -> None:

@@ -1,9 +1,11 @@
 """Reports as a person sees them."""
 
+from dataclasses import replace
+
 from rich.console import Console
 
 from kube_efs.report.tables import render_cluster
-from kube_efs.report.values import ClaimReport, ClusterReport, NodeReport
+from kube_efs.report.values import ClaimReport, ClusterReport, NodeReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
 
@@ -45,6 +47,24 @@ def test_a_tunnel_that_failed_over_says_so_and_where_to() -> None:
     for part in ("node-a", "up", "10.0.1.9 (us-east-1b)", "TLSv1.3 TLS_AES_256_GCM_SHA384", "failed over"):
         assert part in row
     assert "! node-a: fs-x: no port" in shown
+
+
+def test_a_volume_shows_the_group_of_its_users_and_a_volume_without_one_shows_none() -> None:
+    volume = VolumeReport(
+        name="pvc-1",
+        phase="Bound",
+        reclaim_policy="Delete",
+        claim="web/data",
+        file_system_id="fs-a",
+        path="/data-pvc-1",
+        port=None,
+        gid=40000,
+    )
+    shown = _shown(ClusterReport(volumes=(volume, replace(volume, name="pvc-2", gid=None))))
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if "pvc-" in line}
+    assert rows["pvc-1"][-2:] == ["fs-a:/data-pvc-1", "40000"]
+    assert rows["pvc-2"][-1] == "fs-a:/data-pvc-1"
+    assert "gid" in shown
 
 
 def test_text_from_the_cluster_is_not_markup() -> None:
