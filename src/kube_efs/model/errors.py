@@ -27,7 +27,10 @@
     ├── TunnelError
     │   ├── StunnelMissing
     │   ├── PortTaken
-    │   └── ConfigurationRejected
+    │   ├── NoTunnelPort         every port for tunnels on demand is in use
+    │   ├── ConfigurationRejected
+    │   ├── TunnelNotReady       a tunnel on demand could not be had in time
+    │   └── TunnelAgentUnavailable
     ├── WorkerFailed             a worker pod could not make or remove directories
     └── PlatformError            this machine lacks something that is needed
 
@@ -192,8 +195,26 @@ class PortTaken(TunnelError):
     retryable = True
 
 
+class NoTunnelPort(TunnelError):
+    """Every port for tunnels on demand is in use; one is free when a tunnel is closed."""
+
+    retryable = True
+
+
 class ConfigurationRejected(TunnelError):
     """stunnel did not accept the configuration that was written for it."""
+
+
+class TunnelNotReady(TunnelError):
+    """A tunnel on demand could not be had in time, or not be remembered."""
+
+    retryable = True
+
+
+class TunnelAgentUnavailable(TunnelError):
+    """The tunnel agent of this node does not answer; ``value`` is its socket."""
+
+    retryable = True
 
 
 class WorkerFailed(KubeEfsError):
