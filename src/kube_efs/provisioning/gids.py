@@ -41,7 +41,10 @@ class GidIndex:
             self._holders[gid].add(holder)
 
     def take(self, within: GidRange, holder: str) -> int | None:
-        """The holder's group id if it lies in the range, else the lowest free one; None if all are used."""
+        """The holder's group id if it lies in the range and nobody else's, else the lowest free one.
+
+        None if all are used.
+        """
         gid = self.lowest_free(within, holder)
         if gid is not None:
             self.hold(gid, holder)
@@ -50,7 +53,8 @@ class GidIndex:
     def lowest_free(self, within: GidRange, holder: str) -> int | None:
         """What ``take`` would give, without taking it."""
         own = self._gids.get(holder)
-        return own if own is not None and own in within else self._lowest_free(within)
+        is_kept = own is not None and own in within and self._holders[own] == {holder}
+        return own if is_kept else self._lowest_free(within)
 
     def release(self, holder: str) -> None:
         """Note that the holder is gone; its group id is free unless others hold it too."""

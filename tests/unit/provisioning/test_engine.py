@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.provisioning.world import EFS, PROVISIONER, World, claim
 
-from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import (
     ClaimRefused,

@@ -40,6 +40,14 @@ def test_a_holder_whose_group_is_outside_the_range_gets_one_inside() -> None:
     assert index.holders(50) == frozenset()
 
 
+def test_a_holder_who_shares_its_group_gets_one_of_its_own() -> None:
+    index = GidIndex()
+    for name in "ab":
+        index.hold(2000, name)
+    assert index.lowest_free(THREE, "b") == 2001
+    assert [index.take(THREE, "b"), index.take(THREE, "a")] == [2001, 2000]
+
+
 def test_a_group_that_two_hold_is_free_when_both_are_gone() -> None:
     index = GidIndex()
     for name in "ab":
@@ -81,7 +89,8 @@ class Allocation(RuleBasedStateMachine):
     def take(self, within: GidRange, holder: str) -> None:
         free = [gid for gid in range(within.minimum, within.maximum + 1) if gid not in self.truth.values()]
         own = self.truth.get(holder)
-        expected = own if own is not None and own in within else min(free, default=None)
+        is_kept = own is not None and own in within and list(self.truth.values()).count(own) == 1
+        expected = own if is_kept else min(free, default=None)
         assert self.index.take(within, holder) == expected
         if expected is not None:
             self.truth[holder] = expected

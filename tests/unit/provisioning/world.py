@@ -2,23 +2,45 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
+from kube_efs.model.directories import (
+    Directory,
+    FoundDirectory,
+    Permissions,
+    Relation,
+    parse_directory,
+)
+from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound
 from kube_efs.model.file_systems import Discovery, FileSystem
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
+from kube_efs.provisioning.directory import DirectoryBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.tunnel import TunnelBackend
+from kube_efs.telemetry.metrics import ControllerMetrics
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 FILE_SYSTEMS = tuple(FileSystemId(f"fs-{number}") for number in (1, 2))
 EFS = StorageClass(name="efs", provisioner=PROVISIONER, parameters={"default_file_system_id": "auto"})
+
+DIRECTORY_PROVISIONER = DirectoryProvisioner(
+    name="example.com/aws-efs",
+    file_system_id=FILE_SYSTEMS[0],
+    server="efs.example.com",
+    base=parse_directory("/pvs"),
+)
+AWS_EFS = StorageClass(
+    name="aws-efs", provisioner=DIRECTORY_PROVISIONER.name, parameters={"gidMin": "2000", "gidMax": "2002"}
+)
 
 
 class Moments:
@@ -90,9 +112,11 @@ class Folders:
     async def children(self, location: Location) -> list[FoundDirectory]:
         await self._moment("before children")
         return [
-            FoundDirectory(name=each.directory.parts[-1], gid=self.permissions[each].gid or 0)
+            FoundDirectory(
+                name=each.directory.parts[-1], gid=self.permissions.get(each, Permissions()).gid or 0
+            )
             for each in self.there
-            if each.is_below(location) and len(each.directory.parts) == len(location.directory.parts) + 1
+            if each.is_child_of(location)
         ]
 
     async def remove(self, location: Location, base: Directory) -> None:
@@ -111,12 +135,12 @@ class World:
         self.moment = Moments()
         self.store = Store(self.moment)
         self.folders = Folders(self.moment)
-        self.classes = {EFS.name: EFS}
+        self.classes = {EFS.name: EFS, AWS_EFS.name: AWS_EFS}
         self.start()
 
     def start(self) -> Engine:
         """A controller that has just read the cluster's state."""
-        self.inventory = Inventory()
+        self.inventory = Inventory({DIRECTORY_PROVISIONER.server: DIRECTORY_PROVISIONER.file_system_id})
         self.inventory.classes = dict(self.classes)
         self.inventory.discovery = Discovery(
             file_systems={fs: FileSystem(file_system_id=fs) for fs in FILE_SYSTEMS}, complete=True
@@ -128,9 +152,27 @@ class World:
             }
         )
         self.inventory.replace_volumes(self.store.volumes.values())
-        backend = TunnelBackend(provisioner=PROVISIONER, inventory=self.inventory, directories=self.folders)
-        self.engine = Engine(inventory=self.inventory, backends=[backend], store=self.store)
+        tunnel = TunnelBackend(provisioner=PROVISIONER, inventory=self.inventory, directories=self.folders)
+        self.registry = CollectorRegistry()
+        self.directory = DirectoryBackend(
+            DIRECTORY_PROVISIONER,
+            inventory=self.inventory,
+            directories=self.folders,
+            metrics=ControllerMetrics(self.registry),
+            retry_seconds=0,
+            rescan_seconds=0,
+        )
+        self.engine = Engine(inventory=self.inventory, backends=[tunnel, self.directory], store=self.store)
         return self.engine
+
+    async def scan(self) -> None:
+        """Have the directories read, once more if they were before."""
+        self.directory.scanned.clear()
+        scanning = asyncio.create_task(self.directory.run())
+        await self.directory.scanned.wait()
+        scanning.cancel()
+        with suppress(asyncio.CancelledError):
+            await scanning
 
     def add(self, *volumes: Volume) -> None:
         """Volumes that are there and known."""
@@ -165,3 +207,16 @@ def claim(
         match_labels=labels,
         access_modes=("ReadWriteMany",),
     )
+
+
+def directory_claim(number: int = 1, **changes: object) -> Claim:
+    """A claim of a directory volume."""
+    made = Claim(
+        namespace="team",
+        name="data",
+        uid=ClaimUid(f"{number:08x}-0000-4000-8000-000000000000"),
+        storage_class=AWS_EFS.name,
+        storage_provisioner=AWS_EFS.provisioner,
+        access_modes=("ReadWriteMany",),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]  # fields by name
