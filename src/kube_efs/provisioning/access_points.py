@@ -5,8 +5,7 @@ directories they lead to, and how many they are.
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -55,12 +54,14 @@ class AccessPoints:
         self._inventory = inventory
         self._quota = quota
         self._tags = tags
-        self._known: defaultdict[FileSystemId, dict[AccessPointId, AccessPoint]] = defaultdict(dict)
+        self._known: dict[FileSystemId, dict[AccessPointId, AccessPoint]] = {}
         self._full: set[FileSystemId] = set()
+        # Access points that are gone while their directories may still belong to their ids.
+        self._retired: set[AccessPointId] = set()
         self._loading: dict[FileSystemId, asyncio.Task[None]] = {}
 
     async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
-        """The access point of the volume, on the first of the file systems that has room; the same one again.
+        """The access point of the volume, on the first file system that has room; the same one if repeated.
 
         Raises ExistingVolumeDiffers, GidRangeFull, AwsLimitReached when no file system has room, AwsError.
         """
@@ -80,10 +81,11 @@ class AccessPoints:
             remedy="delete volumes, add a file system to the class, or use provisioningMode: efs-dir",
         )
 
-    async def delete(self, handle: VolumeHandle) -> None:
+    async def delete(self, handle: VolumeHandle, *, is_directory_gone: bool) -> None:
         """Remove the access point of a volume; one that is gone is no error.
 
-        Raises RemovalRefused when it belongs to another file system than the handle says, and AwsError.
+        Its ids go to others only when its directory is gone too, as long as there are free ones. Raises
+        RemovalRefused when it belongs to another file system than the handle says, and AwsError.
         """
         found = await self.find(handle)
         if found is None:
@@ -92,7 +94,10 @@ class AccessPoints:
             await self._api.delete(found.access_point_id)
         except AwsNotFound:
             log.info("access-point-gone", access_point=found.access_point_id)
-        self._forget(found)
+        if is_directory_gone:
+            self._forget(found)
+        else:
+            self._retire(found)
 
     async def find(self, handle: VolumeHandle) -> AccessPoint | None:
         """The access point that the handle names; None when there is none (any more).
@@ -101,7 +106,7 @@ class AccessPoints:
         """
         if handle.access_point_id is None:
             return None
-        found = self._known[handle.file_system_id].get(handle.access_point_id)
+        found = self._known.get(handle.file_system_id, {}).get(handle.access_point_id)
         if found is None:
             try:
                 found = await self._api.get(handle.access_point_id)
@@ -146,10 +151,10 @@ class AccessPoints:
         except AwsError as error:
             # A repeated attempt must find its group id again if the access point was made after all.
             if not isinstance(error, _UNCLEAR):
-                self._inventory.give_back_gid(request.name)
+                self._inventory.gids.release(request.name)
             raise
         self._keep(made)
-        self._inventory.give_back_gid(request.name)
+        self._inventory.gids.release(request.name)
         return made
 
     async def _existing(
@@ -175,6 +180,9 @@ class AccessPoints:
         if uid is not None and gid is not None:
             return PosixUser(uid=uid, gid=gid)
         taken = self._inventory.gids.take(parameters.gids, request.name)
+        if taken is None and self._retired:
+            self._release_retired()
+            taken = self._inventory.gids.take(parameters.gids, request.name)
         if taken is None:
             raise GidRangeFull(
                 "has no free id left",
@@ -188,7 +196,7 @@ class AccessPoints:
         return file_system_id not in self._full and len(self._known[file_system_id]) < self._quota
 
     async def _loaded(self, file_system_id: FileSystemId) -> None:
-        """Wait until the file system's access points are known, listing them if nobody does; raises AwsError."""
+        """Wait until the access points of the file system are known; raises AwsError."""
         if file_system_id in self._known:
             return
         task = self._loading.get(file_system_id)
@@ -199,21 +207,34 @@ class AccessPoints:
         await asyncio.shield(task)
 
     def _note(self, file_system_id: FileSystemId, found: Sequence[AccessPoint]) -> None:
-        for gone in self._known[file_system_id].keys() - {one.access_point_id for one in found}:
-            self._forget(self._known[file_system_id][gone])
+        before = self._known.setdefault(file_system_id, {})
+        for gone in before.keys() - {one.access_point_id for one in found}:
+            self._retire(before[gone])
         for one in found:
             self._keep(one)
         self._full.discard(file_system_id)
 
     def _keep(self, found: AccessPoint) -> None:
-        self._known[found.file_system_id][found.access_point_id] = found
+        self._known.setdefault(found.file_system_id, {})[found.access_point_id] = found
         if found.user is not None:
             self._inventory.gids.hold(found.user.gid, found.access_point_id)
 
     def _forget(self, gone: AccessPoint) -> None:
-        self._known[gone.file_system_id].pop(gone.access_point_id, None)
-        self._full.discard(gone.file_system_id)
+        self._drop(gone)
         self._inventory.gids.release(gone.access_point_id)
+
+    def _retire(self, gone: AccessPoint) -> None:
+        self._drop(gone)
+        self._retired.add(gone.access_point_id)
+
+    def _drop(self, gone: AccessPoint) -> None:
+        self._known.get(gone.file_system_id, {}).pop(gone.access_point_id, None)
+        self._full.discard(gone.file_system_id)
+
+    def _release_retired(self) -> None:
+        for access_point_id in self._retired:
+            self._inventory.gids.release(access_point_id)
+        self._retired.clear()
 
 
 def _location(found: AccessPoint) -> Location:

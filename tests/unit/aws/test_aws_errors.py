@@ -7,6 +7,7 @@ from botocore import exceptions as boto
 
 from kube_efs.aws.errors import FOREIGN_ERRORS, error_code, translate
 from kube_efs.model.errors import (
+    AwsAlreadyExists,
     AwsDenied,
     AwsError,
     AwsLimitReached,
@@ -199,7 +200,8 @@ def test_a_time_out_says_so() -> None:
         ("NetworkInterfaceLimitExceeded", 409, AwsLimitReached),
         ("NoFreeAddressesInSubnet", 409, AwsLimitReached),
         ("InternalServerError", 500, AwsUnavailable),
-        ("FileSystemAlreadyExists", 409, AwsUnavailable),
+        ("FileSystemAlreadyExists", 409, AwsAlreadyExists),
+        ("AccessPointAlreadyExists", 409, AwsAlreadyExists),
         ("Unheard", 418, AwsUnavailable),
     ],
 )  # fmt: skip
@@ -237,6 +239,15 @@ def test_a_denial_names_the_missing_iam_action_or_the_credentials() -> None:
     )
     assert "give this process valid AWS credentials" in str(translated(answered("ExpiredToken")))
     assert "give this process valid AWS credentials" in str(translated(boto.NoCredentialsError()))
+
+
+def test_what_was_made_before_is_named() -> None:
+    error = {"Code": "AccessPointAlreadyExists", "Message": "there is one"}
+    response = {"Error": error, "AccessPointId": "fsap-1"}
+    result = translated(boto.ClientError(response, "CreateAccessPoint"))  # type: ignore[arg-type]
+
+    assert isinstance(result, AwsAlreadyExists)
+    assert result.existing == "fsap-1"
 
 
 def test_the_code_of_an_error_is_found_before_and_after_translation() -> None:

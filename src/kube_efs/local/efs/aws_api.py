@@ -18,12 +18,6 @@ _ZONES = 3
 _SUBNET_PREFIX = 20  # as the subnets of a default VPC
 _READY_SECONDS = 30.0
 
-# Without its line for each request: an embedded cluster may be left running for days.
-_PROGRAM = (
-    "import logging; logging.getLogger('werkzeug').setLevel(logging.WARNING); "
-    "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
-)
-
 
 class AwsApi:
     """moto's server in a process of its own; it keeps everything in memory."""
@@ -35,7 +29,9 @@ class AwsApi:
     @classmethod
     async def start(cls, log_file: Path) -> Self:
         """Run the server on a free loopback port; raises PlatformError."""
-        process = await ChildProcess.start(sys.executable, "-c", _PROGRAM, log_file=log_file)
+        process = await ChildProcess.start(
+            sys.executable, "-m", "kube_efs.local.efs.aws_server", log_file=log_file
+        )
         try:
             port = await process.listening_port(timeout_seconds=_READY_SECONDS)
         except BaseException:

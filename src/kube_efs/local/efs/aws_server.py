@@ -1,0 +1,111 @@
+"""The program behind the embedded AWS API: moto's server, as strict about access points as EFS is.
+
+A client token gives one access point, ids have 17 digits, a file system must be there and have room, and long
+listings come in pages. Source: https://docs.aws.amazon.com/efs/latest/ug/API_CreateAccessPoint.html and
+API_DescribeAccessPoints.html there.
+"""
+
+import json
+import logging
+from typing import Any
+
+from moto.efs.exceptions import AccessPointNotFound, EFSError, FileSystemNotFound
+from moto.efs.models import AccessPoint, EFSBackend
+from moto.efs.responses import EFSResponse
+from moto.moto_api._internal import mock_random
+from moto.server import main as serve
+
+ACCESS_POINTS_MAX = 10_000
+
+_DIGITS = 17
+_PAGE, _PAGE_MAX = 100, 1000
+
+_create = EFSBackend.create_access_point
+_delete = EFSBackend.delete_access_point
+
+
+class AccessPointAlreadyExists(EFSError):
+    """409: the token is that of this access point."""
+
+    code = 409
+
+    def __init__(self, access_point_id: str) -> None:
+        name = "AccessPointAlreadyExists"
+        super().__init__(name, f"Access point {access_point_id} has this token.")
+        body = {"ErrorCode": name, "Message": self.message, "AccessPointId": access_point_id}
+        self.description = json.dumps(body)
+
+
+class AccessPointLimitExceeded(EFSError):
+    """403: the file system has as many access points as it may have."""
+
+    code = 403
+
+    def __init__(self, file_system_id: str) -> None:
+        super().__init__("AccessPointLimitExceeded", f"{file_system_id} has {ACCESS_POINTS_MAX} of them.")
+
+
+class StrictEfs(EFSBackend):
+    """What is put in the place of moto's methods; each calls the one that it replaces."""
+
+    def create_access_point(
+        self,
+        client_token: str,
+        tags: list[dict[str, str]],
+        file_system_id: str,
+        posix_user: dict[str, Any],
+        root_directory: dict[str, Any],
+    ) -> AccessPoint:
+        """A new access point; a token that was used is refused with what it gave."""
+        if file_system_id not in self.file_systems_by_id:
+            raise FileSystemNotFound(file_system_id)
+        there = list(self.access_points.values())
+        for one in there:
+            if one.client_token == client_token:
+                raise AccessPointAlreadyExists(one.access_point_id)
+        if sum(one.file_system_id == file_system_id for one in there) >= ACCESS_POINTS_MAX:
+            raise AccessPointLimitExceeded(file_system_id)
+        made = _create(self, client_token, [], file_system_id, posix_user, root_directory)
+        del self.access_points[made.access_point_id]
+        made.access_point_id = f"fsap-{mock_random.get_random_hex(_DIGITS)}"
+        made.access_point_arn = f"{made.access_point_arn.rpartition('/')[0]}/{made.access_point_id}"
+        self.tagging_service.tag_resource(made.access_point_id, tags)
+        self.access_points[made.access_point_id] = made
+        return made
+
+    def delete_access_point(self, access_point_id: str) -> None:
+        """Remove it; one that is not there is an error."""
+        if access_point_id not in self.access_points:
+            raise AccessPointNotFound(access_point_id)
+        _delete(self, access_point_id)
+
+
+class PagedAnswers(EFSResponse):
+    """What is put in the place of moto's answer."""
+
+    def describe_access_points(self) -> tuple[str, dict[str, str | int]]:
+        """As many access points as asked for, from where the token says."""
+        found = self.efs_backend.describe_access_points(
+            self._get_param("AccessPointId"), self._get_param("FileSystemId")
+        )
+        start = int(self._get_param("NextToken") or 0)
+        end = start + min(self._get_int_param("MaxResults", _PAGE), _PAGE_MAX)
+        answer: dict[str, Any] = {"AccessPoints": [one.info_json() for one in found[start:end]]}
+        if end < len(found):
+            answer["NextToken"] = str(end)
+        return json.dumps(answer), {"Content-Type": "application/json"}
+
+
+def main() -> None:
+    """Serve on a free loopback port, without a line for each request: a cluster may run for days."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    # moto finds a service by the module of its class, so a class of our own cannot take its place.
+    for ours, theirs in ((StrictEfs, EFSBackend), (PagedAnswers, EFSResponse)):
+        for name, method in vars(ours).items():
+            if not name.startswith("_"):
+                setattr(theirs, name, method)
+    serve(["-H", "127.0.0.1", "-p", "0"])
+
+
+if __name__ == "__main__":
+    main()
