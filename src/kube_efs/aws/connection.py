@@ -2,14 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioDeferredRefreshableCredentials
 from aiobotocore.session import get_session
 from botocore import xform_name
 from prometheus_client import CollectorRegistry
@@ -43,18 +45,31 @@ class AwsCredentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedCredentials:
+    """Credentials and when they end, None for never; the time is in UTC."""
+
+    credentials: AwsCredentials
+    expires_at: datetime | None = None
+
+
+CredentialsSource: TypeAlias = Callable[[], Awaitable[LoadedCredentials]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AwsOptions:
     """How AWS is called.
 
     ``endpoint_url`` None means the environment's AWS_ENDPOINT_URL (or that of one service,
-    AWS_ENDPOINT_URL_EFS), else AWS itself. ``call_timeout_seconds`` bounds a call, or one page of a
-    listing, with all its retries and waits; connect and read time-outs bound one attempt. ``page_size``
-    is the most that EFS gives in a page.
+    AWS_ENDPOINT_URL_EFS), else AWS itself. ``credentials_source`` gives credentials that do not last, such
+    as a role's, and is asked again before they expire. ``call_timeout_seconds`` bounds a call, or one page
+    of a listing, with all its retries and waits; connect and read time-outs bound one attempt.
+    ``page_size`` is the most that EFS gives in a page.
     """
 
     region: Region
     endpoint_url: str | None = None
     credentials: AwsCredentials | None = None
+    credentials_source: CredentialsSource | None = None
     max_concurrency: int = 8
     max_attempts: int = 5
     connect_timeout_seconds: float = 5.0
@@ -73,6 +88,9 @@ class AwsConnection:
         self._options = options
         self._metrics = metrics or AwsMetrics(CollectorRegistry())
         self._session = get_session()
+        if options.credentials_source:
+            resolver = _Resolver(options.credentials_source)
+            self._session.register_component("credential_provider", resolver)
         self._clients: dict[Service, Client] = {}
         self._opening = asyncio.Lock()
         self._slots = asyncio.Semaphore(options.max_concurrency)
@@ -172,3 +190,22 @@ class AwsConnection:
             aws_session_token=credentials and credentials.session_token,
             config=config,
         )
+
+
+class _Resolver:
+    """Where the client library finds credentials that it is to have renewed."""
+
+    def __init__(self, source: CredentialsSource) -> None:
+        self._source = source
+
+    async def load_credentials(self) -> AioDeferredRefreshableCredentials:
+        return AioDeferredRefreshableCredentials(self._refresh, "kube-efs")
+
+    async def _refresh(self) -> Mapping[str, str | None]:
+        loaded = await self._source()
+        return {
+            "access_key": loaded.credentials.access_key_id,
+            "secret_key": loaded.credentials.secret_access_key,
+            "token": loaded.credentials.session_token,
+            "expiry_time": (loaded.expires_at or datetime.max.replace(tzinfo=UTC)).isoformat(),
+        }

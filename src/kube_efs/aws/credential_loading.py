@@ -21,7 +21,7 @@ from aiobotocore.utils import AioContainerMetadataFetcher
 from botocore import UNSIGNED
 from botocore.exceptions import MetadataRetrievalError
 
-from kube_efs.aws.connection import AwsCredentials
+from kube_efs.aws.connection import AwsCredentials, LoadedCredentials
 from kube_efs.aws.credential_sources import CredentialSource, ProfileFiles, SourceKind, read_sections
 from kube_efs.aws.errors import FOREIGN_ERRORS, translate
 from kube_efs.aws.metadata import DEFAULT_ENDPOINT, InstanceMetadata
@@ -36,14 +36,6 @@ _CLIENT: Final = AioConfig(
 )
 _ROLES: Final = "meta-data/iam/security-credentials/"
 _CONTAINER_RETRY_SECONDS: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedCredentials:
-    """Credentials and when they end, None for never; the time is in UTC."""
-
-    credentials: AwsCredentials
-    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

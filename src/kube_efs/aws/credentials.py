@@ -2,10 +2,9 @@
 
 import structlog
 
-from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.connection import AwsConnection, LoadedCredentials, Service
 from kube_efs.aws.credential_loading import (
     CredentialOptions,
-    LoadedCredentials,
     load_credentials,
     parse_credentials,
 )

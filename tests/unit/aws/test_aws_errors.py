@@ -244,7 +244,7 @@ def test_a_denial_names_the_missing_iam_action_or_the_credentials() -> None:
 def test_what_was_made_before_is_named() -> None:
     error = {"Code": "AccessPointAlreadyExists", "Message": "there is one"}
     response = {"Error": error, "AccessPointId": "fsap-1"}
-    result = translated(boto.ClientError(response, "CreateAccessPoint"))  # type: ignore[arg-type]
+    result = translated(boto.ClientError(response, "CreateAccessPoint"))
 
     assert isinstance(result, AwsAlreadyExists)
     assert result.existing == "fsap-1"

@@ -17,10 +17,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions
+from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, LoadedCredentials
 from kube_efs.aws.credential_loading import (
     CredentialOptions,
-    LoadedCredentials,
     load_credentials,
     parse_credentials,
 )
