@@ -22,8 +22,13 @@ async def render(*arguments: str) -> str:
     return output.decode()
 
 
-async def install(kubectl: Kubectl) -> None:
-    """Give the cluster OpenShift's own kind, then kube-efs."""
+async def add_openshift_kinds(kubectl: Kubectl) -> None:
+    """Give the cluster OpenShift's own kind."""
     await kubectl("apply", "-f", str(_CONSTRAINTS))
     await kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=20s")
+
+
+async def install(kubectl: Kubectl) -> None:
+    """Give the cluster OpenShift's own kind, then kube-efs."""
+    await add_openshift_kinds(kubectl)
     await kubectl("apply", "--validate=strict", "-f", "-", stdin=await render("--for", "openshift"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
+from tests.conformance.installing import add_openshift_kinds
 from tests.conformance.kubectl import Kubectl
 from tests.integration.efs_provisioner import (
     DEPLOY,
@@ -18,6 +19,7 @@ from tests.integration.efs_provisioner import (
     check_deployment_step_by_step,
     check_nothing_is_left,
     check_quick_start,
+    check_removal_of_the_provisioner,
     check_stateful_set,
     deploy_quick_start,
     site_on,
@@ -49,6 +51,7 @@ REFUSED = [
 async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     folder: Path = tmp_path_factory.mktemp("site")
     async with site_on(RealPlane(folder), folder) as running:
+        await add_openshift_kinds(running.kubectl)
         yield running
 
 
@@ -69,6 +72,7 @@ async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) ->
 
 async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
     await check_deployment_step_by_step(site, "storage")
+    await check_removal_of_the_provisioner(site)
 
 
 def _of_today(manifest: str) -> str:

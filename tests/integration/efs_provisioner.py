@@ -21,6 +21,7 @@ from kube_efs.local.node import make_kubelet
 from kube_efs.model.ids import FileSystemId
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "efs-provisioner"
+TROUBLESHOOTING = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 NODE = "node-1"
 
@@ -268,6 +269,21 @@ async def check_deployment_step_by_step(site: Site, namespace: str) -> None:
     assert _owner_and_mode(site.data / "persistentvolumes" / f"efs-{name}")[2] == 0o2771
     lease = await site.get("lease", "efs-provisioner")
     assert lease["spec"]["holderIdentity"].startswith("efs-provisioner-")
+
+
+async def check_removal_of_the_provisioner(site: Site) -> None:
+    """The page on troubleshooting says how volumes are set free that a provisioner has left behind."""
+    await site.kubectl("delete", "deployment", "efs-provisioner", "--cascade=foreground")
+    await site.kubectl("delete", "pvc", "efs")
+    [volume] = (await site.get("pv"))["items"]
+    path = site.data / volume["spec"]["nfs"]["path"].lstrip("/")
+    await site.kubectl("delete", "pv", volume["metadata"]["name"], "--wait=false")
+    [waiting] = (await site.get("pv"))["items"]
+    assert waiting["metadata"]["finalizers"] == [FINALIZER]
+    _, _, section = TROUBLESHOOTING.read_text().partition("## Before kube-efs is removed")
+    await _run(section.split("```sh\n")[1].split("```")[0], site.folder, site.kubectl)
+    assert (await site.get("pv"))["items"] == []
+    assert path.is_dir()
 
 
 async def _run(commands: str, folder: Path, kubectl: Kubectl) -> None:

@@ -15,6 +15,7 @@ from tests.integration.efs_provisioner import (
     check_deployment_step_by_step,
     check_nothing_is_left,
     check_quick_start,
+    check_removal_of_the_provisioner,
     check_stateful_set,
     deploy_quick_start,
     site_on,
@@ -112,3 +113,4 @@ async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) ->
 @on_a_cluster
 async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
     await check_deployment_step_by_step(site, "storage")
+    await check_removal_of_the_provisioner(site)
