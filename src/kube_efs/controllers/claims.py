@@ -109,8 +109,8 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
 
     async def _accept(self, claim: Claim) -> None:
         """Take back whatever was said against the claim."""
-        said = self._said.get(claim.uid)
-        if claim.rejection is not None or (said is not None and self._engine.marks_refused(claim)):
+        is_refused = claim.rejection is not None or claim.uid in self._said
+        if is_refused and self._engine.marks_refused(claim):
             await self._announcer.accepted(claim)
         self._said.pop(claim.uid, None)
 

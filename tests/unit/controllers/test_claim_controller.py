@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.unit.provisioning.world import EFS, World, claim
+from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_claim
 
 from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
@@ -30,12 +30,14 @@ class Told(Announcer):
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.marks: list[bool] = []
         self.fault: KubeEfsError | None = None
 
     async def refused(self, claim: Claim, reason: str, *, marked: bool) -> None:
         if self.fault:
             raise self.fault
         self.lines.append(f"refused {reason}")
+        self.marks.append(marked)
 
     async def accepted(self, claim: Claim) -> None:
         self.lines.append("accepted")
@@ -80,8 +82,8 @@ class Scene:
         """The claims that have volumes."""
         return sorted(str(volume.claim and volume.claim.uid) for volume in self.world.store.volumes.values())
 
-    def count(self, outcome: str) -> float | None:
-        labels = {"provisioner": EFS.provisioner, "outcome": outcome}
+    def count(self, outcome: str, provisioner: str = EFS.provisioner) -> float | None:
+        labels = {"provisioner": provisioner, "outcome": outcome}
         return self.registry.get_sample_value("kube_efs_provisionings_total", labels)
 
     @property
@@ -212,6 +214,13 @@ async def test_a_class_that_was_corrected_serves_whom_it_refused(is_marked: bool
         assert here.volumes == ["u1"]
 
 
+async def test_annotations_that_a_copied_claim_has_brought_along_are_left_on_a_claim_of_a_directory() -> None:
+    async with scene() as here:
+        await here.world.scan()
+        await here.see(directory_claim(rejection=MISSING))
+        assert here.told.lines == ["provisioning", "provisioned"]
+
+
 async def test_a_claim_with_another_selector_is_looked_at_again() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
@@ -275,3 +284,105 @@ async def test_one_claim_that_hangs_does_not_hold_up_the_others() -> None:
         here.world.moment.on_moment = lambda _: 10_000 if here.world.moment.passed == ["before make"] else 0
         await here.see(claim("slow"), claim("quick", volume_name="other"))
         assert here.volumes == ["quick"]
+
+
+# --- directory volumes
+
+
+async def full(here: Scene) -> list[Volume]:
+    """Three volumes, which are all that the class has group ids for, and a fourth claim that waits."""
+    await here.world.scan()
+    here.world.inventory.gids.on_free = here.claims.gid_released
+    volumes = [await here.world.provision(directory_claim(number)) for number in (1, 2, 3)]
+    await here.see(directory_claim(4))
+    return volumes
+
+
+async def test_a_range_that_is_full_is_told_of_and_counted() -> None:
+    async with scene() as here:
+        await full(here)
+        (line,) = here.told.lines
+        assert line.startswith(
+            "failed StorageClass aws-efs parameters.gidMin-gidMax: '2000-2002' has no free"
+        )
+        assert (here.waiting, here.count("retried", AWS_EFS.provisioner)) == (1, 1)
+        labels = {"storage_class": "aws-efs"}
+        assert here.registry.get_sample_value("kube_efs_gid_range_full_total", labels) == 1
+
+
+async def test_a_group_that_is_free_again_serves_whom_it_was_missing_for_and_nobody_else() -> None:
+    async with scene() as here:
+        await here.see(asking_for("fs-9"))
+        volume, *_ = await full(here)
+        here.told.lines.clear()
+        here.world.inventory.removed_volume(volume, with_directory=True)
+        await here.rest()
+        assert here.told.lines == ["provisioning", "provisioned"]
+        assert here.waiting == 1
+        here.claims.gid_released()
+        await here.rest()
+        assert here.told.lines == ["provisioning", "provisioned"]
+
+
+async def test_of_two_that_wait_for_a_group_the_other_goes_on_waiting() -> None:
+    async with scene() as here:
+        volume, other, _ = await full(here)
+        await here.see(directory_claim(5))
+        for gone in (volume, other):
+            here.world.inventory.removed_volume(gone, with_directory=True)
+            await here.rest()
+        assert here.waiting == 0
+        assert here.told.lines.count("provisioned") == 2
+
+
+async def test_a_claim_that_is_gone_is_not_served_when_a_group_is_free() -> None:
+    async with scene() as here:
+        volume, *_ = await full(here)
+        here.claims.gone(directory_claim(4))
+        here.told.lines.clear()
+        here.world.inventory.removed_volume(volume, with_directory=True)
+        await here.rest()
+        assert here.told.lines == []
+
+
+async def test_a_refused_directory_claim_is_not_marked_and_comes_back_without_a_word() -> None:
+    async with scene() as here:
+        await here.world.scan()
+        here.world.inventory.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={"gidMin": "1"})
+        await here.see(directory_claim())
+        here.claims.world_changed()
+        await here.rest()
+        (line,) = here.told.lines
+        assert line.startswith("refused StorageClass aws-efs parameters.gidMin: '1' is no group id")
+        assert here.told.marks == [False]
+        here.world.inventory.classes[AWS_EFS.name] = AWS_EFS
+        here.claims.class_changed(AWS_EFS.name)
+        await here.rest()
+        assert here.told.lines[1:] == ["provisioning", "provisioned"]
+
+
+async def test_a_refused_tunnel_claim_is_marked() -> None:
+    async with scene() as here:
+        await here.see(NAMELESS)
+        assert here.told.marks == [True]
+
+
+async def test_a_claim_is_looked_at_again_when_kubernetes_has_given_it_to_us() -> None:
+    async with scene() as here:
+        await here.see(replace(claim(), storage_provisioner="other.example/efs"))
+        assert here.told.lines == []
+        await here.see(replace(claim(), storage_provisioner=EFS.provisioner))
+        assert here.volumes == ["u1"]
+
+
+async def test_a_class_that_appears_serves_whoever_waits_for_it() -> None:
+    async with scene() as here:
+        here.world.inventory.classes.clear()
+        await here.see(replace(claim(), storage_provisioner=EFS.provisioner))
+        assert here.told.lines == [
+            "failed spec.storageClassName: 'efs' does not exist; create the StorageClass"
+        ]
+        here.world.inventory.classes[EFS.name] = EFS
+        here.claims.class_changed(EFS.name)
+        await here.rest()
+        assert here.volumes == ["u1"]
