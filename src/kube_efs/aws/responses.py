@@ -60,6 +60,7 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
         zone=_parse_optional_zone(entry),
         address=parse_address(entry.get("IpAddress") or entry.get("Ipv6Address"), field="IpAddress"),
         state=_parse_state(entry),
+        zone_id=_parse_optional_zone(entry, "AvailabilityZoneId"),
     )
 
 
@@ -84,6 +85,6 @@ def _parse_state(entry: Mapping[str, Any]) -> LifeCycleState:
         raise InvalidValue("is an unknown state", field="LifeCycleState", value=text) from error
 
 
-def _parse_optional_zone(entry: Mapping[str, Any]) -> ZoneName | None:
-    zone = entry.get("AvailabilityZoneName")
-    return parse_zone_name(zone, field="AvailabilityZoneName") if zone else None
+def _parse_optional_zone(entry: Mapping[str, Any], field: str = "AvailabilityZoneName") -> ZoneName | None:
+    zone = entry.get(field)
+    return parse_zone_name(zone, field=field) if zone else None

@@ -42,7 +42,10 @@ class LifeCycleState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountTarget:
-    """An address in one subnet under which a file system can be reached on TCP port 2049."""
+    """An address in one subnet under which a file system can be reached on TCP port 2049.
+
+    ``zone_id`` is the zone's name that all accounts share (``use1-az1``), None where it was not told.
+    """
 
     mount_target_id: MountTargetId
     file_system_id: FileSystemId
@@ -50,6 +53,7 @@ class MountTarget:
     zone: ZoneName | None
     address: str
     state: LifeCycleState
+    zone_id: ZoneName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,47 @@
+"""Single values in ConfigMaps and Secrets that a person has referred to."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import ConfigMap, Secret
+
+from kube_efs.kube.errors import translated
+from kube_efs.model.csi_parameters import FileSystemReference, ReferenceKind
+from kube_efs.model.errors import KubeNotFound
+
+
+class References:
+    """Reads what is referred to; raises KubeError, which never shows what a Secret holds."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def text(self, reference: FileSystemReference) -> str | None:
+        """The text under the key; None when there is no such object or key, or it is no text."""
+        if reference.kind is ReferenceKind.SECRET:
+            return (await self.secret(reference.namespace, reference.name) or {}).get(reference.key)
+        try:
+            with translated(f"ConfigMap {reference.namespace}/{reference.name}"):
+                found = await self._client.get(ConfigMap, reference.name, namespace=reference.namespace)
+        except KubeNotFound:
+            return None
+        return (found.data or {}).get(reference.key)
+
+    async def secret(self, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Every text of the Secret by its key; None when there is no such Secret."""
+        try:
+            with translated(f"Secret {namespace}/{name}"):
+                found = await self._client.get(Secret, name, namespace=namespace)
+        except KubeNotFound:
+            return None
+        texts = {key: _decoded(value) for key, value in (found.data or {}).items()}
+        return {key: text for key, text in texts.items() if text is not None}
+
+
+def _decoded(value: str) -> str | None:
+    try:
+        return base64.b64decode(value, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
