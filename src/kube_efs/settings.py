@@ -329,7 +329,8 @@ class ControllerSettings(CommonSettings, AwsSettings):
     directory_path: BaseDirectory | None = _setting(
         "KUBE_EFS_DIRECTORY_PATH",
         None,
-        "Directory of the file system that directory volumes are made in.",
+        "Directory of the file system that directory volumes are made in. A mount from the file system's own"
+        " name knows it better, and wins.",
         accepts="an absolute path",
         shown="what is mounted in this pod, else `/`",
     )
