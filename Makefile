@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup programs demo up test conformance lint format settings clean
+.PHONY: help setup programs demo up test conformance lint format settings proto clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 
 settings: $(INSTALLED) ## Rewrite the tables of docs/settings.md from the code
 	$(BIN)/python scripts/settings_table.py
+
+proto: $(INSTALLED) ## Rewrite the Python modules of the CSI protocol from its .proto files
+	scripts/generate-protocol
 
 setup: programs $(INSTALLED) ## Install what the other targets need: Debian packages, and Python packages into .venv
 

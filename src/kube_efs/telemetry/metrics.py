@@ -25,6 +25,8 @@ class Outcome(StrEnum):
 _PROVISIONING_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 # A NULL call on loopback takes 1 ms, to another zone 2 ms; the probe gives up after some seconds.
 _PROBE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+# What is known at once is told in 1 ms, an access point takes some 100 ms, a mount of a sick server minutes.
+_CSI_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 180)
 
 
 def new_registry() -> CollectorRegistry:
@@ -165,4 +167,50 @@ class TunnelMetrics:
             "kube_efs_tunnel_rejected_entries",
             "Entries of the tunnel targets that are left out because they are malformed",
             registry=registry,
+        )
+        self.demanded_up = Gauge(
+            "kube_efs_demanded_tunnel_up",
+            "1 if the last probe of this tunnel on demand was answered, else 0",
+            ["tunnel", "file_system"],
+            registry=registry,
+        )
+        self.holders = Gauge(
+            "kube_efs_demanded_tunnel_holders",
+            "Mounts that hold this tunnel on demand",
+            ["tunnel", "file_system"],
+            registry=registry,
+        )
+        self.certificate_expiry = Gauge(
+            "kube_efs_certificate_expiry_seconds",
+            "When the client certificate of this tunnel on demand ends, in Unix time",
+            ["tunnel", "file_system"],
+            registry=registry,
+        )
+        self.certificate_renewals = Counter(
+            "kube_efs_certificate_renewals",
+            "Attempts to make a client certificate for a tunnel on demand, the first ones included",
+            ["outcome"],
+            registry=registry,
+        )
+
+
+class CsiMetrics:
+    """Calls to a process's CSI services; ``method`` is the whole name, such as /csi.v1.Node/NodeGetInfo."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.calls = Counter(
+            "kube_efs_csi_calls",
+            "Calls that ended, by the name of their gRPC status code",
+            ["method", "code"],
+            registry=registry,
+        )
+        self.call_seconds = Histogram(
+            "kube_efs_csi_call_seconds",
+            "Duration of calls, whatever their end",
+            ["method"],
+            buckets=_CSI_SECONDS,
+            registry=registry,
+        )
+        self.running = Gauge(
+            "kube_efs_csi_calls_running", "Calls that have not ended yet", ["method"], registry=registry
         )

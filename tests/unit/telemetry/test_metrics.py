@@ -3,9 +3,16 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, Outcome, TunnelMetrics, new_registry
+from kube_efs.telemetry.metrics import (
+    AwsMetrics,
+    ControllerMetrics,
+    CsiMetrics,
+    Outcome,
+    TunnelMetrics,
+    new_registry,
+)
 
-GROUPS = [AwsMetrics, ControllerMetrics, TunnelMetrics]
+GROUPS = [AwsMetrics, ControllerMetrics, CsiMetrics, TunnelMetrics]
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -38,3 +45,19 @@ def test_a_count_is_found_under_its_labels() -> None:
 
     labels = {"provisioner": "gnuthought.com/efs-stunnel", "outcome": "succeeded"}
     assert registry.get_sample_value("kube_efs_provisionings_total", labels) == 1
+
+
+def test_groups_and_directories_have_figures_of_their_own() -> None:
+    registry = CollectorRegistry()
+    metrics = ControllerMetrics(registry)
+
+    metrics.gids_in_use.set(3)
+    metrics.gid_range_full.labels("aws-efs").inc()
+    metrics.directories_without_volume.labels("example.com/aws-efs").set(2)
+
+    text = generate_latest(registry).decode().splitlines()
+    assert {
+        "kube_efs_gids_in_use 3.0",
+        'kube_efs_gid_range_full_total{storage_class="aws-efs"} 1.0',
+        'kube_efs_directories_without_volume{provisioner="example.com/aws-efs"} 2.0',
+    } <= set(text)

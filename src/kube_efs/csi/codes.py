@@ -1,0 +1,79 @@
+"""Which gRPC status each error of kube-efs becomes.
+
+A sidecar goes by the code: after UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED and DEADLINE_EXCEEDED a volume may
+have been made, so csi-provisioner asks again with the same name; every other code says that nothing was.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from grpc import StatusCode
+
+from kube_efs.model.csi_errors import RequestRefused
+from kube_efs.model.errors import (
+    AwsAlreadyExists,
+    AwsDenied,
+    AwsError,
+    AwsLimitReached,
+    AwsNotFound,
+    ConfigurationRejected,
+    GidRangeFull,
+    InvalidSetting,
+    InvalidValue,
+    KubeAlreadyExists,
+    KubeConflict,
+    KubeDenied,
+    KubeError,
+    KubeInvalid,
+    KubeNotFound,
+    NoTunnelPort,
+    NotYet,
+    PlatformError,
+    PortTaken,
+    RemovalRefused,
+    TunnelAgentUnavailable,
+    TunnelError,
+    TunnelNotReady,
+    WorkerFailed,
+)
+
+# The nearest class of an error decides; RequestRefused brings its own code.
+_CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
+    {
+        InvalidValue: StatusCode.INVALID_ARGUMENT,
+        InvalidSetting: StatusCode.FAILED_PRECONDITION,
+        RemovalRefused: StatusCode.FAILED_PRECONDITION,
+        NotYet: StatusCode.UNAVAILABLE,
+        GidRangeFull: StatusCode.RESOURCE_EXHAUSTED,
+        AwsError: StatusCode.UNAVAILABLE,
+        AwsNotFound: StatusCode.NOT_FOUND,
+        AwsAlreadyExists: StatusCode.ALREADY_EXISTS,
+        AwsDenied: StatusCode.PERMISSION_DENIED,
+        AwsLimitReached: StatusCode.RESOURCE_EXHAUSTED,
+        KubeError: StatusCode.UNAVAILABLE,
+        # NOT_FOUND and ALREADY_EXISTS would speak of the volume, and objects of Kubernetes are no volumes.
+        KubeNotFound: StatusCode.FAILED_PRECONDITION,
+        KubeAlreadyExists: StatusCode.ABORTED,
+        KubeConflict: StatusCode.ABORTED,
+        KubeDenied: StatusCode.PERMISSION_DENIED,
+        KubeInvalid: StatusCode.INTERNAL,
+        TunnelError: StatusCode.FAILED_PRECONDITION,
+        PortTaken: StatusCode.UNAVAILABLE,
+        NoTunnelPort: StatusCode.RESOURCE_EXHAUSTED,
+        ConfigurationRejected: StatusCode.INTERNAL,
+        TunnelNotReady: StatusCode.UNAVAILABLE,
+        TunnelAgentUnavailable: StatusCode.UNAVAILABLE,
+        WorkerFailed: StatusCode.UNAVAILABLE,
+        PlatformError: StatusCode.FAILED_PRECONDITION,
+        TimeoutError: StatusCode.DEADLINE_EXCEEDED,
+        NotImplementedError: StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+def code_of(error: Exception) -> StatusCode | None:
+    """The status code that a caller gets for this error; None if nobody has foreseen the error."""
+    if isinstance(error, RequestRefused):
+        return StatusCode[error.code]
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), None)

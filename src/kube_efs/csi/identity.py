@@ -1,0 +1,62 @@
+"""The Identity service: who the driver is, what it can do, and whether it is ready."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+
+import structlog
+from google.protobuf.wrappers_pb2 import BoolValue
+
+from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
+from kube_efs.csi.server import Service
+from kube_efs.telemetry.health import Health
+
+__all__ = ["DRIVER_NAME", "Identity", "identity_service"]
+
+log = structlog.get_logger()
+
+DRIVER_NAME = "efs.csi.aws.com"
+"""The name of the AWS driver, which StorageClasses and volumes carry."""
+
+_Capability = csi_pb2.PluginCapability.Service
+
+
+class Identity(csi_pb2_grpc.IdentityServicer):
+    """Answers as the AWS driver does, but that Probe tells the truth.
+
+    livenessprobe restarts the container after a Probe that is not ready, and csi-provisioner begins after one
+    that is: ``readiness`` speaks of what this process needs to serve, not of what may be away for a while.
+    """
+
+    def __init__(self, readiness: Callable[[], Health] = Health) -> None:
+        self._readiness = readiness
+        self._last = Health()
+
+    async def GetPluginInfo(
+        self, request: csi_pb2.GetPluginInfoRequest, context: object
+    ) -> csi_pb2.GetPluginInfoResponse:
+        """The driver's name and the version of kube-efs."""
+        return csi_pb2.GetPluginInfoResponse(name=DRIVER_NAME, vendor_version=f"v{version('kube-efs')}")
+
+    async def GetPluginCapabilities(
+        self, request: csi_pb2.GetPluginCapabilitiesRequest, context: object
+    ) -> csi_pb2.GetPluginCapabilitiesResponse:
+        """The same on controller and nodes: a Controller service, and volumes that are not everywhere."""
+        kinds = (_Capability.CONTROLLER_SERVICE, _Capability.VOLUME_ACCESSIBILITY_CONSTRAINTS)
+        return csi_pb2.GetPluginCapabilitiesResponse(
+            capabilities=[csi_pb2.PluginCapability(service=_Capability(type=kind)) for kind in kinds]
+        )
+
+    async def Probe(self, request: csi_pb2.ProbeRequest, context: object) -> csi_pb2.ProbeResponse:
+        """Whether the process can serve; why not has no room in the answer, and is logged as it changes."""
+        health, before = self._readiness(), self._last
+        self._last = health
+        if health != before:
+            note = log.info if health.ok else log.warning
+            note("readiness-changed", ready=health.ok, reasons=health.reasons)
+        return csi_pb2.ProbeResponse(ready=BoolValue(value=health.ok))
+
+
+def identity_service(readiness: Callable[[], Health] = Health) -> Service:
+    """What ``serving`` takes."""
+    return partial(csi_pb2_grpc.add_IdentityServicer_to_server, Identity(readiness))

@@ -1,0 +1,71 @@
+"""How the node's driver makes itself known to the kubelet: a socket in the folder that the kubelet watches.
+
+The kubelet asks there who serves, then calls NodeGetInfo on the driver's own socket and tells the outcome
+here. It tries again by itself after a failure. When the socket goes away, the driver is no longer registered.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from kube_efs.csi.endpoints import UnixEndpoint
+from kube_efs.csi.identity import DRIVER_NAME
+from kube_efs.csi.protocol import registration_pb2, registration_pb2_grpc
+from kube_efs.csi.server import Service
+from kube_efs.telemetry.health import Health
+
+__all__ = ["Registration", "registration_endpoint", "registration_service"]
+
+log = structlog.get_logger()
+
+# What csi-node-driver-registrar says; the kubelet takes every 1.x.
+_VERSIONS: Final = ("1.0.0",)
+
+
+def registration_endpoint(folder: Path) -> UnixEndpoint:
+    """The socket in the kubelet's ``plugins_registry``, by the name that csi-node-driver-registrar gives it.
+
+    So that whichever of the two comes later replaces the other.
+    """
+    return UnixEndpoint(path=folder / f"{DRIVER_NAME}-reg.sock")
+
+
+class Registration(registration_pb2_grpc.RegistrationServicer):
+    """Tells the kubelet the driver's name and ``socket``, a path as the kubelet sees it."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._health = Health.failing("the kubelet has not registered the driver yet")
+
+    def health(self) -> Health:
+        """Failing until the kubelet has registered the driver, and after it could not."""
+        return self._health
+
+    async def GetInfo(
+        self, request: registration_pb2.InfoRequest, context: object
+    ) -> registration_pb2.PluginInfo:
+        """What is to be registered."""
+        return registration_pb2.PluginInfo(
+            type="CSIPlugin", name=DRIVER_NAME, endpoint=str(self._socket), supported_versions=_VERSIONS
+        )
+
+    async def NotifyRegistrationStatus(
+        self, request: registration_pb2.RegistrationStatus, context: object
+    ) -> registration_pb2.RegistrationStatusResponse:
+        """Takes note of the outcome."""
+        if request.plugin_registered:
+            self._health = Health()
+            log.info("driver-registered", driver=DRIVER_NAME, socket=str(self._socket))
+        else:
+            self._health = Health.failing(f"the kubelet could not register the driver: {request.error}")
+            log.error(
+                "driver-not-registered", driver=DRIVER_NAME, socket=str(self._socket), reason=request.error
+            )
+        return registration_pb2.RegistrationStatusResponse()
+
+
+def registration_service(registration: Registration) -> Service:
+    """What ``serving`` takes."""
+    return partial(registration_pb2_grpc.add_RegistrationServicer_to_server, registration)

@@ -1,0 +1,79 @@
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+from grpc import StatusCode
+
+import kube_efs.model
+from kube_efs.csi.codes import code_of
+from kube_efs.model import csi_errors, errors
+from kube_efs.model.errors import KubeEfsError
+
+
+def _all_errors(kind: type[KubeEfsError] = KubeEfsError) -> Iterator[type[KubeEfsError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _all_errors(child)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.InvalidValue, StatusCode.INVALID_ARGUMENT),
+        (errors.ClaimRefused, StatusCode.INVALID_ARGUMENT),
+        (errors.InvalidSetting, StatusCode.FAILED_PRECONDITION),
+        (errors.RemovalRefused, StatusCode.FAILED_PRECONDITION),
+        (csi_errors.InvalidArgument, StatusCode.INVALID_ARGUMENT),
+        (csi_errors.ExistingVolumeDiffers, StatusCode.ALREADY_EXISTS),
+        (csi_errors.NoMountTarget, StatusCode.FAILED_PRECONDITION),
+        (errors.NotYet, StatusCode.UNAVAILABLE),
+        (errors.GidRangeFull, StatusCode.RESOURCE_EXHAUSTED),
+        (errors.AwsNotFound, StatusCode.NOT_FOUND),
+        (errors.AwsAlreadyExists, StatusCode.ALREADY_EXISTS),
+        (errors.AwsThrottled, StatusCode.UNAVAILABLE),
+        (errors.AwsDenied, StatusCode.PERMISSION_DENIED),
+        (errors.AwsLimitReached, StatusCode.RESOURCE_EXHAUSTED),
+        (errors.AwsUnavailable, StatusCode.UNAVAILABLE),
+        (errors.KubeNotFound, StatusCode.FAILED_PRECONDITION),
+        (errors.KubeAlreadyExists, StatusCode.ABORTED),
+        (errors.KubeConflict, StatusCode.ABORTED),
+        (errors.KubeDenied, StatusCode.PERMISSION_DENIED),
+        (errors.KubeInvalid, StatusCode.INTERNAL),
+        (errors.KubeExpired, StatusCode.UNAVAILABLE),
+        (errors.KubeUnavailable, StatusCode.UNAVAILABLE),
+        (errors.StunnelMissing, StatusCode.FAILED_PRECONDITION),
+        (errors.PortTaken, StatusCode.UNAVAILABLE),
+        (errors.NoTunnelPort, StatusCode.RESOURCE_EXHAUSTED),
+        (errors.TunnelNotReady, StatusCode.UNAVAILABLE),
+        (errors.TunnelAgentUnavailable, StatusCode.UNAVAILABLE),
+        (errors.ConfigurationRejected, StatusCode.INTERNAL),
+        (errors.WorkerFailed, StatusCode.UNAVAILABLE),
+        (errors.PlatformError, StatusCode.FAILED_PRECONDITION),
+    ],
+)
+def test_each_error_has_its_code(kind: type[KubeEfsError], code: StatusCode) -> None:
+    assert code_of(kind("is wrong")) is code
+
+
+def test_time_outs_and_what_is_not_implemented_have_codes_too() -> None:
+    assert code_of(TimeoutError()) is StatusCode.DEADLINE_EXCEEDED
+    assert code_of(NotImplementedError()) is StatusCode.UNIMPLEMENTED
+
+
+def test_an_error_that_nobody_foresaw_has_none() -> None:
+    assert code_of(KeyError("volume")) is None
+
+
+def test_no_error_of_the_tree_is_without_a_code() -> None:
+    for module in pkgutil.iter_modules(kube_efs.model.__path__, "kube_efs.model."):
+        importlib.import_module(module.name)
+    # RequestRefused itself is never raised; its children name their codes.
+    ours = [kind for kind in _all_errors() if kind.__module__.startswith("kube_efs.model.")]
+    kinds = [kind for kind in ours if kind is not csi_errors.RequestRefused]
+    assert [kind.__name__ for kind in kinds if code_of(kind("is wrong")) is None] == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in _all_errors() if kind.retryable])
+def test_an_error_that_may_go_away_never_says_that_the_request_is_wrong(kind: type[KubeEfsError]) -> None:
+    assert code_of(kind("is wrong")) not in {StatusCode.INVALID_ARGUMENT, StatusCode.NOT_FOUND}

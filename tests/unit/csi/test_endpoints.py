@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.csi.endpoints import Endpoint, TcpEndpoint, UnixEndpoint, parse_endpoint
+from kube_efs.model.errors import InvalidSetting
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        pytest.param("unix:/csi/csi.sock", UnixEndpoint(path=Path("/csi/csi.sock")), id="one slash"),
+        pytest.param("unix:///csi/csi.sock", UnixEndpoint(path=Path("/csi/csi.sock")), id="three slashes"),
+        pytest.param(
+            "unix://tmp/csi.sock", UnixEndpoint(path=Path("/tmp/csi.sock")), id="a host, as in AWS's"
+        ),
+        pytest.param("UNIX:/csi.sock", UnixEndpoint(path=Path("/csi.sock")), id="capital letters"),
+        pytest.param("unix:/a//b/../csi.sock", UnixEndpoint(path=Path("/a/csi.sock")), id="a path to clean"),
+        pytest.param("tcp://127.0.0.1:10000", TcpEndpoint(host="127.0.0.1", port=10000), id="TCP"),
+        pytest.param("tcp://localhost:0", TcpEndpoint(host="localhost", port=0), id="any free port"),
+        pytest.param("tcp://[::1]:10000", TcpEndpoint(host="::1", port=10000), id="an IPv6 address"),
+    ],
+)
+def test_an_endpoint_is_read(text: str, endpoint: Endpoint) -> None:
+    assert parse_endpoint(text) == endpoint
+    assert parse_endpoint(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("", "is no endpoint", id="nothing"),
+        pytest.param("/csi/csi.sock", "is no endpoint", id="a bare path"),
+        pytest.param("http://127.0.0.1:80", "is no endpoint", id="another scheme"),
+        pytest.param("tcp:127.0.0.1:80", "is no endpoint", id="TCP without slashes"),
+        pytest.param("unix:csi.sock", "has no absolute path of a socket", id="a relative path"),
+        pytest.param("unix:", "has no absolute path of a socket", id="no path"),
+        pytest.param("unix:///", "has no absolute path of a socket", id="the root"),
+        pytest.param("unix:///a/..", "has no absolute path of a socket", id="the root by another name"),
+        pytest.param("unix:///csi/", "has no absolute path of a socket", id="a folder"),
+        pytest.param("unix:///c\0si", "has no absolute path of a socket", id="a NUL byte"),
+        pytest.param(
+            "unix:///" + "s" * 106, "has a path of more than 106 bytes", id="a path that is too long"
+        ),
+        pytest.param("tcp://127.0.0.1", "needs a host and a port", id="no port"),
+        pytest.param("tcp://:80", "needs a host and a port", id="no host"),
+        pytest.param("tcp://127.0.0.1:80/x", "needs a host and a port", id="a path behind the port"),
+        pytest.param("tcp://me@127.0.0.1:80", "needs a host and a port", id="a user"),
+        pytest.param("tcp://127.0.0.1:70000", "Port out of range", id="a port that cannot be"),
+        pytest.param("tcp://0.0.0.0:80", "can be reached from other machines", id="all interfaces"),
+        pytest.param("tcp://example.test:80", "can be reached from other machines", id="another machine"),
+    ],
+)
+def test_what_is_no_endpoint_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidSetting, match=problem) as caught:
+        parse_endpoint(text, field="--endpoint")
+    assert (caught.value.field, caught.value.value) == ("--endpoint", text)
+    assert "unix:///path/to/csi.sock" in caught.value.remedy
+
+
+def test_tcp_beyond_loopback_must_be_asked_for() -> None:
+    endpoint = TcpEndpoint(host="0.0.0.0", port=80)
+    assert parse_endpoint("tcp://0.0.0.0:80", beyond_loopback=True) == endpoint
+
+
+@given(st.text() | st.text().map("unix:/".__add__) | st.text().map("tcp://127".__add__))
+def test_any_text_is_an_endpoint_or_an_error(text: str) -> None:
+    try:
+        endpoint = parse_endpoint(text)
+    except InvalidSetting:
+        return
+    assert parse_endpoint(str(endpoint)) == endpoint

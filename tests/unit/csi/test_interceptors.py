@@ -1,0 +1,238 @@
+"""Calls through a real server: what the caller, the log and the figures are told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import grpc.aio
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.contextvars import get_contextvars
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+from tests.unit.csi.served import Connect
+
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol.csi_pb2_grpc import (
+    IdentityServicer,
+    IdentityStub,
+    NodeServicer,
+    NodeStub,
+    add_IdentityServicer_to_server,
+    add_NodeServicer_to_server,
+)
+from kube_efs.csi.server import Service
+from kube_efs.model.csi_errors import ExistingVolumeDiffers
+from kube_efs.model.errors import AwsDenied, AwsLimitReached, InvalidValue
+
+SECRET = "gh31-xk-external"
+PUBLISH = "/csi.v1.Node/NodePublishVolume"
+REQUEST = csi.NodePublishVolumeRequest(volume_id="efs:fs-1", secrets={"externalId": SECRET}, readonly=True)
+
+
+class Node(NodeServicer):
+    """Publishes by doing what it is told; has no other method of its own."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+
+    async def NodePublishVolume(
+        self, request: csi.NodePublishVolumeRequest, context: object
+    ) -> csi.NodePublishVolumeResponse:
+        await self._work()
+        return csi.NodePublishVolumeResponse()
+
+
+def node_service(work: Callable[[], Awaitable[None]]) -> Service:
+    # What Node leaves out is answered by the generated base class.
+    return partial(add_NodeServicer_to_server, Node(work))  # type: ignore[abstract]
+
+
+async def nothing() -> None:
+    pass
+
+
+def failing(error: Exception) -> Service:
+    async def fail() -> None:
+        raise error
+
+    return node_service(fail)
+
+
+async def refused(connect: Connect, service: Service) -> tuple[grpc.aio.AioRpcError, list[EventDict]]:
+    """How a publish ends that must not end well, and the lines of the log."""
+    async with connect(service) as channel:
+        with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
+            await NodeStub(channel).NodePublishVolume(REQUEST, timeout=5)
+    return caught.value, logs
+
+
+async def test_an_answered_call_is_logged_with_its_request_and_without_its_secrets(connect: Connect) -> None:
+    async with connect(node_service(nothing)) as channel:
+        with capture_logs() as logs:
+            await NodeStub(channel).NodePublishVolume(REQUEST)
+
+    (line,) = logs
+    assert (line["event"], line["log_level"], line["code"]) == ("call-answered", "info", "OK")
+    assert line["request"] == {"volume_id": "efs:fs-1", "readonly": True}
+    assert 0 <= line["seconds"] < 5
+
+
+async def test_lines_of_the_log_within_a_call_name_its_method_and_volume(connect: Connect) -> None:
+    seen: dict[str, object] = {}
+
+    async def look() -> None:
+        seen.update(get_contextvars())
+
+    async with connect(node_service(look)) as channel:
+        await NodeStub(channel).NodePublishVolume(REQUEST)
+
+    assert seen == {"method": PUBLISH, "volume": "efs:fs-1"}
+
+
+class Identity(IdentityServicer):
+    """Answers probes only."""
+
+    async def Probe(self, request: csi.ProbeRequest, context: object) -> csi.ProbeResponse:
+        return csi.ProbeResponse()
+
+
+async def test_what_is_asked_over_and_over_is_logged_for_debugging_only(connect: Connect) -> None:
+    service = partial(add_IdentityServicer_to_server, Identity())  # type: ignore[abstract]
+    async with connect(service) as channel:
+        with capture_logs() as logs:
+            await IdentityStub(channel).Probe(csi.ProbeRequest())
+
+    assert [(line["event"], line["log_level"]) for line in logs] == [("call-answered", "debug")]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        pytest.param(
+            InvalidValue("is no access point", field="accesspoint", value="x", remedy="use fsap-…"),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "accesspoint: 'x' is no access point; use fsap-…",
+            id="a wrong value, with field, value and remedy",
+        ),
+        pytest.param(
+            ExistingVolumeDiffers("has another size"),
+            grpc.StatusCode.ALREADY_EXISTS,
+            "has another size",
+            id="a refusal that names its code",
+        ),
+        pytest.param(
+            AwsLimitReached("has 10000 access points"),
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "has 10000 access points",
+            id="a quota",
+        ),
+        pytest.param(
+            AwsDenied("was not allowed", field="AssumeRole", value=SECRET),
+            grpc.StatusCode.PERMISSION_DENIED,
+            "AssumeRole: '[removed]' was not allowed",
+            id="a secret in the words of an error",
+        ),
+        pytest.param(TimeoutError(), grpc.StatusCode.DEADLINE_EXCEEDED, "TimeoutError", id="no words at all"),
+    ],
+)
+async def test_an_error_becomes_a_status_that_says_what_is_wrong(
+    connect: Connect, error: Exception, code: grpc.StatusCode, message: str
+) -> None:
+    failure, logs = await refused(connect, failing(error))
+
+    assert (failure.code(), failure.details()) == (code, message)
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("call-refused", "warning")
+    assert (line["code"], line["reason"]) == (code.name, message)
+
+
+async def test_an_error_that_nobody_foresaw_is_told_to_the_log_only(connect: Connect) -> None:
+    failure, logs = await refused(connect, failing(KeyError(f"no {SECRET} in the cache of 10.0.0.1")))
+
+    assert failure.code() is grpc.StatusCode.INTERNAL
+    assert failure.details() == "an error that should not happen (KeyError); the log of the driver says more"
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("call-failed", "error")
+    assert "KeyError: 'no [removed] in the cache of 10.0.0.1'" in line["exception"]
+    assert "in fail" in line["exception"]
+    assert SECRET not in repr(logs)
+
+
+async def test_a_very_long_message_is_cut_so_that_it_arrives(connect: Connect) -> None:
+    failure, _ = await refused(connect, failing(InvalidValue("é" * 100_000)))
+
+    assert (failure.code(), failure.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "é" * 1024)
+
+
+async def test_a_method_that_the_service_leaves_out_is_not_implemented(connect: Connect) -> None:
+    async with connect(node_service(nothing)) as channel:
+        with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
+            await NodeStub(channel).NodeGetInfo(csi.NodeGetInfoRequest())
+
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert [line["event"] for line in logs] == ["call-refused"]
+
+
+@pytest.mark.parametrize(
+    "method", ["/csi.v1.Node/NodeStageVolume", "/csi.v1.Controller/CreateSnapshot", "/x/y"]
+)
+async def test_a_method_that_is_not_in_our_part_of_the_protocol_is_not_implemented(
+    connect: Connect, registry: CollectorRegistry, method: str
+) -> None:
+    async with connect(node_service(nothing)) as channel:
+        call = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"")
+
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert registry.get_sample_value("kube_efs_csi_calls_total", {"method": method, "code": "OK"}) is None
+
+
+async def test_calls_are_counted_by_method_and_code_and_timed(
+    connect: Connect, registry: CollectorRegistry
+) -> None:
+    errors = iter([None, InvalidValue("is wrong"), KeyError("x"), None])
+
+    async def next_error() -> None:
+        if error := next(errors):
+            raise error
+
+    async with connect(node_service(next_error)) as channel:
+        publish = NodeStub(channel).NodePublishVolume
+        await asyncio.gather(*(publish(REQUEST) for _ in range(4)), return_exceptions=True)
+
+    counts = {
+        code: registry.get_sample_value("kube_efs_csi_calls_total", {"method": PUBLISH, "code": code})
+        for code in ("OK", "INVALID_ARGUMENT", "INTERNAL")
+    }
+    assert counts == {"OK": 2, "INVALID_ARGUMENT": 1, "INTERNAL": 1}
+    assert registry.get_sample_value("kube_efs_csi_call_seconds_count", {"method": PUBLISH}) == 4
+    assert registry.get_sample_value("kube_efs_csi_calls_running", {"method": PUBLISH}) == 0
+
+
+async def test_a_call_that_its_caller_gives_up_is_cancelled_and_cleans_up(
+    connect: Connect, registry: CollectorRegistry
+) -> None:
+    begun, cleaned_up = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.set()
+
+    running = {"method": PUBLISH}
+    async with connect(node_service(hang)) as channel:
+        call = NodeStub(channel).NodePublishVolume(REQUEST)
+        async with asyncio.timeout(5):
+            await begun.wait()
+            during = registry.get_sample_value("kube_efs_csi_calls_running", running)
+            with capture_logs() as logs:
+                call.cancel()
+                await cleaned_up.wait()
+
+    assert during == 1
+    assert registry.get_sample_value("kube_efs_csi_calls_running", running) == 0
+    assert [(line["event"], line["code"]) for line in logs] == [("call-refused", "CANCELLED")]

@@ -1,0 +1,66 @@
+import json
+
+import pytest
+from google.protobuf.message import Message
+
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.requests import shown_request, without_secrets_of
+
+_TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
+
+
+def test_a_request_is_shown_with_the_protocol_s_names_and_without_what_is_not_set() -> None:
+    request = csi.CreateVolumeRequest(name="pvc-1", parameters={"fileSystemId": "fs-1"})
+
+    assert shown_request(request) == {"name": "pvc-1", "parameters": {"fileSystemId": "fs-1"}}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        csi.CreateVolumeRequest(secrets={"externalId": "gh31-xk"}),
+        csi.DeleteVolumeRequest(secrets={"externalId": "gh31-xk"}),
+        csi.ValidateVolumeCapabilitiesRequest(secrets={"externalId": "gh31-xk"}),
+        csi.NodePublishVolumeRequest(secrets={"externalId": "gh31-xk"}),
+        csi.NodePublishVolumeRequest(volume_context={_TOKENS: json.dumps({"sts": "gh31-xk"})}),
+    ],
+    ids=["created", "deleted", "validated", "published", "published with tokens of the pod"],
+)
+def test_no_secret_of_a_request_is_shown(request_: Message) -> None:
+    assert shown_request(request_) in ({}, {"volume_context": {}})
+
+
+def test_the_request_itself_keeps_its_secrets() -> None:
+    request = csi.NodePublishVolumeRequest(
+        secrets={"externalId": "gh31-xk"}, volume_context={_TOKENS: "{}", "az": "a"}
+    )
+
+    assert shown_request(request) == {"volume_context": {"az": "a"}}
+    assert request.secrets == {"externalId": "gh31-xk"}
+    assert request.volume_context == {_TOKENS: "{}", "az": "a"}
+
+
+@pytest.mark.parametrize(
+    ("secrets", "text", "clean"),
+    [
+        pytest.param({"externalId": "gh31"}, "id gh31 denied", "id [removed] denied", id="a secret"),
+        pytest.param(
+            {"a": "gh", "b": "gh31"}, "gh31 gh", "[removed] [removed]", id="one is a part of another"
+        ),
+        pytest.param({"crossaccount": "true"}, "is true", "is true", id="a word that tells nothing"),
+        pytest.param({"externalId": ""}, "id denied", "id denied", id="an empty secret"),
+        pytest.param({}, "id denied", "id denied", id="no secret"),
+    ],
+)
+def test_secrets_are_removed_from_texts(secrets: dict[str, str], text: str, clean: str) -> None:
+    assert without_secrets_of(csi.DeleteVolumeRequest(secrets=secrets), text) == clean
+
+
+def test_a_pod_s_tokens_are_removed_from_texts() -> None:
+    request = csi.NodePublishVolumeRequest(volume_context={_TOKENS: '{"a":1}'})
+
+    assert without_secrets_of(request, 'cannot read {"a":1}') == "cannot read [removed]"
+
+
+def test_a_request_without_secrets_changes_no_text() -> None:
+    assert without_secrets_of(csi.ProbeRequest(), "fine") == "fine"
