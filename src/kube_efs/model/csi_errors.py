@@ -6,6 +6,8 @@
     └── RequestRefused
         ├── InvalidArgument          INVALID_ARGUMENT: the request can never be served as it is
         ├── ExistingVolumeDiffers    ALREADY_EXISTS: a volume of that name exists and does not fit
+        ├── VolumeMissing            NOT_FOUND: there is no such volume
+        ├── VolumePending            ABORTED: an earlier call for the volume is still at work
         └── NoMountTarget            FAILED_PRECONDITION: the file system cannot be reached as asked
 
 The codes are those of the CSI specification, version 1.12, where it names one for the case.
@@ -25,6 +27,8 @@ class RpcCode(StrEnum):
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     ALREADY_EXISTS = "ALREADY_EXISTS"
     FAILED_PRECONDITION = "FAILED_PRECONDITION"
+    NOT_FOUND = "NOT_FOUND"
+    ABORTED = "ABORTED"
 
 
 class RequestRefused(InvalidValue):
@@ -43,6 +47,18 @@ class ExistingVolumeDiffers(RequestRefused):
     """What was made under that name before is not what is asked for now."""
 
     code = RpcCode.ALREADY_EXISTS
+
+
+class VolumeMissing(RequestRefused):
+    """There is no volume of that handle."""
+
+    code = RpcCode.NOT_FOUND
+
+
+class VolumePending(RequestRefused):
+    """An earlier call for the same volume has not ended."""
+
+    code = RpcCode.ABORTED
 
 
 class NoMountTarget(RequestRefused):

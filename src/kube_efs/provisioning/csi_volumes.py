@@ -106,6 +106,13 @@ class CsiVolumes:
         elif handle.access_point_id is not None:
             await self._remove_access_point(handle, await self._accounts.of(role))
 
+    async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:
+        """Whether the volume is there, as far as AWS can tell; raises AwsError."""
+        if handle.access_point_id is None:
+            return True
+        account = await self._accounts.of(role)
+        return await account.access_points.find(handle) is not None
+
     async def _file_systems(self, parameters: VolumeParameters) -> Sequence[FileSystemId]:
         named = parameters.file_systems
         if isinstance(named, FileSystemReference):

@@ -1,0 +1,167 @@
+"""The Controller service: messages of the protocol to values, and volumes back to messages.
+
+CSI specification 1.12, "Controller Service RPC". What the driver does not do (snapshots, expansion,
+publishing) is answered with UNIMPLEMENTED by the generated base class.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import structlog
+
+from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
+from kube_efs.csi.server import Service
+from kube_efs.model.access_points import VolumeRequest
+from kube_efs.model.capabilities import (
+    AccessMode,
+    VolumeCapability,
+    check_capabilities,
+    check_file_system_types,
+)
+from kube_efs.model.cross_account import parse_provisioner_secret
+from kube_efs.model.csi_errors import InvalidArgument, VolumeMissing, VolumePending
+from kube_efs.model.csi_parameters import parse_origin, parse_parameters
+from kube_efs.model.volume_attributes import render_attributes
+from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.provisioning.csi_volumes import CsiVolume, CsiVolumes
+
+__all__ = ["Controller", "controller_service"]
+
+log = structlog.get_logger(__name__)
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+
+_Rpc = csi_pb2.ControllerServiceCapability.RPC
+_MODES = csi_pb2.VolumeCapability.AccessMode.Mode
+
+
+class Controller(csi_pb2_grpc.ControllerServicer):
+    """Answers csi-provisioner; ``has_driver_tags`` tells whether access points get the driver's own tags."""
+
+    def __init__(self, volumes: CsiVolumes, *, has_driver_tags: bool = False) -> None:
+        self._volumes = volumes
+        self._has_driver_tags = has_driver_tags
+        self._busy: set[str] = set()
+
+    async def ControllerGetCapabilities(
+        self, request: csi_pb2.ControllerGetCapabilitiesRequest, context: object
+    ) -> csi_pb2.ControllerGetCapabilitiesResponse:
+        """Volumes are made and deleted; without the second one, Kubernetes would send no ReadWriteOncePod."""
+        kinds = (_Rpc.CREATE_DELETE_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
+        return csi_pb2.ControllerGetCapabilitiesResponse(
+            capabilities=[csi_pb2.ControllerServiceCapability(rpc=_Rpc(type=kind)) for kind in kinds]
+        )
+
+    async def CreateVolume(
+        self, request: csi_pb2.CreateVolumeRequest, context: object
+    ) -> csi_pb2.CreateVolumeResponse:
+        """The volume of that name, the same one for every repetition of the request."""
+        wanted = self._wanted(request)
+        role = parse_provisioner_secret(request.secrets)
+        for oddity in wanted.parameters.oddities:
+            log.warning("storage-class-odd", volume=request.name, oddity=str(oddity))
+        async with self._alone(request.name):
+            made = await self._volumes.create(wanted, role)
+        return csi_pb2.CreateVolumeResponse(volume=_volume(made, wanted.required_bytes))
+
+    async def DeleteVolume(
+        self, request: csi_pb2.DeleteVolumeRequest, context: object
+    ) -> csi_pb2.DeleteVolumeResponse:
+        """Nothing of the volume is left; what was never one of ours is left alone, without an error."""
+        role = parse_provisioner_secret(request.secrets)
+        if not request.volume_id:
+            raise InvalidArgument("is missing", field="volume_id", remedy="give the volume's handle")
+        try:
+            handle = parse_volume_handle(request.volume_id)
+        except InvalidArgument as error:
+            log.warning("volume-not-ours", volume=request.volume_id, reason=str(error))
+            return csi_pb2.DeleteVolumeResponse()
+        async with self._alone(request.volume_id):
+            await self._volumes.delete(handle, role)
+        return csi_pb2.DeleteVolumeResponse()
+
+    async def ValidateVolumeCapabilities(
+        self, request: csi_pb2.ValidateVolumeCapabilitiesRequest, context: object
+    ) -> csi_pb2.ValidateVolumeCapabilitiesResponse:
+        """Whether the volume is there and can be used so; the message says why it cannot."""
+        if not request.volume_id:
+            raise InvalidArgument("is missing", field="volume_id", remedy="give the volume's handle")
+        if not request.volume_capabilities:
+            raise InvalidArgument("are missing", field="volume capabilities", remedy="give at least one")
+        role = parse_provisioner_secret(request.secrets)
+        try:
+            handle = parse_volume_handle(request.volume_id)
+        except InvalidArgument as error:
+            raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
+        if not await self._volumes.exists(handle, role):
+            raise VolumeMissing("has no access point (any more)", field="volume_id", value=request.volume_id)
+        try:
+            check_capabilities([_capability(one) for one in request.volume_capabilities])
+        except InvalidArgument as error:
+            return csi_pb2.ValidateVolumeCapabilitiesResponse(message=str(error))
+        confirmed = csi_pb2.ValidateVolumeCapabilitiesResponse.Confirmed(
+            volume_context=request.volume_context,
+            volume_capabilities=request.volume_capabilities,
+            parameters=request.parameters,
+        )
+        return csi_pb2.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
+
+    def _wanted(self, request: csi_pb2.CreateVolumeRequest) -> VolumeRequest:
+        """The request as a value; nothing is asked of AWS before all of it has been checked."""
+        parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)
+        if not request.name:
+            raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
+        capabilities = [_capability(one) for one in request.volume_capabilities]
+        check_capabilities(capabilities)
+        check_file_system_types(capabilities)
+        if request.HasField("volume_content_source"):
+            remedy = "leave it out; the volume would be empty"
+            raise InvalidArgument("is not supported", field="volume_content_source", remedy=remedy)
+        return VolumeRequest(
+            name=request.name,
+            parameters=parameters,
+            origin=parse_origin(request.parameters),
+            required_bytes=request.capacity_range.required_bytes,
+        )
+
+    @asynccontextmanager
+    async def _alone(self, volume: str) -> AsyncIterator[None]:
+        """Refuse a second call for a volume while the first is still at work."""
+        if volume in self._busy:
+            raise VolumePending("is being worked on by an earlier call", field="volume", value=volume)
+        self._busy.add(volume)
+        try:
+            yield
+        finally:
+            self._busy.discard(volume)
+
+
+def controller_service(controller: Controller) -> Service:
+    """The service, to be served."""
+    return partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller)
+
+
+def _capability(message: csi_pb2.VolumeCapability) -> VolumeCapability:
+    number = message.access_mode.mode
+    known: Mapping[int, str] = {value: name for name, value in _MODES.items()}
+    try:
+        mode = AccessMode(known.get(number, ""))
+    except ValueError:
+        mode = AccessMode.UNKNOWN
+    return VolumeCapability(
+        access_mode=mode,
+        is_block=message.WhichOneof("access_type") == "block",
+        file_system_type=message.mount.fs_type,
+        mount_flags=tuple(message.mount.mount_flags),
+    )
+
+
+def _volume(made: CsiVolume, required_bytes: int) -> csi_pb2.Volume:
+    topology = [csi_pb2.Topology(segments={ZONE_LABEL: made.zone})] if made.zone else []
+    return csi_pb2.Volume(
+        capacity_bytes=required_bytes,
+        volume_id=str(made.handle),
+        volume_context=render_attributes(made.attributes),
+        accessible_topology=topology,
+    )
