@@ -145,7 +145,10 @@ class Demo:
     async def _grouped(self) -> str:
         volume = self._made(_DIRECTORY)
         folder = self._cluster.efs.folder(FileSystemId(volume.file_system_id)) / volume.path.lstrip("/")
-        found = await asyncio.to_thread(folder.stat)
+        try:
+            found = await asyncio.to_thread(folder.stat)
+        except FileNotFoundError as error:
+            raise NotYet("is not there", field="directory", value=volume.path) from error
         mode = stat.S_IMODE(found.st_mode)
         if volume.gid not in _GIDS or (found.st_gid, mode) != (volume.gid, _GROUP_MODE):
             raise NotYet(f"has group {found.st_gid} and mode {mode:o}", field="directory", value=volume.path)
