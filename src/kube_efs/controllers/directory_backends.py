@@ -10,7 +10,7 @@ import structlog
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.directories import Directory
 from kube_efs.model.directory_volumes import DirectoryProvisioner
-from kube_efs.model.errors import AwsError, PlatformError
+from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import Region
 from kube_efs.provisioning.backends import Directories
@@ -109,17 +109,19 @@ def _hands(mounted: Mounted, settings: ControllerSettings) -> MountedDirectories
     return MountedDirectories([mounted], timeout_seconds=settings.mount_timeout_seconds)
 
 
-async def check_file_system(gateway: AwsGateway, provisioner: DirectoryProvisioner) -> None:
+async def check_file_system(
+    gateway: AwsGateway, provisioner: DirectoryProvisioner, *, timeout_seconds: float = _CHECK_SECONDS
+) -> None:
     """Say in the log whether the file system is there; nothing depends on the answer."""
     subject = {"provisioner": provisioner.name, "file_system": provisioner.file_system_id}
     try:
-        async with asyncio.timeout(_CHECK_SECONDS):
+        async with asyncio.timeout(timeout_seconds):
             found = await gateway.file_system(provisioner.file_system_id)
     except TimeoutError:
         log.warning(
-            "file-system-not-checked", reason=f"AWS did not answer in {_CHECK_SECONDS:g} s", **subject
+            "file-system-not-checked", reason=f"AWS did not answer in {timeout_seconds:g} s", **subject
         )
-    except AwsError as error:
+    except KubeEfsError as error:
         log.warning("file-system-not-checked", reason=str(error), **subject)
     else:
         log.info("file-system-checked", state=str(found.state), **subject)

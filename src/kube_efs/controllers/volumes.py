@@ -1,15 +1,19 @@
-"""Released volumes: each is removed with its data when its policy and every guard say so."""
+"""Volumes: ours are held, and a released one is removed with its data when its policy and guards say so."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.controllers.service import Service
 from kube_efs.model.errors import KubeEfsError, RemovalRefused
 from kube_efs.model.volumes import Volume, VolumePhase
 from kube_efs.telemetry.metrics import Outcome
+
+log = structlog.get_logger(__name__)
 
 
 class VolumeController(AbstractAsyncContextManager["VolumeController"]):
@@ -63,17 +67,27 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         if volume is None:
             return None
         self._refused.discard(name)
+        delay = await self._protect(volume)
         try:
-            await self._engine.protect(volume)
             done = await self._engine.reclaim(volume)
         except RemovalRefused as error:
             self._refused.add(name)
-            return self._not_reclaimed(volume, error, Outcome.REFUSED, None)
+            return self._not_reclaimed(volume, error, Outcome.REFUSED, delay)
         except KubeEfsError as error:
             return self._not_reclaimed(volume, error, Outcome.RETRIED, self._backoff_seconds)
         if done is not None:
             self._announcer.reclaimed(done)
             self._metrics.deletions.labels(volume.provisioned_by or "", Outcome.SUCCEEDED).inc()
+        return delay
+
+    async def _protect(self, volume: Volume) -> float | None:
+        """See that the volume is held; the seconds until the next try if it could not be."""
+        try:
+            await self._engine.protect(volume)
+        except KubeEfsError as error:
+            delay = self._backoff_seconds
+            log.warning("volume-not-protected", volume=volume.name, reason=str(error), retry_seconds=delay)
+            return delay
         return None
 
     def _not_reclaimed(

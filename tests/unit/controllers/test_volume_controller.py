@@ -4,14 +4,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 from tests.unit.provisioning.world import EFS, World, claim
 
 from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.volumes import VolumeController
+from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable
 from kube_efs.model.targets import TunnelTargets
-from kube_efs.model.volumes import NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import Reclaimed
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -178,3 +180,72 @@ async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
         here.volumes.gone(near)
         await here.rest()
         assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
+
+
+# --- the finalizer
+
+
+async def test_volumes_of_the_older_systems_are_held_from_the_first_list_on() -> None:
+    async with scene() as here:
+        volumes = [replace(one, finalizers=()) for one in await here.bound("u1", "u2")]
+        foreign = replace(volumes[0], name="foreign", uid="f", provisioned_by="other.example/efs")
+        here.world.add(*volumes, foreign)
+        here.volumes.listed([*volumes, foreign])
+        await here.rest()
+        assert {name: volume.finalizers for name, volume in here.world.store.volumes.items()} == {
+            **{volume.name: (FINALIZER,) for volume in volumes},
+            "foreign": (),
+        }
+        assert here.told.lines == []
+
+
+async def test_a_volume_that_cannot_be_held_yet_is_tried_again() -> None:
+    async with scene(backoff_seconds=0.01) as here:
+        (volume,) = await here.bound("u1")
+        volume = replace(volume, finalizers=())
+        here.world.add(volume)
+        faults = iter([KubeUnavailable("is down")])
+
+        def fail_once(_: str) -> int:
+            if fault := next(faults, None):
+                raise fault
+            return 0
+
+        here.world.moment.on_moment = fail_once
+        with capture_logs() as logs:
+            here.volumes.listed([volume])
+            await here.rest()
+        while here.world.store.volumes[volume.name].finalizers != (FINALIZER,):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert [(line["event"], line["reason"]) for line in logs] == [("volume-not-protected", "is down")]
+        assert here.told.lines == []
+
+
+async def test_a_volume_that_is_held_already_bothers_nobody() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        here.world.moment.passed.clear()
+        here.volumes.listed([volume])
+        here.volumes.seen(replace(volume, labels={"a": "b"}))
+        await here.rest()
+        assert here.world.moment.passed == []
+
+
+async def test_a_volume_that_somebody_deletes_goes_after_its_claim() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        deleted = replace(volume, deleting=True)
+        here.world.store.volumes[volume.name] = deleted
+        here.volumes.seen(deleted)
+        await here.rest()
+        assert (here.there, here.told.lines) == ([volume.name], [])
+        await here.release(deleted)
+        assert (here.there, here.told.lines) == ([], ["removed fs-1:/team/example"])
+
+
+async def test_a_retained_volume_that_somebody_deletes_is_let_go() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        await here.release(replace(volume, deleting=True, reclaim_policy=ReclaimPolicy.RETAIN))
+        assert (here.there, here.told.lines) == ([], ["kept None"])
+        assert here.world.folders.removed == []

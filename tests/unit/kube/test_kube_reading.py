@@ -7,7 +7,7 @@ import pytest
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.ids import ClaimUid
-from kube_efs.model.volumes import ClaimReference, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import FINALIZER, ClaimReference, NfsSource, Volume, VolumePhase
 
 CLAIM: dict[str, Any] = {
     "apiVersion": "v1",
@@ -66,6 +66,8 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
         "beta_class": "volume.beta.kubernetes.io/storage-class",
         "rejected": "efs-stunnel.gnuthought.com/rejected",
         "reason": "efs-stunnel.gnuthought.com/reject-reason",
+        "provisioner": "volume.kubernetes.io/storage-provisioner",
+        "beta_provisioner": "volume.beta.kubernetes.io/storage-provisioner",
     }
     given = {keys[name]: value for name, value in annotations.items()}
     return {**CLAIM, "metadata": {**CLAIM["metadata"], "annotations": given}}
@@ -90,6 +92,16 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
         pytest.param(
             with_annotations(beta_class=""), "storage_class", "", id="the annotation wins when empty"
         ),
+        pytest.param(
+            with_annotations(provisioner="new", beta_provisioner="old"),
+            "storage_provisioner",
+            "new",
+            id="the newer annotation wins",
+        ),
+        pytest.param(
+            with_annotations(beta_provisioner="old"), "storage_provisioner", "old", id="the older annotation"
+        ),
+        pytest.param(with_annotations(), "storage_provisioner", None, id="given to nobody yet"),
         pytest.param(with_spec(selector=None), "match_labels", None, id="no selector"),
         pytest.param(with_spec(selector={}), "match_labels", {}, id="an empty selector"),
         pytest.param(
@@ -176,6 +188,52 @@ def test_a_volume_of_the_older_system() -> None:
         access_modes=("ReadWriteMany",),
         capacity="1Gi",
     )
+
+
+def test_a_volume_of_efs_provisioner() -> None:
+    body = {
+        "metadata": {
+            "name": "pvc-4a2b",
+            "uid": "u",
+            "finalizers": [
+                "kubernetes.io/pv-protection",
+                "external-provisioner.volume.kubernetes.io/finalizer",
+            ],
+            "annotations": {
+                "pv.kubernetes.io/provisioned-by": "example.com/aws-efs",
+                "pv.beta.kubernetes.io/gid": "2001",
+                "volume.beta.kubernetes.io/storage-class": "aws-efs",
+            },
+        },
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "capacity": {"storage": "1Mi"},
+            "claimRef": {"namespace": "team", "name": "efs", "uid": "4a2b"},
+            "nfs": {"server": "fs-1.efs.us-east-1.amazonaws.com", "path": "/pvs/efs-pvc-4a2b"},
+            "persistentVolumeReclaimPolicy": "Delete",
+        },
+        "status": {"phase": "Bound"},
+    }
+    assert read_volume(body) == Volume(
+        name="pvc-4a2b",
+        uid="u",
+        phase=VolumePhase.BOUND,
+        reclaim_policy=ReclaimPolicy.DELETE,
+        storage_class="aws-efs",
+        provisioned_by="example.com/aws-efs",
+        gid=2001,
+        finalizers=("kubernetes.io/pv-protection", FINALIZER),
+        claim=ClaimReference(namespace="team", name="efs", uid=ClaimUid("4a2b")),
+        nfs=NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/pvs/efs-pvc-4a2b"),
+        access_modes=("ReadWriteMany",),
+        capacity="1Mi",
+    )
+
+
+@pytest.mark.parametrize("text", ["", "-1", "2147483648", "2000.0", "two", " 2000", "9" * 5000])
+def test_a_group_id_that_the_kubelet_would_not_take_is_none(text: str) -> None:
+    body = {"metadata": {"name": "pv", "annotations": {"pv.beta.kubernetes.io/gid": text}}}
+    assert read_volume(body).gid is None
 
 
 def test_a_csi_volume_that_is_tied_to_a_claim_by_name() -> None:

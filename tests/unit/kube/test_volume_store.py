@@ -1,13 +1,16 @@
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolume
+from lightkube.types import PatchType
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import KubeAlreadyExists, KubeInvalid, KubeNotFound
 from kube_efs.model.ids import ClaimUid
-from kube_efs.model.volumes import ClaimReference, NfsSource, Volume
+from kube_efs.model.volumes import FINALIZER, ClaimReference, NfsSource, Volume
 
 VOLUME = Volume(
     name="pv",
@@ -46,3 +49,98 @@ async def test_what_is_not_there(kube: AsyncClient) -> None:
 async def test_what_the_api_server_does_not_accept(kube: AsyncClient) -> None:
     with pytest.raises(KubeInvalid):
         await VolumeStore(kube).create(replace(VOLUME, name="No Name"))
+
+
+HELD = replace(VOLUME, finalizers=(FINALIZER,))
+FOREIGN = "example.com/backup"
+
+
+async def is_there(store: VolumeStore) -> bool:
+    try:
+        await store.get("pv")
+    except KubeNotFound:
+        return False
+    return True
+
+
+async def hold(kube: AsyncClient, *finalizers: str) -> None:
+    await kube.patch(
+        PersistentVolume, "pv", {"metadata": {"finalizers": list(finalizers)}}, patch_type=PatchType.MERGE
+    )
+
+
+async def unprotected(kube: AsyncClient, store: VolumeStore) -> Volume:
+    """A volume that is not held by Kubernetes itself, as one is that no claim uses."""
+    await store.create(HELD)
+    await hold(kube, FINALIZER)
+    return await store.get("pv")
+
+
+async def test_a_new_volume_is_held_from_the_start(kube: AsyncClient) -> None:
+    store = VolumeStore(kube)
+    created = await store.create(HELD)
+    assert FINALIZER in created.finalizers
+    assert FINALIZER in (await store.get("pv")).finalizers
+
+
+async def test_deleting_takes_the_finalizer_away_too(kube: AsyncClient) -> None:
+    store = VolumeStore(kube)
+    await store.delete(await unprotected(kube, store))
+    assert not await is_there(store)
+
+
+async def test_a_volume_that_somebody_has_deleted_goes_when_it_is_released(kube: AsyncClient) -> None:
+    store = VolumeStore(kube)
+    await unprotected(kube, store)
+    await kube.delete(PersistentVolume, "pv")
+    waiting = await store.get("pv")
+    assert (waiting.deleting, waiting.finalizers) == (True, (FINALIZER,))
+    await store.release(waiting)
+    assert not await is_there(store)
+
+
+async def test_a_volume_that_is_being_deleted_is_deleted_to_the_end(kube: AsyncClient) -> None:
+    store = VolumeStore(kube)
+    await unprotected(kube, store)
+    await kube.delete(PersistentVolume, "pv")
+    await store.delete(await store.get("pv"))
+    assert not await is_there(store)
+
+
+async def test_finalizers_of_others_are_left_to_them(kube: AsyncClient) -> None:
+    store = VolumeStore(kube)
+    created = await store.create(VOLUME)
+    await hold(kube, FOREIGN)
+    await store.protect(created)
+    assert set((await store.get("pv")).finalizers) == {FOREIGN, FINALIZER}
+    await store.delete(await store.get("pv"))
+    left = await store.get("pv")
+    assert (left.deleting, left.finalizers) == (True, (FOREIGN,))
+    await hold(kube)
+    assert not await is_there(store)
+
+
+async def test_a_volume_is_protected_once(kube: AsyncClient) -> None:
+    store = VolumeStore(kube)
+    created = await store.create(VOLUME)
+    for _ in range(2):
+        await store.protect(created)
+    assert (await store.get("pv")).finalizers.count(FINALIZER) == 1
+
+
+@pytest.mark.parametrize("change", [VolumeStore.protect, VolumeStore.release, VolumeStore.delete])
+async def test_a_volume_that_is_gone_is_no_error(
+    kube: AsyncClient, change: Callable[[VolumeStore, Volume], Awaitable[None]]
+) -> None:
+    await change(VolumeStore(kube), replace(HELD, uid="u"))
+
+
+@pytest.mark.parametrize("change", [VolumeStore.protect, VolumeStore.release])
+async def test_a_new_volume_of_that_name_is_left_alone(
+    kube: AsyncClient, change: Callable[[VolumeStore, Volume], Awaitable[None]]
+) -> None:
+    store = VolumeStore(kube)
+    created = await store.create(HELD)
+    with pytest.raises(KubeInvalid, match="uid"):
+        await change(store, replace(created, uid="of-a-former-one"))
+    assert await store.get("pv") == created

@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.model.directories import parse_directory
 from kube_efs.model.ids import FileSystemId, SubnetId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volumes import NfsSource, Volume, locate
+from kube_efs.model.volumes import Location, NfsSource, Volume, locate
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
 
@@ -103,6 +104,33 @@ def test_port(options: tuple[str, ...], port: int | None) -> None:
 def test_locate(volume: Volume, location: str | None) -> None:
     found = locate(volume, TARGETS)
     assert (str(found) if found else None) == location
+
+
+@pytest.mark.parametrize(
+    ("server", "location"),
+    [
+        pytest.param("efs.example.com", "fs-2:/a", id="a name of somebody's own"),
+        pytest.param("10.0.0.4", "fs-2:/a", id="wins over the address of a mount target"),
+        pytest.param("EFS.example.com", None, id="names are taken as they are"),
+        pytest.param("efs.example.com.cn", None, id="a longer name"),
+        pytest.param("fs-1.efs.us-east-1.amazonaws.com", "fs-1:/a", id="AWS's own names need no telling"),
+    ],
+)
+def test_servers_are_told_by_the_settings(server: str, location: str | None) -> None:
+    servers = {"efs.example.com": FS2, "10.0.0.4": FS2}
+    found = locate(Volume(name="v", nfs=nfs("/a", server=server)), TARGETS, servers)
+    assert (str(found) if found else None) == location
+
+
+@pytest.mark.parametrize(
+    ("path", "is_child"),
+    [("/pvs/a", True), ("/pvs/a/b", False), ("/pvs", False), ("/", False), ("/pvs2", False), ("/b/a", False)],
+)
+def test_a_child_lies_directly_inside(path: str, is_child: bool) -> None:
+    base = Location(file_system_id=FS1, directory=parse_directory("/pvs"))
+    location = Location(file_system_id=FS1, directory=parse_directory(path))
+    assert location.is_child_of(base) is is_child
+    assert not Location(file_system_id=FS2, directory=parse_directory(path)).is_child_of(base)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Directory volumes: whose group is whose, whatever fails, and what is known of the directories there."""
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 
@@ -58,7 +59,7 @@ def place_of(claim: Claim) -> Location:
 ONE, TWO, THREE, FOUR = (directory_claim(number) for number in (1, 2, 3, 4))
 
 
-def gids(world: World) -> list[int | None]:
+def gids(world: World) -> list[int]:
     return sorted(volume.gid or 0 for volume in world.store.volumes.values())
 
 
@@ -480,7 +481,7 @@ class _Crash(BaseException):
     """The process ends here."""
 
 
-_NUMBERS = st.integers(1, 5)
+_NUMBERS = st.integers(1, 8)
 _FAULTS = st.none() | st.tuples(st.integers(1, 7), st.sampled_from([KubeUnavailable, WorkerFailed, _Crash]))
 _Fault = tuple[int, type[BaseException]] | None
 
@@ -493,6 +494,7 @@ class Life(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.world = World()
         self.claims: dict[int, Claim] = {}
+        self.gone: set[int] = set()  # a claim's uid is never there again
         self.removed = 0
         self.loop.run_until_complete(self.world.scan())
 
@@ -504,6 +506,8 @@ class Life(RuleBasedStateMachine):
 
     @rule(number=_NUMBERS, fault=_FAULTS)
     def serve(self, number: int, fault: _Fault) -> None:
+        if number in self.gone:
+            return
         claim = self.claims.setdefault(number, directory_claim(number))
         self._attempt(self._serve(claim), fault)
 
@@ -549,6 +553,7 @@ class Life(RuleBasedStateMachine):
     @rule(number=_NUMBERS)
     def delete_claim(self, number: int) -> None:
         if self.claims.pop(number, None):
+            self.gone.add(number)
             self._change(number, phase=VolumePhase.RELEASED)
 
     @rule(number=_NUMBERS)
@@ -600,7 +605,7 @@ class Life(RuleBasedStateMachine):
     async def _reclaim(self, volume: Volume) -> None:
         await self.world.engine.reclaim(volume)
 
-    def _attempt(self, attempt: "asyncio.coroutines.Coroutine[None, None, None]", fault: _Fault) -> None:
+    def _attempt(self, attempt: Coroutine[None, None, None], fault: _Fault) -> None:
         left = fault[0] if fault else 0
 
         def fail(name: str) -> int:
@@ -642,4 +647,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.provisioning.world import EFS, PROVISIONER, World, claim
+from tests.unit.provisioning.world import (
+    AWS_EFS,
+    DIRECTORY_PROVISIONER,
+    EFS,
+    PROVISIONER,
+    World,
+    claim,
+    directory_claim,
+)
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.directories import parse_directory
@@ -20,7 +28,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTargets
-from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import FINALIZER, ClaimReference, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import Removal
 
 FS1 = FileSystemId("fs-1")
@@ -98,6 +106,68 @@ def test_a_file_system_that_is_not_there_is_waited_for(world: World) -> None:
         world.engine.plan(claim())
 
 
+# --- claims that Kubernetes has given to somebody (the annotation storage-provisioner)
+
+
+@pytest.mark.parametrize(
+    ("given_to", "is_planned"),
+    [
+        pytest.param(None, True, id="not yet"),
+        pytest.param(PROVISIONER, True, id="to us"),
+        pytest.param("other.example/efs", False, id="to another"),
+    ],
+)
+def test_a_claim_is_served_by_whom_kubernetes_has_given_it_to(
+    world: World, given_to: str | None, is_planned: bool
+) -> None:
+    plan = world.engine.plan(replace(claim(), storage_provisioner=given_to))
+    assert (plan is not None) is is_planned
+
+
+def test_a_class_that_is_missing_is_told_of_to_whoever_waits_for_us(world: World) -> None:
+    world.inventory.classes.clear()
+    with pytest.raises(NotYet) as caught:
+        world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
+    assert str(caught.value) == "spec.storageClassName: 'efs' does not exist; create the StorageClass"
+    assert not world.engine.marks_refused(claim())
+
+
+@pytest.mark.parametrize("given_to", [None, "other.example/efs"], ids=["nobody yet", "another"])
+def test_a_class_that_is_missing_is_no_business_of_ours_otherwise(world: World, given_to: str | None) -> None:
+    world.inventory.classes.clear()
+    assert world.engine.plan(replace(claim(), storage_provisioner=given_to)) is None
+
+
+@pytest.mark.parametrize(
+    "now", ["other.example/efs", DIRECTORY_PROVISIONER.name], ids=["another", "another of ours"]
+)
+def test_a_class_that_belongs_to_another_by_now_is_told_of(world: World, now: str) -> None:
+    world.inventory.classes["efs"] = replace(EFS, provisioner=now)
+    with pytest.raises(NotYet) as caught:
+        world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
+    assert str(caught.value) == (
+        f"StorageClass efs provisioner: {now!r} is not {PROVISIONER}, which the claim was given to; "
+        "delete the claim and create it anew"
+    )
+
+
+def test_root_claims_are_nobody_s_to_complain_about(world: World) -> None:
+    root = replace(claim(), storage_class="efs-stunnel-system", storage_provisioner=PROVISIONER)
+    assert world.engine.plan(root) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_marked"),
+    [
+        pytest.param(claim(), True, id="tunnel"),
+        pytest.param(directory_claim(), False, id="directory"),
+        pytest.param(replace(claim(), storage_class="other"), False, id="unknown class"),
+    ],
+)
+def test_only_tunnel_claims_are_marked_when_refused(world: World, wanted: Claim, is_marked: bool) -> None:
+    assert world.engine.marks_refused(wanted) is is_marked
+
+
 # --- provisioning
 
 
@@ -107,6 +177,14 @@ async def test_directory_first_then_the_volume(world: World) -> None:
     assert world.folders.there == {DATA}
     assert volume == world.store.volumes[volume.name]
     assert world.inventory.volume_of(claim().uid) == volume
+
+
+@pytest.mark.parametrize("wanted", [claim(), directory_claim()], ids=["tunnel", "directory"])
+async def test_every_new_volume_is_held_by_the_finalizer(world: World, wanted: Claim) -> None:
+    await world.scan()
+    volume = await world.provision(wanted)
+    assert volume.finalizers == (FINALIZER,)
+    assert not world.engine.is_unprotected(volume)
 
 
 async def test_a_volume_of_its_own_is_found_again(world: World) -> None:
@@ -520,3 +598,140 @@ async def test_retained_data_serves_the_next_claim_of_that_name(world: World) ->
     volume = await world.provision(claim("u2"))
     assert volume.nfs == kept.nfs
     assert set(world.store.volumes) == {kept.name, volume.name}
+
+
+# --- volumes that people delete (the finalizer holds them)
+
+HELD = replace(RELEASED, finalizers=("kubernetes.io/pv-protection", FINALIZER), deleting=True)
+DIRECTORY_VOLUME = replace(
+    HELD,
+    provisioned_by=DIRECTORY_PROVISIONER.name,
+    file_system_id=None,
+    storage_class=AWS_EFS.name,
+    nfs=NfsSource(server=DIRECTORY_PROVISIONER.server, path="/pvs/data-pvc-1"),
+    mount_options=(),
+)
+
+
+async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_it(world: World) -> None:
+    world.add(HELD)
+    world.folders.there.add(DATA)
+    done = await world.engine.reclaim(HELD)
+    assert done is not None
+    assert (done.removal, world.folders.removed) == (Removal.REMOVED, [DATA])
+    assert world.moment.passed[-4:] == ["before remove", "after remove", "before delete", "after delete"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, "its reclaim policy is Retain", id="retained"),
+        pytest.param(
+            {"reclaim_policy": ReclaimPolicy.RETAIN, "phase": VolumePhase.AVAILABLE},
+            "its reclaim policy is Retain",
+            id="never used",
+        ),
+        pytest.param(
+            {"nfs": NfsSource(server="127.0.0.1", path="/team")},
+            "path",
+            id="a guard refuses",
+        ),
+    ],
+)
+async def test_a_volume_that_somebody_deletes_is_let_go_and_its_data_stays(
+    world: World, changes: dict[str, object], reason: str
+) -> None:
+    volume = replace(HELD, **changes)  # type: ignore[arg-type]
+    world.add(volume)
+    world.folders.there.add(DATA)
+    done = await world.engine.reclaim(volume)
+    assert done is not None
+    assert (done.removal, done.location) == (Removal.KEPT, None)
+    assert reason in done.reason
+    assert world.moment.passed[-1] == "before release"
+    assert (world.store.volumes, world.folders.there, world.folders.removed) == ({}, {DATA}, [])
+
+
+async def test_a_neighbour_s_directory_keeps_the_data_and_lets_the_volume_go(world: World) -> None:
+    near = replace(
+        RELEASED, name="near", uid="n", provisioned_by=None, nfs=NfsSource(server="127.0.0.1", path="/team")
+    )
+    world.add(HELD, near)
+    world.folders.there.add(DATA)
+    done = await world.engine.reclaim(HELD)
+    assert done is not None
+    assert done.reason.startswith("directory: 'fs-1:/team/example' lies above or below")
+    assert (set(world.store.volumes), world.folders.there) == ({"near"}, {DATA})
+
+
+async def test_a_volume_in_use_is_left_alone_though_somebody_deletes_it(world: World) -> None:
+    bound = replace(HELD, phase=VolumePhase.BOUND)
+    world.add(bound)
+    assert await world.engine.reclaim(bound) is None
+    assert world.store.volumes == {"pv": bound}
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        pytest.param({"phase": VolumePhase.BOUND}, id="in use by now"),
+        pytest.param({"reclaim_policy": ReclaimPolicy.DELETE}, id="to go by now"),
+        pytest.param({"uid": "another"}, id="a new volume of that name"),
+    ],
+)
+async def test_a_volume_is_let_go_as_the_api_server_has_it(world: World, live: dict[str, object]) -> None:
+    seen = replace(HELD, reclaim_policy=ReclaimPolicy.RETAIN, phase=VolumePhase.RELEASED)
+    world.add(seen)
+    world.store.volumes["pv"] = replace(seen, **live)  # type: ignore[arg-type]
+    assert await world.engine.reclaim(seen) is None
+    assert "before release" not in world.moment.passed
+
+
+async def test_a_guard_s_refusal_is_an_error_while_nobody_deletes_the_volume(world: World) -> None:
+    volume = replace(DIRECTORY_VOLUME, deleting=False, nfs=NfsSource(server="efs.example.com", path="/pvs"))
+    world.add(volume)
+    with pytest.raises(RemovalRefused):
+        await world.engine.reclaim(volume)
+    assert world.store.volumes == {"pv": volume}
+
+
+NAMESAKE = replace(DIRECTORY_VOLUME, nfs=NfsSource(server="another.example.com", path="/pvs/data-pvc-1"))
+
+
+@pytest.mark.parametrize("policy", [ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN])
+async def test_a_volume_of_a_namesake_on_another_server_is_its_own_to_let_go(
+    world: World, policy: ReclaimPolicy
+) -> None:
+    volume = replace(NAMESAKE, reclaim_policy=policy)
+    world.add(volume)
+    if policy is ReclaimPolicy.DELETE:
+        with pytest.raises(RemovalRefused) as caught:
+            await world.engine.reclaim(volume)
+        assert caught.value.field == "spec.nfs.server"
+    else:
+        assert await world.engine.reclaim(volume) is None
+    assert (world.store.volumes, world.moment.passed) == ({"pv": volume}, [])
+
+
+@pytest.mark.parametrize(
+    ("volume", "is_unprotected"),
+    [
+        pytest.param(replace(RELEASED, phase=VolumePhase.BOUND), True, id="tunnel"),
+        pytest.param(replace(DIRECTORY_VOLUME, deleting=False, finalizers=()), True, id="directory"),
+        pytest.param(replace(RELEASED, finalizers=("kubernetes.io/pv-protection",)), True, id="another's"),
+        pytest.param(replace(RELEASED, finalizers=(FINALIZER,)), False, id="protected"),
+        pytest.param(replace(RELEASED, deleting=True), False, id="too late"),
+        pytest.param(replace(RELEASED, provisioned_by="other.example/efs"), False, id="not ours"),
+        pytest.param(replace(RELEASED, provisioned_by=None), False, id="made by hand"),
+        pytest.param(replace(RELEASED, storage_class="efs-stunnel-system"), False, id="root volume"),
+        pytest.param(replace(NAMESAKE, deleting=False, finalizers=()), False, id="a namesake's"),
+        pytest.param(
+            replace(DIRECTORY_VOLUME, deleting=False, finalizers=(), nfs=None), False, id="no NFS volume"
+        ),
+    ],
+)
+async def test_what_is_ours_is_protected(world: World, volume: Volume, is_unprotected: bool) -> None:
+    world.add(volume)
+    assert world.engine.is_unprotected(volume) is is_unprotected
+    await world.engine.protect(volume)
+    assert ("before protect" in world.moment.passed) is is_unprotected

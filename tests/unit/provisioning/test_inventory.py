@@ -1,10 +1,14 @@
+from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.directories import Directory, Relation, parse_directory
+from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -213,6 +217,150 @@ def test_a_volume_known_by_its_port_only_follows_the_ports() -> None:
     inventory.targets = TunnelTargets()
     assert inventory.location_of("pv") is None
     assert inventory.directories.sharers(at("/team/data", FS2), "") == frozenset()
+
+
+def test_a_server_s_name_that_says_nothing_is_known_from_the_settings() -> None:
+    direct = replace(volume("pv"), file_system_id=None, nfs=NfsSource(server="efs.example.com", path="/a"))
+    for inventory, location in (
+        (Inventory(), None),
+        (Inventory({"efs.example.com": FS2}), at("/a", FS2)),
+    ):
+        inventory.put_volume(direct)
+        assert inventory.location_of("pv") == location
+
+
+# --- group ids
+
+BASE = at("/pvs")
+RANGE = GidRange(minimum=2000, maximum=2009)
+
+
+def with_gid(name: str, gid: int | None, path: str = "") -> Volume:
+    return replace(volume(name, claim=name, path=path or f"/pvs/{name}"), gid=gid)
+
+
+def scan(inventory: Inventory, **found: int) -> set[str]:
+    """Directories of the base by the names of their volumes, with their groups."""
+    begun = inventory.begin_scan()
+    places = {name: (at(f"/pvs/{name}"), gid) for name, gid in found.items()}
+    return inventory.found_directories(begun, BASE, places)
+
+
+def free(inventory: Inventory) -> int | None:
+    return inventory.gids.lowest_free(RANGE, "somebody")
+
+
+def test_groups_of_volumes_are_in_use() -> None:
+    inventory = Inventory()
+    inventory.replace_volumes([with_gid("a", 2000), with_gid("b", None), with_gid("c", 2001)])
+    assert len(inventory.gids) == 2
+    assert free(inventory) == 2002
+
+
+def test_a_group_that_two_volumes_have_is_told_of_once() -> None:
+    inventory = Inventory()
+    with capture_logs() as logs:
+        for _ in range(2):
+            inventory.replace_volumes([with_gid("a", 2000), with_gid("b", 2000)])
+    assert logs == [
+        {"event": "gid-shared", "log_level": "warning", "volume": "b", "gid": 2000, "others": ["a"]}
+    ]
+
+
+def test_a_removed_volume_frees_its_group_with_its_directory() -> None:
+    inventory = Inventory()
+    inventory.put_volume(with_gid("a", 2000))
+    inventory.removed_volume(with_gid("a", 2000), with_directory=True)
+    assert free(inventory) == 2000
+
+
+def test_a_removed_volume_leaves_its_group_to_its_directory() -> None:
+    inventory = Inventory()
+    inventory.put_volume(with_gid("a", 2000))
+    inventory.removed_volume(with_gid("a", 2000), with_directory=False)
+    assert (free(inventory), dict(inventory.volumes)) == (2001, {})
+    inventory.put_volume(with_gid("a", 2000))  # late news
+    assert not inventory.volumes
+
+
+def test_a_volume_that_vanishes_leaves_its_group_to_its_directory_until_that_is_gone() -> None:
+    inventory = Inventory()
+    inventory.put_volume(with_gid("a", 2000))
+    inventory.drop_volume(with_gid("a", 2000))
+    assert free(inventory) == 2001
+    assert scan(inventory, a=2000) == {"a"}
+    assert free(inventory) == 2001
+    scan(inventory)
+    assert free(inventory) == 2000
+
+
+def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
+    inventory = Inventory()
+    nowhere = replace(with_gid("a", 2000), nfs=None)
+    inventory.put_volume(nowhere)
+    inventory.drop_volume(nowhere)
+    assert free(inventory) == 2000
+
+
+@pytest.mark.parametrize("path", ["/elsewhere/a", "/pvs/deep/a"])
+def test_a_scan_says_nothing_of_what_it_does_not_see(path: str) -> None:
+    inventory = Inventory()
+    inventory.put_volume(with_gid("a", 2000, path))
+    inventory.drop_volume(with_gid("a", 2000, path))
+    scan(inventory)
+    assert free(inventory) == 2001
+
+
+def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
+    inventory = Inventory()
+    assert scan(inventory, a=2000) == {"a"}
+    inventory.put_volume(with_gid("a", 2000))
+    assert scan(inventory) == set()
+    assert free(inventory) == 2001
+
+
+def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None:
+    inventory = Inventory()
+    inventory.put_volume(with_gid("a", 2000))
+    assert scan(inventory, a=2001) == set()
+    assert free(inventory) == 2002
+    scan(inventory, a=2000)
+    assert free(inventory) == 2001
+
+
+def failing(inventory: Inventory, within: GidRange, name: str) -> int | None:
+    """The group that an attempt had which failed."""
+    had: list[int | None] = []
+    with suppress(KeyError), inventory.taking_gid(within, name, at(f"/pvs/{name}")) as gid:
+        had.append(gid)
+        raise KeyError
+    return had[0]
+
+
+def test_a_group_is_given_back_unless_the_block_succeeds() -> None:
+    inventory = Inventory()
+    assert failing(inventory, RANGE, "a") == 2000
+    assert free(inventory) == 2000
+    with inventory.taking_gid(RANGE, "a", at("/pvs/a")):
+        pass
+    assert free(inventory) == 2001
+    scan(inventory)
+    assert free(inventory) == 2000
+
+
+def test_a_group_that_a_directory_had_before_stays_with_it_when_the_block_fails() -> None:
+    inventory = Inventory()
+    scan(inventory, a=2000)
+    assert failing(inventory, RANGE, "a") == 2000
+    assert free(inventory) == 2001
+
+
+def test_a_range_that_is_full_is_no_group() -> None:
+    inventory = Inventory()
+    one = GidRange(minimum=2000, maximum=2000)
+    inventory.put_volume(with_gid("a", 2000))
+    assert failing(inventory, one, "b") is None
+    assert inventory.gids.of("b") is None
 
 
 def test_nothing_is_known_at_first() -> None:
