@@ -4,10 +4,10 @@ These are the admission plugins of kube-apiserver that users of storage notice: 
 DefaultStorageClass, StorageObjectInUseProtection, PersistentVolumeClaimResize and ServiceAccount.
 """
 
+from kube_efs.kube.quantities import parse_quantity
 from kube_efs.local.apiserver.account_volumes import wants_token, with_token
 from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.metadata import with_metadata
-from kube_efs.local.apiserver.quantities import parse_quantity
 from kube_efs.local.apiserver.resources import GroupKind, GroupResource, ResourceType
 from kube_efs.local.apiserver.statuses import Cause, CauseReason, Subject, forbidden, not_found
 from kube_efs.local.apiserver.storage import ObjectKey, Store

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from kube_efs.kube.quantities import PATTERN_PROBLEM, canonical_quantity
 from kube_efs.local.apiserver.json_types import Json, JsonValue
-from kube_efs.local.apiserver.quantities import PATTERN_PROBLEM, canonical_quantity
 from kube_efs.local.apiserver.statuses import Undecodable
 
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from kube_efs.kube.quantities import parse_quantity
 from kube_efs.local.apiserver.json_types import Json, json_equal, lookup
 from kube_efs.local.apiserver.kinds.claims import VOLUME_MODES, access_mode_problems, class_name_problems
 from kube_efs.local.apiserver.kinds.defaulting import Defaults
 from kube_efs.local.apiserver.label_syntax import label_key_problem
 from kube_efs.local.apiserver.metadata import IMMUTABLE
-from kube_efs.local.apiserver.quantities import parse_quantity
 from kube_efs.local.apiserver.statuses import Cause, forbidden_field, invalid, not_supported, required
 from kube_efs.local.apiserver.strategies import Strategy
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.local.apiserver.quantities import canonical_quantity, parse_quantity
+from kube_efs.kube.quantities import canonical_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(
