@@ -40,7 +40,7 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 settings: $(INSTALLED) ## Rewrite the tables of docs/settings.md from the code
 	$(BIN)/python scripts/settings_table.py
 
-proto: $(INSTALLED) ## Rewrite the Python modules of the CSI protocol from its .proto files
+proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol
 
 setup: programs $(INSTALLED) ## Install what the other targets need: Debian packages, and Python packages into .venv
