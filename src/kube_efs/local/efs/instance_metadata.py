@@ -4,13 +4,16 @@ Paths and answers are those of "Instance metadata categories" and "Use IMDSv2" o
 kube-efs reads them.
 """
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from aiohttp import web
 
+from kube_efs.aws.connection import AwsCredentials
 from kube_efs.model.ids import Region, SubnetId, ZoneName
 
 _TOKEN_SECONDS = range(1, 21601)
@@ -41,11 +44,26 @@ class Instance:
     interfaces: tuple[NetworkInterface, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRole:
+    """The role that programs on the machine have; ``credentials`` gives those of now, and their end."""
+
+    name: str
+    credentials: Callable[[], tuple[AwsCredentials, datetime]]
+
+
 class InstanceMetadata:
     """The metadata service on a free loopback port; assigning ``instance`` moves the machine elsewhere."""
 
-    def __init__(self, instance: Instance, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        role: InstanceRole | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._clock = clock
+        self._role = role
         self.instance = instance
         self.url = ""
         self._expiry_by_token: dict[str, float] = {}
@@ -83,7 +101,7 @@ class InstanceMetadata:
         path = request.match_info["path"]
         if path == _DOCUMENT:
             return web.json_response(identity_document(self.instance))
-        text = look_up(metadata(self.instance), path)
+        text = look_up({**metadata(self.instance), **role_metadata(self._role)}, path)
         return web.Response(status=404) if text is None else web.Response(text=text)
 
 
@@ -116,6 +134,27 @@ def metadata(instance: Instance) -> Mapping[str, str]:
         values[f"{base}/subnet-id"] = interface.subnet_id
         values[f"{base}/vpc-id"] = interface.vpc_id
     return {f"meta-data/{path}": value for path, value in values.items()}
+
+
+def role_metadata(role: InstanceRole | None) -> Mapping[str, str]:
+    """The credentials of a role by their path, none without a role ("Retrieve security credentials")."""
+    if role is None:
+        return {}
+    keys, expires_at = role.credentials()
+    document = {
+        "Code": "Success",
+        "LastUpdated": _timestamp(datetime.now(UTC)),
+        "Type": "AWS-HMAC",
+        "AccessKeyId": keys.access_key_id,
+        "SecretAccessKey": keys.secret_access_key,
+        "Token": keys.session_token,
+        "Expiration": _timestamp(expires_at),
+    }
+    return {f"meta-data/iam/security-credentials/{role.name}": json.dumps(document)}
+
+
+def _timestamp(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def look_up(values: Mapping[str, str], path: str) -> str | None:

@@ -1,13 +1,16 @@
 """Instance metadata: the tree of values, and the service with its tokens."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import httpx2
 import pytest
 
+from kube_efs.aws.connection import AwsCredentials
 from kube_efs.local.efs.instance_metadata import (
     Instance,
     InstanceMetadata,
+    InstanceRole,
     NetworkInterface,
     look_up,
     metadata,
@@ -95,6 +98,36 @@ async def test_a_token_opens_the_document(client: httpx2.AsyncClient) -> None:
         "privateIp": "10.0.0.1",
         "region": "us-east-1",
     }
+
+
+async def test_a_role_is_listed_and_its_credentials_are_those_of_now() -> None:
+    end = datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC)
+    credentials = iter(
+        [AwsCredentials(access_key_id=f"ASIA{n}", secret_access_key="s", session_token="t") for n in range(4)]
+    )
+    role = InstanceRole(name="node", credentials=lambda: (next(credentials), end))
+    service = InstanceMetadata(INSTANCE, role=role)
+    await service.start()
+    try:
+        async with httpx2.AsyncClient(base_url=service.url, trust_env=False, timeout=5) as client:
+            headers = {TOKEN: await token(client, "60")}
+            base = "/latest/meta-data/iam/security-credentials/"
+            assert (await client.get(base, headers=headers)).text == "node"
+            document = (await client.get(base + "node", headers=headers)).json()
+            again = (await client.get(base + "node", headers=headers)).json()
+            other = await client.get(base + "other", headers=headers)
+    finally:
+        await service.stop()
+    datetime.strptime(document.pop("LastUpdated"), "%Y-%m-%dT%H:%M:%SZ").astimezone(UTC)
+    assert document == {
+        "Code": "Success",
+        "Type": "AWS-HMAC",
+        "AccessKeyId": "ASIA1",
+        "SecretAccessKey": "s",
+        "Token": "t",
+        "Expiration": "2026-02-28T23:59:59Z",
+    }
+    assert (again["AccessKeyId"], other.status_code) == ("ASIA2", 404)
 
 
 async def test_values_are_served_as_text_and_unknown_paths_are_not_found(client: httpx2.AsyncClient) -> None:
