@@ -15,8 +15,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from kube_efs.aws.connection import AwsConnection, AwsOptions
 from kube_efs.local.authority import Authority
+from kube_efs.local.efs.admission import Admission
 from kube_efs.local.efs.data_plane import DataPlane
+from kube_efs.local.efs.identities import Identities
 from kube_efs.local.efs.names import server_names
 from kube_efs.local.efs.process import ChildProcess
 from kube_efs.local.efs.service import EmbeddedEfs
@@ -318,7 +321,13 @@ async def test_an_address_that_is_taken_stops_no_other(tmp_path: Path) -> None:
     async def discover() -> tuple[FileSystem, ...]:
         return (FileSystem(file_system_id=file_system_id, mount_targets=targets),)
 
-    plane = DataPlane(discover, authority=Authority.create(), region=REGION, work_dir=tmp_path)
+    plane = DataPlane(
+        discover,
+        authority=Authority.create(),
+        region=REGION,
+        work_dir=tmp_path,
+        admission=Admission(AwsConnection(AwsOptions(region=REGION)), Identities(REGION)),
+    )
     other = await asyncio.start_server(lambda _, writer: writer.close(), bad, NFS_PORT)
     try:
         with pytest.raises(NotYet, match=rf"'fsmt-0' cannot listen on {bad}: .*address already in use"):

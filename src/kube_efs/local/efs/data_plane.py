@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from kube_efs.local.authority import Authority
+from kube_efs.local.efs.admission import Admission
 from kube_efs.local.efs.names import server_names
 from kube_efs.local.efs.served_file_system import ServedFileSystem
 from kube_efs.local.efs.tls_front import TlsFront
@@ -23,7 +24,8 @@ class DataPlane:
     """Serves the file systems that ``discover`` tells of, and removes those that are gone.
 
     ``discover`` gives all file systems with their mount targets, or raises AwsError; only a complete
-    answer is acted on. Data is kept under ``work_dir/data``, one folder a file system.
+    answer is acted on. ``admission`` says who may connect to them. Data is kept under ``work_dir/data``,
+    one folder a file system.
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class DataPlane:
         authority: Authority,
         region: Region,
         work_dir: Path,
+        admission: Admission,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._discover = discover
         self._authority = authority
         self._region = region
         self._work_dir = work_dir
+        self._admission = admission
         self._poll_seconds = poll_seconds
         self._served: dict[FileSystemId, ServedFileSystem] = {}
         self._problems: dict[str, str] = {}
@@ -115,6 +119,7 @@ class DataPlane:
                 certificate=self._authority.issue(server_names(file_system_id, self._region)),
                 folder=self._work_dir / "data" / file_system_id,
                 work_dir=self._work_dir / "nfs" / file_system_id,
+                admission=self._admission,
             )
         try:
             problems.update(await self._served[file_system_id].follow(system.usable_mount_targets))

@@ -10,6 +10,7 @@ from typing import Self
 import structlog
 
 from kube_efs.local.efs.process import ChildProcess
+from kube_efs.model.access_points import PosixUser
 from kube_efs.model.errors import InvalidSetting, PlatformError
 from kube_efs.tunnels.probe import probe
 
@@ -36,7 +37,7 @@ NFSv4 {{
 }}
 EXPORT {{
   Export_Id = 1; Path = {folder}; Pseudo = /;
-  Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4; Transports = TCP;
+  Access_Type = RW; {squash} SecType = sys; Protocols = 4; Transports = TCP;
   MaxRead = 1048576; MaxWrite = 1048576; Attr_Expiration_Time = 0;
   FSAL {{ Name = VFS; }}
 }}
@@ -67,10 +68,12 @@ class NfsServer:
         self.port = port
 
     @classmethod
-    async def start(cls, folder: Path, work_dir: Path) -> Self:
+    async def start(cls, folder: Path, work_dir: Path, *, user: PosixUser | None = None) -> Self:
         """Export ``folder``; returns once the server answers.
 
-        ``work_dir`` gets the configuration, the log and the recovery state. Raises PlatformError.
+        With ``user`` every client is that user, and of that group alone, whatever it says itself; Ganesha
+        has no way to give it more groups. ``work_dir`` gets the configuration, the log and the recovery
+        state. Raises PlatformError.
         """
         recovery = work_dir / "recovery"
         for needed in (folder, recovery, _RUNTIME_FOLDER):
@@ -79,7 +82,7 @@ class NfsServer:
         if log_file.exists():  # the reason of an earlier end may be in it
             log_file.replace(work_dir / "ganesha.previous.log")
         configuration = work_dir / "ganesha.conf"
-        configuration.write_text(render_configuration(folder, recovery))
+        configuration.write_text(render_configuration(folder, recovery, user))
         options = ("-F", "-f", str(configuration), "-L", str(log_file), "-p", str(work_dir / "ganesha.pid"))
         process = await ChildProcess.start(_PROGRAM, *options, log_file=log_file)
         try:
@@ -97,9 +100,12 @@ class NfsServer:
         await self.process.stop()
 
 
-def render_configuration(folder: Path, recovery: Path) -> str:
+def render_configuration(folder: Path, recovery: Path, user: PosixUser | None = None) -> str:
     """Ganesha's configuration; raises InvalidSetting for a path that it cannot hold."""
-    return _CONFIGURATION.format(folder=_quoted(folder), recovery=_quoted(recovery))
+    squash = "Squash = No_Root_Squash;"
+    if user is not None:
+        squash = f"Squash = All_Squash; Anonymous_uid = {user.uid}; Anonymous_gid = {user.gid};"
+    return _CONFIGURATION.format(folder=_quoted(folder), recovery=_quoted(recovery), squash=squash)
 
 
 def _quoted(path: Path) -> str:

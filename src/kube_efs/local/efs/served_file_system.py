@@ -2,17 +2,20 @@
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
 
 from kube_efs.local.authority import ServerCertificate
+from kube_efs.local.efs.access_point_servers import AccessPointServers
+from kube_efs.local.efs.admission import Admission
 from kube_efs.local.efs.client_certificate import ClientCertificate
 from kube_efs.local.efs.nfs_server import NfsServer
 from kube_efs.local.efs.tls_front import TlsFront
 from kube_efs.local.efs.tls_stream import server_context
-from kube_efs.model.errors import InvalidValue, NotYet
+from kube_efs.model.errors import NotYet
 from kube_efs.model.file_systems import MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId
 
@@ -22,7 +25,8 @@ log = structlog.get_logger()
 class ServedFileSystem:
     """Follows what the EFS API says about one file system.
 
-    ``folder`` holds its data, ``work_dir`` the NFS server's own files. ``fronts`` are the listeners.
+    ``folder`` holds its data, ``work_dir`` the NFS servers' own files. ``fronts`` are the listeners,
+    ``access_points`` serve those clients that name one.
     """
 
     def __init__(
@@ -32,11 +36,14 @@ class ServedFileSystem:
         certificate: ServerCertificate,
         folder: Path,
         work_dir: Path,
+        admission: Admission,
     ) -> None:
         self.file_system_id = file_system_id
         self.folder = folder
         self.nfs: NfsServer | None = None
         self.fronts: dict[MountTargetId, TlsFront] = {}
+        self.access_points = AccessPointServers(folder, work_dir / "access-points")
+        self._admission = admission
         self._work_dir = work_dir
         self._own_certificate = certificate
         self._context = server_context(certificate)
@@ -54,6 +61,7 @@ class ServedFileSystem:
             if self.nfs is not None:
                 log.warning("nfs_server_died", file_system=self.file_system_id, pid=self.nfs.process.pid)
             self.nfs = await NfsServer.start(self.folder, self._work_dir)
+        await self.access_points.end_idle()
         wanted = {target.mount_target_id: target for target in mount_targets}
         for mount_target_id in self.fronts.keys() - wanted.keys():
             await self.fronts.pop(mount_target_id).stop()
@@ -67,9 +75,10 @@ class ServedFileSystem:
         return problems
 
     async def stop(self) -> None:
-        """Close every listener and end the NFS server; the data stays."""
+        """Close every listener and end the NFS servers; the data stays."""
         await asyncio.gather(*(front.stop() for front in self.fronts.values()))
         self.fronts.clear()
+        await self.access_points.stop()
         if self.nfs is not None:
             await self.nfs.stop()
 
@@ -91,23 +100,14 @@ class ServedFileSystem:
             address=target.address,
         )
 
-    def _admit(self, client: ClientCertificate) -> int:
-        """The port of the NFS server that this client may use.
-
-        A client without a certificate may, as with an EFS file system that has no policy.
-        """
-        if client.file_system_id not in {None, self.file_system_id}:
-            raise InvalidValue(
-                f"is not {self.file_system_id}",
-                field="file system of the client certificate",
-                value=client.file_system_id,
-            )
-        if client.access_point_id is not None:
-            raise InvalidValue(
-                f"is no access point of {self.file_system_id}",
-                field="access point of the client certificate",
-                value=client.access_point_id,
-            )
-        if self.nfs is None:
+    @asynccontextmanager
+    async def _admit(self, client: ClientCertificate) -> AsyncIterator[int]:
+        """The port of the NFS server that this client may use."""
+        access_point = await self._admission.admit(client, self.file_system_id)
+        if access_point is not None:
+            async with self.access_points.serving(access_point) as port:
+                yield port
+        elif self.nfs is None:
             raise NotYet("has no NFS server", field="file system", value=self.file_system_id)
-        return self.nfs.port
+        else:
+            yield self.nfs.port

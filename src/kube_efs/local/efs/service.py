@@ -12,19 +12,31 @@ from typing import Self
 
 import structlog
 
+from kube_efs.aws.connection import AwsConnection
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.local.authority import Authority, ServerCertificate
+from kube_efs.local.efs.access_points import ensure_root
+from kube_efs.local.efs.admission import Admission
 from kube_efs.local.efs.aws_api import ACCOUNT_ID, CREDENTIALS, AwsApi, Subnet, create_subnets
 from kube_efs.local.efs.data_plane import POLL_SECONDS, DataPlane
-from kube_efs.local.efs.instance_metadata import Instance, InstanceMetadata, NetworkInterface
+from kube_efs.local.efs.identities import INSTANCE_ROLE, Identities
+from kube_efs.local.efs.instance_metadata import (
+    Instance,
+    InstanceMetadata,
+    InstanceRole,
+    NetworkInterface,
+)
 from kube_efs.local.efs.loopback import LoopbackRange
 from kube_efs.local.efs.nfs_server import check_platform
 from kube_efs.local.efs.tls_front import Condition, Traffic
 from kube_efs.model.errors import AwsNotFound, InvalidValue
 from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region, ZoneName
+from kube_efs.model.volume_handles import AccessPointId
 
 DEFAULT_REGION = Region("us-east-1")
+# A client that waits for an answer is waited for by a pod.
+_ADMISSION_SECONDS = 5.0
 _LOOPBACK = "127.0.0.1,localhost"
 
 log = structlog.get_logger()
@@ -77,15 +89,23 @@ class EmbeddedEfs:
         options = api.options(self.region)
         self._gateway = await self._exit_stack.enter_async_context(AwsGateway(options))
         self.subnets = await create_subnets(options, addresses.network)
-        self._metadata = InstanceMetadata(_instance_in(self.subnets[0], self.region))
+        identities = Identities(self.region)
+        self._metadata = InstanceMetadata(
+            _instance_in(self.subnets[0], self.region),
+            role=InstanceRole(name=INSTANCE_ROLE, credentials=identities.instance_credentials),
+        )
         self._exit_stack.push_async_callback(self._metadata.stop)
         await self._metadata.start()
         self.metadata_url = self._metadata.url
+        connection = AwsConnection(replace(options, call_timeout_seconds=_ADMISSION_SECONDS))
+        await self._exit_stack.enter_async_context(connection)
+        self._admission = Admission(connection, identities)
         self.data_plane = DataPlane(
             self._discover,
             authority=self.authority,
             region=self.region,
             work_dir=self._work_dir,
+            admission=self._admission,
             poll_seconds=self._poll_seconds,
         )
         self._exit_stack.push_async_callback(self.data_plane.stop)
@@ -148,6 +168,16 @@ class EmbeddedEfs:
     def folder(self, file_system_id: FileSystemId) -> Path:
         """Where the data of a file system lies on this machine; raises InvalidValue when unknown."""
         return self.data_plane.served(file_system_id).folder
+
+    async def access_point_folder(self, access_point_id: AccessPointId) -> Path:
+        """Where the root directory of an access point lies on this machine, made as by a first connection.
+
+        What is done there is not done with the access point's identity. Raises InvalidValue when the
+        access point does not exist or its root directory cannot be used, or AwsError.
+        """
+        access_point = await self._admission.access_point(access_point_id)
+        root = await ensure_root(self.folder(access_point.file_system_id), access_point)
+        return root.path
 
     def file_system_at(self, server: str) -> FileSystemId | None:
         """The file system that answers at an address or under a DNS name; None when there is none."""

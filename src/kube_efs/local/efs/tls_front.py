@@ -2,13 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import structlog
 from OpenSSL import SSL
 
-from kube_efs.local.efs.client_certificate import ClientCertificate, read_client_certificate
+from kube_efs.local.efs.client_certificate import (
+    ClientCertificate,
+    check_validity,
+    read_client_certificate,
+)
 from kube_efs.local.efs.tls_stream import CHUNK_BYTES, TlsStream
 from kube_efs.model.errors import KubeEfsError
 
@@ -45,12 +51,17 @@ class Traffic:
 class TlsFront:
     """Listens on an address, port 2049.
 
-    ``admit`` gives the loopback port of the NFS server for what a client's certificate says, or raises
-    an error of the tree to refuse it. ``context`` gives the TLS settings of the next connection.
+    ``admit`` gives the loopback port of the NFS server for what a client's certificate says, which must
+    answer for as long as the context is open, or raises an error of the tree to refuse it. Nothing of what
+    a client has sent is looked at before. ``context`` gives the TLS settings of the next connection.
     """
 
     def __init__(
-        self, address: str, *, context: Callable[[], SSL.Context], admit: Callable[[ClientCertificate], int]
+        self,
+        address: str,
+        *,
+        context: Callable[[], SSL.Context],
+        admit: Callable[[ClientCertificate], AbstractAsyncContextManager[int]],
     ) -> None:
         self.address = address
         self.traffic = Traffic()
@@ -116,7 +127,12 @@ class TlsFront:
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
             await client.handshake()
         self.traffic.handshakes += 1
-        port = self._admit(read_client_certificate(client.client_certificate()))
+        certificate = client.client_certificate()
+        check_validity(certificate, datetime.now(UTC))
+        async with self._admit(read_client_certificate(certificate)) as port:
+            await self._pass_nfs(client, port)
+
+    async def _pass_nfs(self, client: TlsStream, port: int) -> None:
         async with asyncio.timeout(_CONNECT_SECONDS):
             from_nfs, to_nfs = await asyncio.open_connection("127.0.0.1", port, limit=CHUNK_BYTES)
         try:

@@ -11,6 +11,7 @@ from cryptography import x509
 from OpenSSL import SSL
 
 from kube_efs.local.authority import ServerCertificate
+from kube_efs.model.errors import InvalidValue
 
 CHUNK_BYTES = 256 * 1024
 _RECORD_BYTES = 16 * 1024  # the largest TLS record; SSL_read gives one at a time
@@ -57,8 +58,11 @@ class TlsStream:
                 return await self._flush()
 
     def client_certificate(self) -> x509.Certificate | None:
-        """The certificate that the client has sent, None without."""
-        return self._tls.get_peer_certificate(as_cryptography=True)
+        """The certificate that the client has sent, None without; raises InvalidValue for an odd one."""
+        try:
+            return self._tls.get_peer_certificate(as_cryptography=True)
+        except ValueError as error:
+            raise InvalidValue(f"cannot be read ({error})", field="client certificate") from error
 
     async def read(self) -> bytes:
         """The next plain bytes, empty at the end of the client's stream; raises ConnectionError."""

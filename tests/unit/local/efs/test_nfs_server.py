@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kube_efs.local.efs.nfs_server import check_platform, render_configuration
+from kube_efs.model.access_points import PosixUser
 from kube_efs.model.errors import InvalidSetting, PlatformError
 
 EXPECTED = """\
@@ -30,6 +31,14 @@ EXPORT {
 
 def test_configuration() -> None:
     assert render_configuration(Path("/srv/data"), Path("/srv/nfs state")) == EXPECTED
+
+
+def test_configuration_of_an_identity() -> None:
+    expected = EXPECTED.replace(
+        "Squash = No_Root_Squash;", "Squash = All_Squash; Anonymous_uid = 0; Anonymous_gid = 4294967295;"
+    )
+    user = PosixUser(uid=0, gid=4294967295)
+    assert render_configuration(Path("/srv/data"), Path("/srv/nfs state"), user) == expected
 
 
 @pytest.mark.parametrize(

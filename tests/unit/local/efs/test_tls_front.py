@@ -6,6 +6,7 @@ import hashlib
 import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,13 @@ async def laboratory() -> AsyncIterator[Laboratory]:
     context = server_context(authority.issue([NAME]))
     seen: list[ClientCertificate] = []
 
-    def admit(client: ClientCertificate) -> int:
+    @asynccontextmanager
+    async def admit(client: ClientCertificate) -> AsyncIterator[int]:
         seen.append(client)
         if client.file_system_id not in {None, "fs-01234567"}:
             raise InvalidValue("is not fs-01234567", field="file system", value=client.file_system_id)
         port: int = server.sockets[0].getsockname()[1]
-        return port
+        yield port
 
     front = TlsFront(str(addresses.network[1000]), context=lambda: context, admit=admit)
     laboratory = Laboratory(front=front, authority=authority, backend=echo, seen=seen)
