@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.settings import ControllerSettings, TunnelSettings, load
+from kube_efs.settings import BackendName, ControllerSettings, TunnelSettings, load
 
 _ALL = {
     str(field.validation_alias)
@@ -157,3 +157,226 @@ def test_settings_can_be_built_by_name_and_stay_as_they_are() -> None:
     assert settings.base_stunnel_port == 31000
     with pytest.raises(ValidationError, match="frozen"):
         settings.base_stunnel_port = 1  # type: ignore[misc]  # that it cannot be set is the point
+
+
+# --- directory volumes
+
+PAIR = {"FILE_SYSTEM_ID": "fs-47a2c22e", "PROVISIONER_NAME": "example.com/aws-efs"}
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **variables: str) -> ControllerSettings:
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    return load(ControllerSettings)
+
+
+def faults(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
+    """Everything that is said to be wrong with them."""
+    with pytest.raises(InvalidSetting) as caught:
+        given(monkeypatch, **variables)
+    first, *rest = str(caught.value).splitlines()
+    assert not rest or first == f"{len(rest)} settings are not acceptable:"
+    return [line.strip() for line in rest] or [first]
+
+
+def test_without_a_word_there_are_no_directory_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert given(monkeypatch).directory_provisioners == ()
+
+
+def test_the_variables_of_the_older_system_make_one_provisioner(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = given(monkeypatch, **PAIR, DNS_NAME="", AWS_REGION="us-west-2").directory_provisioners
+    assert (one.name, one.file_system_id) == ("example.com/aws-efs", "fs-47a2c22e")
+    assert (one.dns_name, one.path, one.base, one.mount) == (None, None, None, None)
+
+
+def test_a_provisioner_may_be_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = given(
+        monkeypatch,
+        **PAIR,
+        DNS_NAME="efs.example.com",
+        KUBE_EFS_DIRECTORY_PATH="/pvs/",
+        KUBE_EFS_DIRECTORY_MOUNT="/persistentvolumes",
+    ).directory_provisioners
+    assert (one.dns_name, str(one.base), one.mount) == ("efs.example.com", "/pvs", Path("/persistentvolumes"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            '[{"name": "example.com/a", "file_system_id": "fs-1"},'
+            ' {"name": "example.com/b", "file_system_id": "fs-2", "dns_name": "b.example.com",'
+            ' "path": "/b", "mount": "/mnt/b"}]',
+            id="JSON",
+        ),
+        pytest.param(
+            "- name: example.com/a\n"
+            "  file_system_id: fs-1\n"
+            "- name: example.com/b\n"
+            "  file_system_id: fs-2\n"
+            "  dns_name: b.example.com\n"
+            "  path: /b\n"
+            "  mount: /mnt/b\n",
+            id="YAML",
+        ),
+    ],
+)
+def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    settings = given(monkeypatch, **PAIR, KUBE_EFS_DIRECTORY_PROVISIONERS=text)
+    single, first, second = settings.directory_provisioners
+    assert single.name == "example.com/aws-efs"
+    assert (first.name, first.file_system_id, first.base) == ("example.com/a", "fs-1", None)
+    assert (second.name, second.dns_name, str(second.base)) == ("example.com/b", "b.example.com", "/b")
+    assert second.mount == Path("/mnt/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("[", "is no YAML; use a list in JSON or YAML", id="no YAML"),
+        pytest.param("name: a", "should be a valid tuple", id="no list"),
+        pytest.param("[a]", "DirectoryProvisionerSettings", id="a list of texts"),
+        pytest.param(
+            "[{name: example.com/a}]",
+            "KUBE_EFS_DIRECTORY_PROVISIONERS.0.file_system_id: ",
+            id="no file system",
+        ),
+        pytest.param(
+            "[{name: a b, file_system_id: fs-1}]", "PROVISIONERS.0.name: 'a b' is no name", id="name"
+        ),
+        pytest.param(
+            "[{name: a, file_system_id: ../x}]", "PROVISIONERS.0.file_system_id: '../x'", id="file system"
+        ),
+        pytest.param("[{name: a, file_system_id: fs-1, path: pvs}]", "PROVISIONERS.0.path: 'pvs'", id="path"),
+        pytest.param(
+            "[{name: a, file_system_id: fs-1, server: b}]", "PROVISIONERS.0.server: ", id="an unknown key"
+        ),
+    ],
+)
+def test_a_list_of_provisioners_is_read_strictly(
+    monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    (fault,) = faults(monkeypatch, KUBE_EFS_DIRECTORY_PROVISIONERS=text)
+    assert fault.startswith("KUBE_EFS_DIRECTORY_PROVISIONERS")
+    assert told in fault
+
+
+@pytest.mark.parametrize(
+    ("text", "backends"),
+    [
+        pytest.param("tunnel", (BackendName.TUNNEL,), id="one"),
+        pytest.param(" directory , tunnel,", (BackendName.DIRECTORY, BackendName.TUNNEL), id="both"),
+        pytest.param("", (BackendName.TUNNEL, BackendName.DIRECTORY), id="empty counts as not set"),
+    ],
+)
+def test_kinds_of_volumes(
+    monkeypatch: pytest.MonkeyPatch, text: str, backends: tuple[BackendName, ...]
+) -> None:
+    assert given(monkeypatch, KUBE_EFS_BACKENDS=text).backends == backends
+
+
+@pytest.mark.parametrize("text", ["Tunnel", "csi", ",", "tunnel;directory"])
+def test_other_kinds_of_volumes_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (fault,) = faults(monkeypatch, KUBE_EFS_BACKENDS=text)
+    assert fault.startswith("KUBE_EFS_BACKENDS")
+    assert fault.endswith("use tunnel, directory, or both with a comma between them")
+
+
+def test_provisioners_count_only_where_directory_volumes_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert given(monkeypatch, **PAIR, KUBE_EFS_BACKENDS="tunnel").directory_provisioners == ()
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        pytest.param({"FILE_SYSTEM_ID": "fs-1"}, "PROVISIONER_NAME", id="a file system only"),
+        pytest.param({"PROVISIONER_NAME": "a"}, "FILE_SYSTEM_ID", id="a name only"),
+        pytest.param(
+            {"KUBE_EFS_BACKENDS": "directory"}, "FILE_SYSTEM_ID and PROVISIONER_NAME", id="nothing else to do"
+        ),
+        pytest.param({**PAIR, "PROVISIONER_NAME": ""}, "PROVISIONER_NAME", id="empty"),
+    ],
+)
+def test_a_provisioner_needs_its_name_and_its_file_system(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
+) -> None:
+    assert faults(monkeypatch, **variables) == [f"{told} must be set for directory volumes"]
+
+
+def test_a_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[{name: a, file_system_id: fs-1}]"
+    settings = given(monkeypatch, KUBE_EFS_BACKENDS="directory", KUBE_EFS_DIRECTORY_PROVISIONERS=text)
+    assert [one.name for one in settings.directory_provisioners] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "twice"),
+    [
+        pytest.param(
+            {"KUBE_EFS_DIRECTORY_PROVISIONERS": "[{name: example.com/aws-efs, file_system_id: fs-1}]"},
+            "example.com/aws-efs",
+            id="in the list",
+        ),
+        pytest.param(
+            {"PROVISIONER_NAME": "gnuthought.com/efs-stunnel"},
+            "gnuthought.com/efs-stunnel",
+            id="of tunnel volumes",
+        ),
+    ],
+)
+def test_no_two_provisioners_have_one_name(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], twice: str
+) -> None:
+    assert faults(monkeypatch, **{**PAIR, **variables}) == [
+        f"each provisioner needs a name of its own; {twice} is there twice"
+    ]
+
+
+def test_tunnel_volumes_that_are_not_made_take_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "gnuthought.com/efs-stunnel"
+    settings = given(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name}, KUBE_EFS_BACKENDS="directory")
+    assert [one.name for one in settings.directory_provisioners] == [name]
+
+
+def test_what_is_missing_is_told_with_what_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = faults(
+        monkeypatch, FILE_SYSTEM_ID="47a2c22e", AWS_REGION="us west", KUBE_EFS_BACKENDS="directory"
+    )
+    assert [line.partition(":")[0] for line in found] == [
+        "AWS_REGION",
+        "FILE_SYSTEM_ID",
+        "PROVISIONER_NAME must be set for directory volumes",
+    ]
+
+
+def test_rules_over_several_variables_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = faults(monkeypatch, FILE_SYSTEM_ID="fs-1", KUBE_EFS_LEASE_DURATION_SECONDS="5")
+    assert [line.partition(" must be")[0] for line in found] == [
+        "PROVISIONER_NAME",
+        "KUBE_EFS_LEASE_DURATION_SECONDS",
+    ]
+
+
+@pytest.mark.parametrize("name", ["example.com/aws-efs", "aws_efs", "Example.com/AWS.efs", "a", "a/b"])
+def test_names_that_kubernetes_takes_for_provisioners(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (one,) = given(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name}).directory_provisioners
+    assert one.name == name
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b/c", "/a", "a/", "-a", "a_", "x" * 64, "a_b.com/efs", "a\n"])
+def test_names_that_kubernetes_does_not_take(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (fault,) = faults(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name})
+    assert "is no name of a provisioner; use a name such as example.com/aws-efs" in fault
+
+
+@pytest.mark.parametrize("name", ["efs.example.com", "FS-1.efs.example.com", "efs.example.com.", "10.0.0.4"])
+def test_a_server_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (one,) = given(monkeypatch, **PAIR, DNS_NAME=name).directory_provisioners
+    assert one.dns_name == name
+
+
+@pytest.mark.parametrize("name", ["efs.example.com:/x", "a b", "-a", "a..b"])
+def test_what_is_no_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert faults(monkeypatch, **PAIR, DNS_NAME=name) == [
+        f"DNS_NAME: {name!r} is no DNS name; use a DNS name"
+    ]

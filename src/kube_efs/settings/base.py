@@ -1,0 +1,137 @@
+"""What the long-running processes have in common: how they log, who and where they are."""
+
+import socket
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, FilePath
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from kube_efs.model.ids import Region, ZoneName, parse_region, parse_zone_name
+from kube_efs.settings.fields import CommaList, DnsName, LabelName, matching, parsed, setting
+
+DEFAULT_NAMESPACE = "openshift-efs-stunnel"
+_SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def _own_namespace() -> str:
+    try:
+        return _SERVICE_ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip()
+    except OSError:
+        return DEFAULT_NAMESPACE
+
+
+def own_image() -> str:
+    """The image of this version, which every process of kube-efs runs from."""
+    return f"quay.io/kube-efs/kube-efs:{version('kube-efs')}"
+
+
+def _level(text: str) -> str:
+    level = "WARNING" if text.upper() == "WARN" else text.upper()
+    if level not in _LEVELS:
+        raise ValueError("is no level")
+    return level
+
+
+class Environment(BaseSettings):
+    """Settings that are read from the process's environment once, and stay."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, case_sensitive=True, env_ignore_empty=True, validate_by_name=True, validate_by_alias=True
+    )
+
+    @classmethod
+    def gaps(cls, given: Mapping[str, object]) -> list[str]:
+        """Tell which variables are missing among those that are given, whatever is wrong with them."""
+        return []
+
+
+class CommonSettings(Environment):
+    """What every long-running process of kube-efs is told."""
+
+    logging_level: Annotated[str, AfterValidator(_level)] = setting(
+        "LOGGING_LEVEL", "INFO", "Least severe message that is logged.", accepts=", ".join(_LEVELS)
+    )
+    health_host: str = setting(
+        "KUBE_EFS_HEALTH_HOST",
+        "0.0.0.0",  # noqa: S104 — the kubelet and Prometheus come from outside of the pod
+        "Address that `/healthz`, `/readyz` and `/metrics` are served on.",
+        accepts="an address of this host",
+    )
+    kubeconfig: FilePath | None = setting(
+        "KUBECONFIG",
+        None,
+        "How to reach the cluster.",
+        accepts="a file that exists",
+        shown="the pod's service account",
+    )
+    namespace: LabelName = setting(
+        "POD_NAMESPACE",
+        _own_namespace,
+        "Namespace of the ConfigMap, the root claims, the worker pods and the Lease.",
+        accepts="a namespace's name",
+        shown=f"the service account's, else `{DEFAULT_NAMESPACE}`",
+    )
+    identity: DnsName = setting(
+        "POD_NAME",
+        socket.gethostname,
+        "Name of this process in Leases and events.",
+        accepts="a pod's name",
+        shown="the host's name",
+    )
+    node_name: DnsName = setting(
+        "NODE_NAME",
+        socket.gethostname,
+        "Name of the node that this process runs on.",
+        accepts="a node's name",
+        shown="the host's name",
+    )
+
+
+class AwsSettings(Environment):
+    """Where this process is in AWS; what is not set comes from the instance's metadata."""
+
+    region: Annotated[Region, parsed(parse_region)] | None = setting(
+        "AWS_REGION",
+        None,
+        "Region of the file systems.",
+        accepts="a name such as `us-east-1`",
+        shown="instance metadata",
+    )
+    zone: Annotated[ZoneName, parsed(parse_zone_name)] | None = setting(
+        "KUBE_EFS_ZONE",
+        None,
+        "Availability zone of this node.",
+        accepts="a name such as `us-east-1a`",
+        shown="instance metadata",
+    )
+    subnets: CommaList = setting(
+        "KUBE_EFS_SUBNETS",
+        (),
+        "Subnets of this node, the preferred one first.",
+        accepts="ids such as `subnet-0a1b2c3d`, with commas between them",
+        shown="instance metadata",
+    )
+    endpoint_url: Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "is no URL")] | None = setting(
+        "AWS_ENDPOINT_URL",
+        None,
+        "Address of the AWS APIs, for private endpoints and for tests.",
+        accepts="an http or https URL",
+        shown="AWS's own",
+    )
+    metadata_endpoint: Annotated[str, matching(r"https?://\S+", "is no URL")] = setting(
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "http://169.254.169.254",
+        "Address of the instance metadata service.",
+        accepts="an http or https URL",
+    )
+    dns_suffix: DnsName | None = setting(
+        "EFS_DNS_SUFFIX",
+        None,
+        "Domain in the names of file systems: `<id>.efs.<region>.<suffix>`.",
+        accepts="a domain such as `amazonaws.com`",
+        shown="the region's",
+    )

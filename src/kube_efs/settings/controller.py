@@ -1,0 +1,229 @@
+"""What the controller is told."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import model_validator
+
+from kube_efs.model.ids import FileSystemId, parse_file_system_id
+from kube_efs.settings.base import AwsSettings, CommonSettings, own_image
+from kube_efs.settings.directories import (
+    BackendName,
+    Backends,
+    BaseDirectory,
+    DirectoryProvisionerSettings,
+    ProvisionerName,
+    Provisioners,
+    ServerName,
+)
+from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+
+DEFAULT_PROVISIONER = "gnuthought.com/efs-stunnel"
+DEFAULT_LEASE = "kube-efs-controller"
+
+
+class ControllerSettings(CommonSettings, AwsSettings):
+    """The process ``kube-efs controller``."""
+
+    health_port: int = count(
+        "KUBE_EFS_HEALTH_PORT",
+        9810,
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 takes a free one.",
+        least=0,
+        most=65535,
+    )
+    base_stunnel_port: int = count(
+        "BASE_STUNNEL_PORT",
+        20490,
+        "First loopback port that is given to a file system.",
+        least=1024,
+        most=65535,
+    )
+    polling_interval_seconds: float = seconds(
+        "EFS_POLLING_INTERVAL", 300, "Seconds between two discoveries of file systems."
+    )
+    provision_backoff_seconds: float = seconds(
+        "PROVISION_BACKOFF_INTERVAL", 60, "Least seconds between two tries for one claim after a failure."
+    )
+    backends: Backends = setting(
+        "KUBE_EFS_BACKENDS",
+        (BackendName.TUNNEL, BackendName.DIRECTORY),
+        "Kinds of volumes that this controller makes.",
+        accepts="`tunnel`, `directory`, or both with a comma between them",
+        shown="`tunnel,directory`",
+    )
+    provisioner_name: ProvisionerName = setting(
+        "STORAGE_PROVISIONER_NAME",
+        DEFAULT_PROVISIONER,
+        "Provisioner that StorageClasses of tunnel volumes name, also written to annotations.",
+        accepts="a name such as `example.com/efs`",
+    )
+    directory_provisioner_name: ProvisionerName | None = setting(
+        "PROVISIONER_NAME",
+        None,
+        "Provisioner that StorageClasses of directory volumes name, also written to annotations.",
+        accepts="a name such as `example.com/aws-efs`",
+        shown="none",
+    )
+    directory_file_system_id: Annotated[FileSystemId, parsed(parse_file_system_id)] | None = setting(
+        "FILE_SYSTEM_ID",
+        None,
+        "File system of the directory volumes.",
+        accepts="an id such as `fs-47a2c22e`",
+        shown="none",
+    )
+    directory_dns_name: ServerName | None = setting(
+        "DNS_NAME",
+        None,
+        "Server that directory volumes are mounted from.",
+        accepts="a DNS name",
+        shown="the file system's own",
+    )
+    directory_path: BaseDirectory | None = setting(
+        "KUBE_EFS_DIRECTORY_PATH",
+        None,
+        "Directory of the file system that directory volumes are made in. A mount from the file system's own"
+        " name knows it better, and wins.",
+        accepts="an absolute path",
+        shown="what is mounted in this pod, else `/`",
+    )
+    directory_mount: Path | None = setting(
+        "KUBE_EFS_DIRECTORY_MOUNT",
+        None,
+        "Where this pod has that directory mounted.",
+        accepts="an absolute path",
+        shown="where `/proc/self/mountinfo` shows the server; worker pods do the work if it is nowhere",
+    )
+    more_directory_provisioners: Provisioners = setting(
+        "KUBE_EFS_DIRECTORY_PROVISIONERS",
+        (),
+        "More provisioners of directory volumes, each with `name`, `file_system_id` and, if need be,"
+        " `dns_name`, `path` and `mount`.",
+        accepts="a list in JSON or YAML",
+        shown="none",
+    )
+    mount_timeout_seconds: float = seconds(
+        "KUBE_EFS_MOUNT_TIMEOUT_SECONDS",
+        60,
+        "Seconds that a file system mounted in this pod has for one piece of work.",
+        least=1,
+    )
+    worker_image: Annotated[str, matching(r"[A-Za-z0-9][\w.:/@-]*", "is no image")] = setting(
+        "WORKER_IMAGE",
+        own_image,
+        "Image of the worker pods; it must hold the command `kube-efs`.",
+        accepts="an image's name",
+        shown="`quay.io/kube-efs/kube-efs:<version>`",
+    )
+    worker_service_account: DnsName = setting(
+        "KUBE_EFS_WORKER_SERVICE_ACCOUNT",
+        "efs-worker",
+        "Service account of the worker pods.",
+        accepts="a service account's name",
+    )
+    worker_timeout_seconds: float = seconds(
+        "KUBE_EFS_WORKER_TIMEOUT_SECONDS",
+        300,
+        "Seconds after which a worker pod that has not ended counts as failed.",
+        least=1,
+    )
+    worker_batch: int = count(
+        "KUBE_EFS_WORKER_BATCH",
+        500,
+        "Most directories that one worker pod makes or removes.",
+        least=1,
+        most=10000,
+    )
+    leader_election: bool = setting(
+        "KUBE_EFS_LEADER_ELECTION",
+        True,
+        "Whether only the holder of a Lease works; without it there must be one controller only.",
+        accepts="true or false",
+        shown="`true`",
+    )
+    lease_name: DnsName = setting(
+        "KUBE_EFS_LEASE_NAME",
+        DEFAULT_LEASE,
+        "Lease that the leader holds; controllers that serve different provisioners in one namespace need"
+        " different ones.",
+        accepts="a Lease's name",
+    )
+    lease_duration_seconds: int = seconds(
+        "KUBE_EFS_LEASE_DURATION_SECONDS",
+        15,
+        "Seconds after which another controller may take a Lease that was not renewed.",
+        least=1,
+        most=3600,
+        also=", whole, more than `KUBE_EFS_LEASE_RENEW_SECONDS`",
+    )
+    lease_renew_seconds: float = seconds(
+        "KUBE_EFS_LEASE_RENEW_SECONDS",
+        10,
+        "Seconds without a renewal after which the leader stops working.",
+        most=3600,
+        also=", more than `KUBE_EFS_LEASE_RETRY_SECONDS`",
+    )
+    lease_retry_seconds: float = seconds(
+        "KUBE_EFS_LEASE_RETRY_SECONDS", 2, "Seconds between two tries to get or renew the Lease.", most=3600
+    )
+    aws_concurrency: int = count(
+        "KUBE_EFS_AWS_CONCURRENCY", 8, "Most calls to AWS at the same time.", least=1, most=100
+    )
+
+    @property
+    def directory_provisioners(self) -> tuple[DirectoryProvisionerSettings, ...]:
+        """Every provisioner of directory volumes: the one that has variables of its own, and the list's."""
+        if BackendName.DIRECTORY not in self.backends:
+            return ()
+        if self.directory_provisioner_name is None or self.directory_file_system_id is None:
+            return self.more_directory_provisioners
+        single = DirectoryProvisionerSettings(
+            name=self.directory_provisioner_name,
+            file_system_id=self.directory_file_system_id,
+            dns_name=self.directory_dns_name,
+            path=self.directory_path,
+            mount=self.directory_mount,
+        )
+        return (single, *self.more_directory_provisioners)
+
+    @classmethod
+    def gaps(cls, given: Mapping[str, object]) -> list[str]:
+        """Tell which variables of directory volumes are missing."""
+        names = ("FILE_SYSTEM_ID", "PROVISIONER_NAME")
+        missing = [name for name in names if not given.get(name)]
+        is_only = str(given.get("KUBE_EFS_BACKENDS", "")).strip(" ,") == BackendName.DIRECTORY
+        is_needed = is_only and not given.get("KUBE_EFS_DIRECTORY_PROVISIONERS")
+        if missing and (is_needed or len(missing) < len(names)):
+            return [f"{' and '.join(missing)} must be set for directory volumes"]
+        return []
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        given = {
+            "FILE_SYSTEM_ID": self.directory_file_system_id,
+            "PROVISIONER_NAME": self.directory_provisioner_name,
+            "KUBE_EFS_BACKENDS": ",".join(self.backends),
+            "KUBE_EFS_DIRECTORY_PROVISIONERS": self.more_directory_provisioners,
+        }
+        faults = [*self.gaps(given), *self._shared_names(), *self._lease_faults()]
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
+
+    def _shared_names(self) -> Iterator[str]:
+        served = [one.name for one in self.directory_provisioners]
+        if BackendName.TUNNEL in self.backends:
+            served.append(self.provisioner_name)
+        twice = sorted({name for name in served if served.count(name) > 1})
+        if twice:
+            yield f"each provisioner needs a name of its own; {', '.join(twice)} is there twice"
+
+    def _lease_faults(self) -> Iterator[str]:
+        # A leader must give up before another may take over, and must have tried again by then.
+        if not self.lease_duration_seconds > self.lease_renew_seconds > self.lease_retry_seconds:
+            yield (
+                "KUBE_EFS_LEASE_DURATION_SECONDS must be more than KUBE_EFS_LEASE_RENEW_SECONDS, and that"
+                f" more than KUBE_EFS_LEASE_RETRY_SECONDS; they are {self.lease_duration_seconds:g},"
+                f" {self.lease_renew_seconds:g} and {self.lease_retry_seconds:g}"
+            )

@@ -1,0 +1,61 @@
+"""Which kinds of volumes there are, and the provisioners of directory volumes."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic_settings import NoDecode
+
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.ids import FileSystemId, parse_file_system_id
+from kube_efs.settings.fields import DNS_NAME_PATTERN, matching, parsed, read_items, read_yaml
+
+# Qualified names, as Kubernetes takes them for provisioners: in any case, the domain left out or not.
+ProvisionerName = Annotated[
+    str,
+    matching(
+        rf"(?i:({DNS_NAME_PATTERN}/)?[a-z0-9]([a-z0-9._-]{{0,61}}[a-z0-9])?)", "is no name of a provisioner"
+    ),
+]
+# Taken as it is, since mounts and volumes have it so: in any case, with or without a dot at the end.
+ServerName = Annotated[str, matching(rf"(?i:{DNS_NAME_PATTERN}\.?)", "is no DNS name")]
+BaseDirectory = Annotated[str, parsed(lambda text: str(parse_directory(text)))]
+
+
+class BackendName(StrEnum):
+    """The kinds of volumes that a controller makes."""
+
+    TUNNEL = "tunnel"
+    DIRECTORY = "directory"
+
+
+class DirectoryProvisionerSettings(BaseModel):
+    """One provisioner of directory volumes; ``dns_name`` None is AWS's own name of the file system.
+
+    ``mount`` is where the file system's ``path`` is mounted in this pod.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ProvisionerName
+    file_system_id: Annotated[FileSystemId, parsed(parse_file_system_id)]
+    dns_name: ServerName | None = None
+    path: BaseDirectory | None = None
+    mount: Path | None = None
+
+    @property
+    def base(self) -> Directory | None:
+        """The directory of the file system that volumes' directories are made in, if it is given."""
+        return None if self.path is None else parse_directory(self.path)
+
+
+def _some(backends: tuple[BackendName, ...]) -> tuple[BackendName, ...]:
+    # The library's own check of a length also counts what is malformed, and tells of one fault twice.
+    if not backends:
+        raise ValueError("names none")
+    return backends
+
+
+Backends = Annotated[tuple[BackendName, ...], NoDecode, BeforeValidator(read_items), AfterValidator(_some)]
+Provisioners = Annotated[tuple[DirectoryProvisionerSettings, ...], NoDecode, BeforeValidator(read_yaml)]

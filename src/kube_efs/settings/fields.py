@@ -1,0 +1,87 @@
+"""What settings are made of: fields read from environment variables, and the texts they accept."""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import SubnetId, parse_subnet_id
+
+_DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+DNS_NAME_PATTERN = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
+
+
+def setting(name: str, default: object, meaning: str, *, accepts: str, shown: str = "", **limits: Any) -> Any:
+    """A field that is read from the variable ``name``.
+
+    ``accepts`` is the range in words, and the remedy when a value is outside of it; ``shown`` describes a
+    default that depends on the machine. Both are Markdown.
+    """
+    source = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(
+        validation_alias=name,
+        description=meaning,
+        json_schema_extra={"accepts": accepts, "shown": shown or f"`{default}`"},
+        **source,
+        **limits,
+    )
+
+
+def count(name: str, default: int, meaning: str, *, least: int, most: int) -> Any:
+    """A whole number from ``least`` to ``most``."""
+    return setting(name, default, meaning, accepts=f"{least} to {most}", ge=least, le=most)
+
+
+def seconds(
+    name: str, default: float, meaning: str, *, least: float = 0.1, most: int = 86400, also: str = ""
+) -> Any:
+    """A time in seconds from ``least`` to ``most``."""
+    accepts = f"{least} to {most} seconds{also}"
+    return setting(name, default, meaning, accepts=accepts, shown=f"`{default:g}`", ge=least, le=most)
+
+
+def matching(pattern: str, problem: str) -> AfterValidator:
+    """A text that the whole pattern fits."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(problem)
+        return text
+
+    return AfterValidator(check)
+
+
+def parsed(parse: Callable[[object], object]) -> AfterValidator:
+    """The model's own parser; its error becomes one that pydantic collects with the others."""
+
+    def check(text: str) -> object:
+        try:
+            return parse(text)
+        except InvalidValue as error:
+            raise ValueError(error.problem) from error
+
+    return AfterValidator(check)
+
+
+def read_yaml(value: object) -> object:
+    """What a variable's text stands for, which is YAML or the JSON that is part of it."""
+    try:
+        return yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError as error:
+        raise ValueError("is no YAML") from error
+
+
+def read_items(value: object) -> object:
+    """The parts of a variable's text between its commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+LabelName = Annotated[str, matching(_DNS_LABEL, "is no name of letters, digits and dashes")]
+DnsName = Annotated[str, matching(DNS_NAME_PATTERN, "is no DNS name")]
+CommaList = Annotated[
+    tuple[Annotated[SubnetId, parsed(parse_subnet_id)], ...], NoDecode, BeforeValidator(read_items)
+]

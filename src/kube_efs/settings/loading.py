@@ -1,0 +1,50 @@
+"""The settings of this process's environment, or everything that is wrong with them."""
+
+import os
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from kube_efs.model.errors import InvalidSetting
+from kube_efs.settings.base import Environment
+
+_Settings = TypeVar("_Settings", bound=Environment)
+
+
+def load(kind: type[_Settings]) -> _Settings:
+    """The settings of this process's environment; raises InvalidSetting that names every bad variable."""
+    try:
+        return kind()
+    except ValidationError as error:
+        raise _invalid(kind, error.errors(include_url=False)) from error
+
+
+def _invalid(kind: type[Environment], details: list[ErrorDetails]) -> InvalidSetting:
+    accepts = {
+        str(field.validation_alias): str(field.json_schema_extra["accepts"])
+        for field in kind.model_fields.values()
+        if isinstance(field.json_schema_extra, dict)
+    }
+    faults = [fault for detail in details for fault in _faults(detail, accepts)]
+    if all(detail["loc"] for detail in details):  # otherwise the rules over several variables were come to
+        faults += map(InvalidSetting, kind.gaps(os.environ))
+    if len(faults) == 1:
+        return faults[0]
+    return InvalidSetting(f"{len(faults)} settings are not acceptable:" + "".join(f"\n  {f}" for f in faults))
+
+
+def _faults(detail: ErrorDetails, accepts: dict[str, str]) -> list[InvalidSetting]:
+    problem = detail["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("Path ")
+    if not detail["loc"]:  # rules over several variables, a line for each; the messages name them
+        return [InvalidSetting(line) for line in problem.splitlines()]
+    name, *inside = map(str, detail["loc"])
+    # A list's own value says which one it is; a structure's needs its name.
+    inside = inside if len(inside) > 1 else []
+    fault = InvalidSetting(
+        problem[0].lower() + problem[1:],
+        field=".".join([name, *inside]),
+        value=detail["input"],
+        remedy=f"use {accepts[name].replace('`', '')}",
+    )
+    return [fault]
