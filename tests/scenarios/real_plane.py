@@ -1,20 +1,89 @@
 """A real control plane for the scenarios: Kubernetes' own processes, and kube-efs under its own accounts."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import yaml
-from lightkube import AsyncClient
+from aiohttp import web
+from lightkube import ApiError, AsyncClient
+from lightkube.resources.core_v1 import Node, NodeStatus
+from lightkube.types import PatchType
 from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
 from tests.conformance.installing import NAMESPACE, render
 from tests.conformance.kubectl import Kubectl
 
+from kube_efs.local.apiserver.certificates import make_identity
 from kube_efs.local.controllers.running import run_scheduler
 from kube_efs.local.kubelet.kubelet import Kubelet
 
 # kube-efs's processes run beside the cluster, not in it.
 _WORKLOADS = {"Deployment", "DaemonSet"}
+_HOST = "127.0.0.1"
+_LOOK_SECONDS = 0.05
+
+
+class KubeletLogs:
+    """The endpoint of a kubelet that a real API server asks for logs of pods; any client is welcome."""
+
+    def __init__(self) -> None:
+        self.kubelet: Kubelet | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        application = web.Application()
+        application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._answer)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, _HOST, 0, ssl_context=make_identity(_HOST).ssl_context()).start()
+        self._port: int = runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def announce(self, client: AsyncClient, node: str) -> None:
+        """Say in the Node where the endpoint is, once the kubelet has said the rest."""
+        status = {
+            # The API server would prefer the node's name, which nobody resolves.
+            "addresses": [{"type": "InternalIP", "address": _HOST}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
+        }
+        while not await _has_addresses(client, node):  # noqa: ASYNC110 - asked from outside
+            await asyncio.sleep(_LOOK_SECONDS)
+        await client.patch(NodeStatus, node, {"status": status}, patch_type=PatchType.MERGE)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        lines = request.query.get("tailLines")
+        if self.kubelet:
+            chunks = self.kubelet.read(
+                request.match_info["namespace"],
+                request.match_info["pod"],
+                request.match_info["container"],
+                follow=request.query.get("follow") == "true",
+                tail_lines=int(lines) if lines else None,
+            )
+            async for chunk in chunks:
+                await response.write(chunk)
+        await response.write_eof()
+        return response
+
+
+async def _has_addresses(client: AsyncClient, node: str) -> bool:
+    try:
+        found = await client.get(Node, node)
+    except ApiError as error:
+        if error.status.code == 404:
+            return False
+        raise
+    return bool(found.status and found.status.addresses)
 
 
 class RealPlane:
@@ -22,6 +91,8 @@ class RealPlane:
 
     def __init__(self, folder: Path) -> None:
         self.plane = RealControlPlane(folder / "control-plane")
+        self._logs = KubeletLogs()
+        self._stack = AsyncExitStack()
 
     @property
     def kubeconfig(self) -> Path:
@@ -29,13 +100,14 @@ class RealPlane:
         return self.plane.admin_kubeconfig
 
     async def __aenter__(self) -> Self:
-        await self.plane.__aenter__()
+        await self._stack.enter_async_context(self.plane)
+        await self._stack.enter_async_context(self._logs)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.plane.__aexit__(kind, error, trace)
+        await self._stack.aclose()
 
     async def install(self, _client: AsyncClient, namespace: str) -> None:
         """Apply the rendered manifests, less the workloads."""
@@ -50,8 +122,10 @@ class RealPlane:
         return await self.plane.kubeconfig(ServiceAccountName(NAMESPACE, account))
 
     async def run_controllers(self, client: AsyncClient, *, node: str) -> None:
-        """Only the scheduler is missing."""
+        """Only the scheduler is missing, and that the Node says where its logs are."""
+        await self._logs.announce(client, node)
         await run_scheduler(client, node=node)
 
     def take_logs_from(self, kubelet: Kubelet) -> None:
-        """Nobody asks a real API server for these logs: it would want the kubelet's HTTPS endpoint."""
+        """The real API server finds them where the Node says that its kubelet is."""
+        self._logs.kubelet = kubelet

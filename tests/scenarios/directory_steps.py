@@ -1,0 +1,251 @@
+"""What scenarios of directory volumes share: classes, claims of one's own, directories, and what is told."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from lightkube import ApiError, AsyncClient
+from lightkube.models.core_v1 import (
+    NFSVolumeSource,
+    ObjectReference,
+    PersistentVolumeSpec,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.storage_v1 import StorageClass
+from lightkube.types import PatchType
+from tests.scenarios import steps
+from tests.scenarios.steps import Cluster
+
+from kube_efs.kube.reading import read_volume
+from kube_efs.local.cluster import DIRECTORY_PROVISIONER
+from kube_efs.local.efs.names import server_names
+from kube_efs.local.program import Program
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volumes import PROVISIONED_BY, Volume, VolumePhase
+
+PROVISIONER = DIRECTORY_PROVISIONER
+
+_numbers = itertools.count(1)
+
+
+def file_system(cluster: Cluster) -> FileSystemId:
+    """The one that the embedded cluster's controller makes directories on."""
+    return cluster.file_system_ids[0]
+
+
+def server(cluster: Cluster, file_system_id: FileSystemId) -> str:
+    """The name that its volumes are mounted from."""
+    return server_names(file_system_id, cluster.efs.region)[0]
+
+
+def folder(cluster: Cluster, volume: Volume) -> Path:
+    """Where the data of a volume lies on this machine."""
+    assert volume.nfs
+    return cluster.efs.folder(file_system(cluster)) / volume.nfs.path.lstrip("/")
+
+
+async def new_class(
+    client: AsyncClient,
+    *,
+    provisioner: str = PROVISIONER,
+    reclaim_policy: str = "Delete",
+    mount_options: Sequence[str] = (),
+    binding_mode: str = "Immediate",
+    **parameters: str,
+) -> str:
+    """A storage class of directory volumes that no other test uses."""
+    name = f"directories-{next(_numbers)}"
+    await client.create(
+        StorageClass(
+            metadata=ObjectMeta(name=name),
+            provisioner=provisioner,
+            parameters=parameters,
+            reclaimPolicy=reclaim_policy,
+            mountOptions=list(mount_options) or None,
+            volumeBindingMode=binding_mode,
+        )
+    )
+    return name
+
+
+class Claims:
+    """The claims of a namespace of their own."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._client = cluster.client
+        self.namespace = namespace
+
+    @classmethod
+    async def of(cls, cluster: Cluster) -> Self:
+        """A namespace for the claims to come."""
+        return cls(cluster, await steps.new_namespace(cluster.client))
+
+    def body(self, name: str, storage_class: str) -> PersistentVolumeClaim:
+        """A claim, not made yet."""
+        return steps.claim(self.namespace, name, storage_class, None)
+
+    async def create(self, storage_class: str, *names: str) -> None:
+        """Make claims of that class, all at once."""
+        await asyncio.gather(*(self._client.create(self.body(name, storage_class)) for name in names))
+
+    async def provisioned(self, storage_class: str, name: str) -> Volume:
+        """The volume of a claim that is made here."""
+        await self.create(storage_class, name)
+        return await self.bound(name)
+
+    async def bound(self, name: str) -> Volume:
+        """The volume of a claim, once it is Bound."""
+        return await steps.bound_volume(self._client, self.namespace, name)
+
+    async def all_bound(self, number: int, *, seconds: float = 120.0) -> list[Volume]:
+        """The volumes of all claims, once so many are Bound; fails when there are others."""
+
+        async def look() -> bool:
+            phases = [one.status.phase async for one in self._list() if one.status]
+            return phases == ["Bound"] * number
+
+        # A list of so many is work, for this process too, in which half of the cluster runs.
+        what = f"{number} claims are Bound"
+        await steps.eventually(look, what=what, seconds=seconds, pause_seconds=0.2)
+        volumes = await self.volumes()
+        uids = [one.metadata.uid async for one in self._list() if one.metadata]
+        assert sorted(one.claim.uid or "" for one in volumes if one.claim) == sorted(map(str, uids))
+        return volumes
+
+    async def volumes(self) -> list[Volume]:
+        """Every volume that was made for one of the claims."""
+        return await steps.volumes_of(self._client, self.namespace)
+
+    async def no_volumes(self, *, seconds: float = 60.0) -> None:
+        """Wait until no volume is left."""
+
+        async def look() -> bool:
+            return not await self.volumes()
+
+        what = f"no volume of {self.namespace} is left"
+        await steps.eventually(look, what=what, seconds=seconds, pause_seconds=0.2)
+
+    async def get(self, name: str) -> PersistentVolumeClaim:
+        """The claim as it is now."""
+        return await self._client.get(PersistentVolumeClaim, name, namespace=self.namespace)
+
+    async def delete(self, *names: str) -> None:
+        """Delete claims, all at once."""
+        await asyncio.gather(
+            *(self._client.delete(PersistentVolumeClaim, name, namespace=self.namespace) for name in names)
+        )
+
+    async def removed(self, name: str) -> None:
+        """Delete a claim and wait until its volume and directory are gone."""
+        volume = await self.bound(name)
+        await self.delete(name)
+        await steps.gone(self._client, volume.name)
+        assert not folder(self._cluster, volume).exists()
+
+    async def warning(self, name: str, about: str = "") -> str:
+        """A ProvisioningFailed event of a claim that tells of this, once there is one."""
+
+        async def look() -> str | None:
+            told = await steps.messages(self._client, self.namespace, name, "ProvisioningFailed")
+            return next((text for text in told if about in text), None)
+
+        return await steps.eventually(look, what=f"claim {name} has a ProvisioningFailed event {about}")
+
+    def _list(self) -> Any:
+        return self._client.list(PersistentVolumeClaim, namespace=self.namespace)
+
+
+async def get_volume(cluster: Cluster, name: str) -> Volume | None:
+    """The volume as it is now; None when it is gone."""
+    try:
+        return read_volume((await cluster.client.get(PersistentVolume, name)).to_dict())
+    except ApiError as error:
+        if error.status.code == 404:
+            return None
+        raise
+
+
+async def reaches_phase(cluster: Cluster, name: str, phase: VolumePhase) -> Volume:
+    """The volume, once it is in that phase."""
+
+    async def look() -> Volume | None:
+        volume = await get_volume(cluster, name)
+        return volume if volume and volume.phase is phase else None
+
+    return await steps.eventually(look, what=f"volume {name} is {phase}")
+
+
+async def is_deleting(cluster: Cluster, name: str) -> Volume:
+    """The volume, once it has been deleted and is held by a finalizer."""
+
+    async def look() -> Volume | None:
+        volume = await get_volume(cluster, name)
+        return volume if volume and volume.deleting else None
+
+    return await steps.eventually(look, what=f"volume {name} is being deleted")
+
+
+def released_volume(name: str, nfs: NFSVolumeSource | None, **annotations: str) -> PersistentVolume:
+    """A volume of the directory provisioner that a person has written, and whose claim is gone."""
+    return PersistentVolume(
+        metadata=ObjectMeta(name=name, annotations={PROVISIONED_BY: PROVISIONER, **annotations}),
+        spec=PersistentVolumeSpec(
+            accessModes=["ReadWriteMany"],
+            capacity={"storage": "1Gi"},
+            persistentVolumeReclaimPolicy="Delete",
+            storageClassName="by-hand",
+            nfs=nfs,
+            claimRef=ObjectReference(
+                apiVersion="v1",
+                kind="PersistentVolumeClaim",
+                namespace="gone",
+                name="gone",
+                uid="no-such-claim",
+            ),
+        ),
+    )
+
+
+async def set_finalizers(client: AsyncClient, volume: str, finalizers: Sequence[str]) -> None:
+    """Give a volume exactly these."""
+    patch = {"metadata": {"finalizers": list(finalizers)}}
+    await client.patch(PersistentVolume, volume, patch, patch_type=PatchType.MERGE)
+
+
+@asynccontextmanager
+async def switched_off(program: Program) -> AsyncGenerator[None, None]:
+    """Meanwhile the program does not run."""
+    await program.stop()
+    try:
+        yield
+    finally:
+        await program.start()
+        await program.ready()
+
+
+async def restarted(program: Program) -> None:
+    """End the program in order and start it again."""
+    async with switched_off(program):
+        pass
+
+
+async def log_lines(program: Program, event: str) -> list[Mapping[str, Any]]:
+    """What the program has logged under that name since its log began."""
+    lines = (await asyncio.to_thread(program.log_file.read_text, encoding="utf-8")).splitlines()
+    entries = [json.loads(line) for line in lines if line.startswith("{")]
+    return [entry for entry in entries if entry.get("event") == event]
+
+
+async def has_logged(program: Program, event: str, **fields: str) -> None:
+    """Wait until the program has logged that with these fields."""
+
+    async def look() -> bool:
+        return any(fields.items() <= entry.items() for entry in await log_lines(program, event))
+
+    await steps.eventually(look, what=f"{program.name} has logged {event} {fields}")
