@@ -1,0 +1,220 @@
+"""A controller in whose pod the file system is mounted, as efs-provisioner's is: it needs no worker pods."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from lightkube.models.core_v1 import NFSVolumeSource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
+from lightkube.resources.core_v1 import PersistentVolume
+from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
+from tests.scenarios import directory_steps, steps
+from tests.scenarios.directory_steps import Claims
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.program import Program
+from kube_efs.model.errors import PlatformError
+from kube_efs.model.volumes import PROVISIONED_BY
+from kube_efs.mounts.mountinfo import read_mountinfo
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PROVISIONER = "example.com/mounted"
+LEASE = "efs-provisioner"
+BASE = "/a/b"
+
+
+@dataclass(frozen=True, slots=True)
+class MountedController:
+    """A controller of its own; ``exported`` is what is mounted for it at ``mount_point``."""
+
+    program: Program
+    exported: Path
+    mount_point: Path
+
+    async def mount(self) -> None:
+        """Mount it, as the kubelet does before the pod starts."""
+        await _run("mount", "--bind", str(self.exported), str(self.mount_point))
+
+    async def unmount(self) -> None:
+        """Take it away, if it is there."""
+        if any(entry.mount_point == self.mount_point for entry in read_mountinfo()):
+            await _run("umount", str(self.mount_point))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mounted(cluster: Cluster, cluster_folder: Path) -> AsyncGenerator[MountedController, None]:
+    """It serves the second file system, below ``/a/b``."""
+    system = cluster.file_system_ids[1]
+    exported, mount_point = cluster.efs.folder(system) / BASE.lstrip("/"), cluster_folder / "mounted"
+    exported.mkdir(parents=True)
+    mount_point.mkdir()
+    await _allow_lease(cluster)
+    settings = {
+        "KUBE_EFS_BACKENDS": "directory",
+        "PROVISIONER_NAME": PROVISIONER,
+        "FILE_SYSTEM_ID": system,
+        "KUBE_EFS_LEASE_NAME": LEASE,
+        "KUBE_EFS_DIRECTORY_MOUNT": str(mount_point),
+        "KUBE_EFS_DIRECTORY_PATH": BASE,
+        "POD_NAME": "efs-provisioner-0",
+    }
+    program = cluster.controller.replica(cluster_folder / "mounted-controller.log", settings)
+    running = MountedController(program, exported, mount_point)
+    await running.mount()
+    try:
+        await program.start()
+        await program.ready()
+        yield running
+    finally:
+        await program.stop()
+        await running.unmount()
+
+
+async def _allow_lease(cluster: Cluster) -> None:
+    """What efs-provisioner's own manifests allow; those of kube-efs allow its own Lease only."""
+    meta = ObjectMeta(name=LEASE, namespace=cluster.namespace)
+    rule = PolicyRule(
+        apiGroups=["coordination.k8s.io"],
+        resources=["leases"],
+        resourceNames=[LEASE],
+        verbs=["get", "update"],
+    )
+    account = Subject(kind="ServiceAccount", name="efs-manager", namespace=cluster.namespace)
+    role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="Role", name=LEASE)
+    await cluster.client.create(Role(metadata=meta, rules=[rule]))
+    await cluster.client.create(RoleBinding(metadata=meta, roleRef=role, subjects=[account]))
+
+
+async def _run(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(*command)
+    assert await process.wait() == 0
+
+
+async def test_claims_are_served_and_removed_without_a_worker_pod(
+    cluster: Cluster, mounted: MountedController
+) -> None:
+    claims = await Claims.of(cluster)
+    name = await directory_steps.new_class(cluster.client, provisioner=PROVISIONER)
+    names = [f"claim-{number}" for number in range(20)]
+
+    async with steps.worker_pods(cluster) as pods:
+        await claims.create(name, *names)
+        volumes = await claims.all_bound(len(names))
+        for volume in volumes:
+            assert volume.nfs
+            assert volume.nfs.server == directory_steps.server(cluster, cluster.file_system_ids[1])
+            assert volume.nfs.path.startswith(f"{BASE}/claim-")
+            found = (mounted.exported / Path(volume.nfs.path).name).stat()
+            assert (found.st_gid, oct(found.st_mode & 0o7777)) == (volume.gid, "0o2771")
+        assert len({volume.gid for volume in volumes}) == len(names)
+        await claims.delete(*names)
+        await claims.no_volumes()
+        before = {pod for pod in pods.names if not pod.startswith("efs-list-")}
+
+    assert not before
+    assert _directories(mounted) == set()
+
+
+def _directories(mounted: MountedController) -> set[str]:
+    return {found.name for found in mounted.exported.iterdir() if "-pvc-" in found.name}
+
+
+VECTORS = {
+    "plain": ("/a/b/data", True),
+    "nested": ("/a/b/pv/foo", True),
+    "beside the base": ("/foo/pv", False),
+    "beside the base with its name before": ("/a/bc/d", False),
+    "the base itself": ("/a/b", False),
+    "above the base": ("/a", False),
+    "out of the base": ("/a/b/../../etc/d", False),
+}
+
+
+@pytest.mark.parametrize(("path", "goes"), VECTORS.values(), ids=VECTORS.keys())
+async def test_only_what_is_below_the_base_is_removed(
+    cluster: Cluster, mounted: MountedController, path: str, goes: bool
+) -> None:
+    root = cluster.efs.folder(cluster.file_system_ids[1])
+    found = (root / path.lstrip("/")).resolve()
+    assert found.is_relative_to(root)
+    found.mkdir(parents=True, exist_ok=True)
+    server, name = (
+        directory_steps.server(cluster, cluster.file_system_ids[1]),
+        f"vector-{list(VECTORS.values()).index((path, goes))}",
+    )
+    volume = directory_steps.released_volume(name, NFSVolumeSource(server=server, path=path))
+    assert volume.metadata
+    assert volume.metadata.annotations
+    volume.metadata.annotations[PROVISIONED_BY] = PROVISIONER
+
+    await cluster.client.create(volume)
+
+    if not goes:
+        told = await steps.refusal(cluster, name)
+        assert f"spec.nfs.path: '{path}' is not a plain path below the base" in told
+        await cluster.client.delete(PersistentVolume, name)
+    await steps.gone(cluster.client, name)
+    assert found.exists() is not goes
+
+
+async def test_nothing_is_written_where_the_mount_was(cluster: Cluster, mounted: MountedController) -> None:
+    claims = await Claims.of(cluster)
+    name = await directory_steps.new_class(cluster.client, provisioner=PROVISIONER)
+    before = await claims.provisioned(name, "before")
+    assert before.nfs
+    await mounted.unmount()
+    await claims.create(name, "lost")
+    lost = f"mount: '{mounted.mount_point}' has nothing mounted instead of "
+
+    told = await claims.warning("lost")
+
+    assert lost in told
+    assert "restart the pod, so that its volumes are mounted again" in told
+    await claims.delete("before")
+    assert lost in await steps.refusal(cluster, before.name)
+    assert not list(mounted.mount_point.iterdir())
+    assert _directories(mounted) == {Path(before.nfs.path).name}
+
+    await mounted.mount()
+
+    await claims.bound("lost")
+    await steps.gone(cluster.client, before.name)
+    await claims.delete("lost")
+    await claims.no_volumes()
+    assert _directories(mounted) == set()
+
+
+async def test_a_restart_of_the_mounted_controller_gives_no_gid_twice(
+    cluster: Cluster, mounted: MountedController
+) -> None:
+    claims = await Claims.of(cluster)
+    name = await directory_steps.new_class(
+        cluster.client, provisioner=PROVISIONER, gidMin="4000", gidMax="4003"
+    )
+    await claims.create(name, "one", "two")
+    await claims.all_bound(2)
+    await mounted.program.kill()
+    await claims.create(name, "three", "four")
+
+    await mounted.program.start()
+
+    volumes = await claims.all_bound(4)
+    assert {volume.gid for volume in volumes} == {4000, 4001, 4002, 4003}
+
+
+async def test_without_the_mount_the_controller_says_so_and_ends(
+    cluster: Cluster, mounted: MountedController, cluster_folder: Path
+) -> None:
+    changes = {"KUBE_EFS_DIRECTORY_MOUNT": "", "KUBE_EFS_LEASE_NAME": "another"}
+    other = mounted.program.replica(cluster_folder / "unmounted.log", changes)
+    with pytest.raises(PlatformError):
+        await other.start()
+    written = await asyncio.to_thread(other.log_file.read_text)
+    server = directory_steps.server(cluster, cluster.file_system_ids[1])
+    assert f"server: '{server}' is not mounted" in written
+    assert not other.running
