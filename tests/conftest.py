@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 import yaml
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
 
 from kube_efs.kube.client import connect
 from kube_efs.local.apiserver import ApiServer
+
+# What a machine can do in a second says nothing about the code.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -38,13 +38,13 @@ class Announcer:
 
     def provisioning(self, plan: Plan) -> None:
         """An attempt begins."""
-        message = f"Making {plan.location} for claim {plan.claim.key}"
+        message = f"Making {plan.place} for claim {plan.claim.key}"
         self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "Provisioning", message)
 
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         """The claim has its volume."""
-        log.info("volume-provisioned", claim=plan.claim.key, volume=volume.name, location=str(plan.location))
-        message = f"Volume {volume.name} is ready at {plan.location}"
+        log.info("volume-provisioned", claim=plan.claim.key, volume=volume.name, location=plan.place)
+        message = f"Volume {volume.name} is ready at {plan.place}"
         self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "ProvisioningSucceeded", message)
 
     def failed(self, claim: Claim, error: KubeEfsError, *, retry_seconds: float) -> None:

@@ -24,13 +24,12 @@ from kube_efs.model.csi_errors import InvalidArgument, VolumeMissing, VolumePend
 from kube_efs.model.csi_parameters import parse_origin, parse_parameters
 from kube_efs.model.volume_attributes import render_attributes
 from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.volumes import ZONE_LABEL
 from kube_efs.provisioning.csi_volumes import CsiVolume, CsiVolumes
 
 __all__ = ["Controller", "controller_service"]
 
 log = structlog.get_logger(__name__)
-
-ZONE_LABEL = "topology.kubernetes.io/zone"
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
 _MODES = csi_pb2.VolumeCapability.AccessMode.Mode

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 from lightkube.models.core_v1 import (
     Container,
+    CSIPersistentVolumeSource,
     NFSVolumeSource,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
     ObjectReference,
     PersistentVolumeClaimSpec,
     PersistentVolumeClaimVolumeSource,
@@ -14,6 +18,7 @@ from lightkube.models.core_v1 import (
     ResourceRequirements,
     SecurityContext,
     VolumeMount,
+    VolumeNodeAffinity,
     VolumeResourceRequirements,
 )
 from lightkube.models.core_v1 import Volume as PodVolume
@@ -22,17 +27,25 @@ from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentV
 
 from kube_efs.model.gids import GID_ANNOTATION
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
-from kube_efs.model.volumes import PROVISIONED_BY, Volume
+from kube_efs.model.volumes import (
+    DELETION_SECRET_NAME,
+    DELETION_SECRET_NAMESPACE,
+    PROVISIONED_BY,
+    ZONE_LABEL,
+    CsiSource,
+    Volume,
+)
 
 _WORKER_VOLUME = "efs"
 
 
 def build_volume(volume: Volume) -> PersistentVolume:
-    """The PersistentVolume of an NFS volume, bound to its claim by reference."""
+    """The PersistentVolume, bound to its claim by reference."""
     annotations = {
         PROVISIONED_BY: volume.provisioned_by,
         FILE_SYSTEM_ID: volume.file_system_id,
         GID_ANNOTATION: None if volume.gid is None else str(volume.gid),
+        **_deletion_secret(volume),
     }
     claim, nfs = volume.claim, volume.nfs
     return PersistentVolume(
@@ -49,6 +62,8 @@ def build_volume(volume: Volume) -> PersistentVolume:
             storageClassName=volume.storage_class,
             mountOptions=list(volume.mount_options),
             nfs=NFSVolumeSource(server=nfs.server, path=nfs.path) if nfs else None,
+            csi=_csi(volume.csi) if volume.csi else None,
+            nodeAffinity=_only_in(volume.zone) if volume.zone else None,
             claimRef=ObjectReference(
                 apiVersion="v1",
                 kind="PersistentVolumeClaim",
@@ -61,6 +76,28 @@ def build_volume(volume: Volume) -> PersistentVolume:
             else None,
         ),
     )
+
+
+def _deletion_secret(volume: Volume) -> Mapping[str, str]:
+    # csi-provisioner writes them empty where there is none, and reads them when it deletes the volume.
+    if volume.csi is None:
+        return {}
+    namespace, name = volume.deletion_secret or ("", "")
+    return {DELETION_SECRET_NAME: name, DELETION_SECRET_NAMESPACE: namespace}
+
+
+def _csi(source: CsiSource) -> CSIPersistentVolumeSource:
+    return CSIPersistentVolumeSource(
+        driver=source.driver,
+        volumeHandle=source.handle,
+        volumeAttributes=dict(source.attributes) or None,
+    )
+
+
+def _only_in(zone: str) -> VolumeNodeAffinity:
+    rule = NodeSelectorRequirement(key=ZONE_LABEL, operator="In", values=[zone])
+    term = NodeSelectorTerm(matchExpressions=[rule])
+    return VolumeNodeAffinity(required=NodeSelector(nodeSelectorTerms=[term]))
 
 
 def build_claim(

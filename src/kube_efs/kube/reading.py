@@ -13,7 +13,17 @@ from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.gids import GID_ANNOTATION, parse_gid
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
-from kube_efs.model.volumes import PROVISIONED_BY, ClaimReference, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import (
+    DELETION_SECRET_NAME,
+    DELETION_SECRET_NAMESPACE,
+    PROVISIONED_BY,
+    ZONE_LABEL,
+    ClaimReference,
+    CsiSource,
+    NfsSource,
+    Volume,
+    VolumePhase,
+)
 
 Json = Mapping[str, Any]
 
@@ -83,7 +93,9 @@ def read_volume(body: Json) -> Volume:
         finalizers=tuple(meta.get("finalizers") or ()),
         claim=_read_claim_reference(spec.get("claimRef")),
         nfs=_read_nfs(spec.get("nfs")),
-        csi_handle=(spec.get("csi") or {}).get("volumeHandle"),
+        csi=_read_csi(spec.get("csi")),
+        zone=_read_zone(spec.get("nodeAffinity")),
+        deletion_secret=_read_deletion_secret(annotations),
         mount_options=tuple(spec.get("mountOptions") or ()),
         labels=MappingProxyType(dict(meta.get("labels") or {})),
         access_modes=tuple(spec.get("accessModes") or ()),
@@ -102,6 +114,28 @@ def _read_claim_reference(body: Json | None) -> ClaimReference | None:
 
 def _read_nfs(body: Json | None) -> NfsSource | None:
     return NfsSource(server=body.get("server", ""), path=body.get("path", "")) if body else None
+
+
+def _read_csi(body: Json | None) -> CsiSource | None:
+    if not body:
+        return None
+    attributes = MappingProxyType(dict(body.get("volumeAttributes") or {}))
+    driver, handle = body.get("driver", ""), body.get("volumeHandle", "")
+    return CsiSource(driver=driver, handle=handle, attributes=attributes)
+
+
+def _read_zone(body: Json | None) -> str | None:
+    """The zone of a volume that has one: other rules are not made here."""
+    for term in ((body or {}).get("required") or {}).get("nodeSelectorTerms") or ():
+        for rule in term.get("matchExpressions") or ():
+            if rule.get("key") == ZONE_LABEL and len(rule.get("values") or ()) == 1:
+                return str(rule["values"][0])
+    return None
+
+
+def _read_deletion_secret(annotations: Json) -> tuple[str, str] | None:
+    name = annotations.get(DELETION_SECRET_NAME)
+    return (annotations.get(DELETION_SECRET_NAMESPACE, ""), name) if name else None
 
 
 def _member(enum: type[E], text: object, default: E) -> E:

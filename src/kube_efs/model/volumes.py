@@ -14,6 +14,10 @@ from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.targets import TunnelTargets
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+ZONE_LABEL = "topology.kubernetes.io/zone"
+# Where csi-provisioner notes the Secret that the volume was made with.
+DELETION_SECRET_NAME = "volume.kubernetes.io/provisioner-deletion-secret-name"  # noqa: S105
+DELETION_SECRET_NAMESPACE = "volume.kubernetes.io/provisioner-deletion-secret-namespace"  # noqa: S105
 # The one that csi-provisioner and every other external provisioner uses, so that one can follow another.
 FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 LOOPBACK = "127.0.0.1"
@@ -54,6 +58,15 @@ class NfsSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CsiSource:
+    """Handle and attributes of a volume of a CSI driver, as text."""
+
+    driver: str = "efs.csi.aws.com"
+    handle: str
+    attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     """A directory of a file system."""
 
@@ -77,7 +90,9 @@ class Location:
 class Volume:
     """A persistent volume.
 
-    ``file_system_id`` is what its annotation says, unchecked; ``gid`` is the group of its users.
+    ``file_system_id`` is what its annotation says, unchecked; ``gid`` is the group of its users; ``zone``
+    is the only one it can be used in. ``deletion_secret`` has namespace and name of the Secret with the role
+    that it was made with.
     """
 
     name: str
@@ -92,7 +107,9 @@ class Volume:
     finalizers: tuple[str, ...] = ()
     claim: ClaimReference | None = None
     nfs: NfsSource | None = None
-    csi_handle: str | None = None
+    csi: CsiSource | None = None
+    zone: str | None = None
+    deletion_secret: tuple[str, str] | None = None
     mount_options: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     access_modes: tuple[str, ...] = ()
@@ -126,8 +143,8 @@ def locate(
             if file_system_id is None:
                 return None
             return Location(file_system_id=file_system_id, directory=_mounted(volume.nfs.path))
-        if volume.csi_handle is not None:
-            return _locate_handle(volume.csi_handle)
+        if volume.csi is not None:
+            return _locate_handle(volume.csi.handle)
     except InvalidValue:
         return None
     return None

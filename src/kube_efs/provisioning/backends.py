@@ -35,8 +35,12 @@ class Plan(Protocol):
         """The claim that is served."""
 
     @property
-    def location(self) -> Location:
-        """Where its data will lie."""
+    def location(self) -> Location | None:
+        """Where its data will lie; None where no other volume can be in its way."""
+
+    @property
+    def place(self) -> str:
+        """The same in words."""
 
     async def make(self) -> None:
         """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
@@ -68,8 +72,8 @@ class Backend(Protocol):
     def owns(self, volume: Volume) -> bool:
         """Whether a volume with this provisioner's name is its own, and not that of a namesake elsewhere."""
 
-    def removable(self, volume: Volume) -> Location:
-        """What would be removed with the volume; raises RemovalRefused."""
+    def removable(self, volume: Volume) -> Location | None:
+        """The directory that would be removed with the volume, None if it is none; raises RemovalRefused."""
 
-    async def remove(self, location: Location) -> None:
-        """Remove it, if it is there; raises KubeEfsError."""
+    async def remove(self, volume: Volume) -> None:
+        """Remove what the volume stands on, if it is there; raises KubeEfsError."""

@@ -48,6 +48,11 @@ class DirectoryPlan:
         """Where its data will lie."""
         return self.request.location
 
+    @property
+    def place(self) -> str:
+        """The same in words."""
+        return str(self.location)
+
     async def make(self) -> None:
         """Take a group id and make the directory; a failure gives the group id back."""
         gids = self.request.gids
@@ -160,8 +165,9 @@ class DirectoryBackend:
             log.warning("directory-oddly-named", volume=volume.name, location=str(location))
         return location
 
-    async def remove(self, location: Location) -> None:
+    async def remove(self, volume: Volume) -> None:
         """Remove the directory."""
+        location = removable_location(volume, self._provisioner)
         await self._directories.remove(location, self._provisioner.base)
 
     async def _scan(self) -> None:

@@ -6,6 +6,7 @@ guard agrees, and the volume object after it.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -50,11 +51,18 @@ class Reclaimed:
 class Engine:
     """Decides what is to be done for a claim or a volume, and does it in the right order."""
 
-    def __init__(self, *, inventory: Inventory, backends: Sequence[Backend], store: VolumeStore) -> None:
+    def __init__(
+        self,
+        *,
+        inventory: Inventory,
+        backends: Sequence[Backend],
+        store: VolumeStore,
+        reservations: Reservations | None = None,
+    ) -> None:
         self._inventory = inventory
         self._backends = {backend.provisioner: backend for backend in backends}
         self._store = store
-        self._reservations = Reservations()
+        self._reservations = reservations or Reservations()
 
     def plan(self, claim: Claim) -> Plan | None:
         """How to serve the claim; None when there is nothing to do for it here and now.
@@ -99,7 +107,7 @@ class Engine:
 
     async def provision(self, plan: Plan) -> Volume:
         """Make the volume; doing it again gives the same one. Raises KubeEfsError."""
-        async with self._reservations.making(plan.location):
+        async with self._reservations.making(plan.location) if plan.location else nullcontext():
             await plan.make()
             volume = await self._create(plan)
             self._inventory.made_volume(volume)
@@ -154,6 +162,8 @@ class Engine:
 
     async def _remove(self, volume: Volume, backend: Backend) -> Reclaimed | None:
         location = backend.removable(volume)
+        if location is None:
+            return await self._remove_elsewhere(volume, backend)
         async with self._reservations.removing(location):
             live = await self._live(volume)
             if live is None or not _is_to_go(live):
@@ -162,13 +172,23 @@ class Engine:
             sharers = await self._existing(lambda: directories.sharers(location, volume.name))
             if not sharers:
                 _refuse(volume, location, await self._existing(lambda: directories.neighbours(location)))
-                await backend.remove(location)
+                await backend.remove(volume)
             await self._store.delete(live)
             self._inventory.removed_volume(volume, with_directory=not sharers)
         if sharers:
             reason = f"{location} is used by {', '.join(sorted(sharers))} too"
             return Reclaimed(volume=volume, removal=Removal.SHARED, location=location, reason=reason)
         return Reclaimed(volume=volume, removal=Removal.REMOVED, location=location)
+
+    async def _remove_elsewhere(self, volume: Volume, backend: Backend) -> Reclaimed | None:
+        """Remove what is no directory that other volumes could use."""
+        live = await self._live(volume)
+        if live is None or not _is_to_go(live):
+            return None
+        await backend.remove(volume)
+        await self._store.delete(live)
+        self._inventory.removed_volume(volume, with_directory=True)
+        return Reclaimed(volume=volume, removal=Removal.REMOVED)
 
     async def protect(self, volume: Volume) -> None:
         """See that a volume of ours is not gone before its directory is dealt with; raises KubeError."""

@@ -38,6 +38,11 @@ class TunnelPlan:
         """Where its data will lie."""
         return self.request.location
 
+    @property
+    def place(self) -> str:
+        """The same in words."""
+        return str(self.location)
+
     async def make(self) -> None:
         """Make the directory."""
         await self.directories.make(self.location, Permissions())
@@ -86,8 +91,9 @@ class TunnelBackend:
         """The directory of the volume."""
         return removable_location(volume)
 
-    async def remove(self, location: Location) -> None:
+    async def remove(self, volume: Volume) -> None:
         """Remove the directory; raises NotYet while the file system is out of reach."""
+        location = removable_location(volume)
         if self._inventory.targets.port_of(location.file_system_id) is None:
             remedy = "if the file system is gone for good, delete the volume and take its finalizer away"
             value = str(location.file_system_id)

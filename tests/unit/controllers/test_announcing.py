@@ -115,6 +115,7 @@ class _Plan:
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.location = LOCATION
+        self.place = str(LOCATION)
 
     async def make(self) -> None:
         raise NotImplementedError

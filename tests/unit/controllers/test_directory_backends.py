@@ -25,7 +25,7 @@ from kube_efs.model.directories import Directory, Permissions, parse_directory
 from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.errors import PlatformError
 from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.model.volumes import Location
+from kube_efs.model.volumes import Location, NfsSource, Volume
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -177,7 +177,8 @@ async def test_a_backend_works_where_its_file_system_is(is_mounted: bool) -> Non
     data = Location(file_system_id=FS1, directory=parse_directory("/data"))
     here.there.add(data)
     workers.there.add(data)
-    await backend.remove(data)
+    source = NfsSource(server=PROVISIONER.server, path="/data")
+    await backend.remove(Volume(name="v", provisioned_by=PROVISIONER.name, nfs=source))
     assert (here.removed, workers.removed) == (([data], []) if is_mounted else ([], [data]))
 
 

@@ -7,7 +7,7 @@ import pytest
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.ids import ClaimUid
-from kube_efs.model.volumes import FINALIZER, ClaimReference, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import FINALIZER, ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 
 CLAIM: dict[str, Any] = {
     "apiVersion": "v1",
@@ -247,7 +247,7 @@ def test_a_csi_volume_that_is_tied_to_a_claim_by_name() -> None:
     assert read_volume(body) == Volume(
         name="pv",
         deleting=True,
-        csi_handle="fs-1",
+        csi=CsiSource(handle="fs-1"),
         claim=ClaimReference(namespace="team", name="data", uid=None),
         capacity="",
     )

@@ -25,7 +25,7 @@ from kube_efs.model.errors import ClaimRefused, NotYet, RemovalRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volumes import ClaimReference, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 
 FS = FileSystemId("fs-47a2c22e")
 SERVER = "fs-47a2c22e.efs.us-west-2.amazonaws.com"
@@ -474,7 +474,7 @@ def test_a_server_of_one_s_own_may_be_loopback_but_not_another_file_system_s_tun
 @pytest.mark.parametrize("handle", [None, "fs-47a2c22e:/a/b/d"], ids=["no source", "a CSI volume"])
 def test_a_volume_without_nfs_is_refused(handle: str | None) -> None:
     with pytest.raises(RemovalRefused) as caught:
-        removable_location(replace(RELEASED, nfs=None, csi_handle=handle), PROVISIONER)
+        removable_location(replace(RELEASED, nfs=None, csi=CsiSource(handle=handle)), PROVISIONER)
     assert str(caught.value) == f"volume: 'pvc-{UID}' has no spec.nfs; remove the volume by hand"
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.ids import FileSystemId, SubnetId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volumes import Location, NfsSource, Volume, locate
+from kube_efs.model.volumes import CsiSource, Location, NfsSource, Volume, locate
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
 
@@ -90,14 +90,24 @@ def test_port(options: tuple[str, ...], port: int | None) -> None:
         pytest.param(
             Volume(name="v", nfs=nfs("/a", server="nas.example.org")), None, id="another NFS server"
         ),
-        pytest.param(Volume(name="v", csi_handle="fs-1"), "fs-1:/", id="CSI handle"),
-        pytest.param(Volume(name="v", csi_handle="fs-1:/team"), "fs-1:/team", id="CSI handle with a path"),
+        pytest.param(Volume(name="v", csi=CsiSource(handle="fs-1")), "fs-1:/", id="CSI handle"),
         pytest.param(
-            Volume(name="v", csi_handle="efs:fs-1:/team"), "fs-1:/team", id="CSI handle with a prefix"
+            Volume(name="v", csi=CsiSource(handle="fs-1:/team")), "fs-1:/team", id="CSI handle with a path"
         ),
-        pytest.param(Volume(name="v", csi_handle="fs-1::"), "fs-1:/", id="CSI handle with empty fields"),
-        pytest.param(Volume(name="v", csi_handle="fs-1::fsap-1"), None, id="CSI handle with an access point"),
-        pytest.param(Volume(name="v", csi_handle="vol-0123"), None, id="CSI handle of another driver"),
+        pytest.param(
+            Volume(name="v", csi=CsiSource(handle="efs:fs-1:/team")),
+            "fs-1:/team",
+            id="CSI handle with a prefix",
+        ),
+        pytest.param(
+            Volume(name="v", csi=CsiSource(handle="fs-1::")), "fs-1:/", id="CSI handle with empty fields"
+        ),
+        pytest.param(
+            Volume(name="v", csi=CsiSource(handle="fs-1::fsap-1")), None, id="CSI handle with an access point"
+        ),
+        pytest.param(
+            Volume(name="v", csi=CsiSource(handle="vol-0123")), None, id="CSI handle of another driver"
+        ),
         pytest.param(Volume(name="v"), None, id="neither NFS nor CSI"),
     ],
 )
@@ -152,4 +162,4 @@ def test_a_path_is_read_as_the_kernel_reads_it(written: str, meant: str) -> None
 def test_no_volume_is_too_odd_to_be_located(server: str, path: str, annotation: str, handle: str) -> None:
     locate(Volume(name="v", nfs=nfs(path), file_system_id=annotation), TARGETS)
     locate(Volume(name="v", nfs=nfs(path, server=server)), TARGETS)
-    locate(Volume(name="v", csi_handle=handle), TARGETS)
+    locate(Volume(name="v", csi=CsiSource(handle=handle)), TARGETS)

@@ -22,7 +22,7 @@ from kube_efs.model.tunnel_volumes import (
     volume_for,
     volume_name,
 )
-from kube_efs.model.volumes import ClaimReference, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
@@ -426,7 +426,9 @@ def test_the_claim_s_directory_may_be_removed() -> None:
             replace(RELEASED, file_system_id=None, mount_options=("port=20490",)), id="known by its port only"
         ),
         pytest.param(replace(RELEASED, nfs=None), id="no NFS"),
-        pytest.param(replace(RELEASED, nfs=None, csi_handle="fs-1:/team/example"), id="a CSI volume"),
+        pytest.param(
+            replace(RELEASED, nfs=None, csi=CsiSource(handle="fs-1:/team/example")), id="a CSI volume"
+        ),
         pytest.param(
             replace(RELEASED, nfs=NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/team/example")),
             id="not behind a tunnel",

@@ -28,7 +28,15 @@ from kube_efs.model.errors import (
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTargets
-from kube_efs.model.volumes import FINALIZER, ClaimReference, Location, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import (
+    FINALIZER,
+    ClaimReference,
+    CsiSource,
+    Location,
+    NfsSource,
+    Volume,
+    VolumePhase,
+)
 from kube_efs.provisioning.engine import Removal
 
 FS1 = FileSystemId("fs-1")
@@ -391,7 +399,7 @@ async def test_a_volume_of_another_shape_is_refused(world: World) -> None:
             {"nfs": NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/team/example")},
             id="not tunnelled",
         ),
-        pytest.param({"nfs": None, "csi_handle": "fs-1:/team/example"}, id="of the CSI driver"),
+        pytest.param({"nfs": None, "csi": CsiSource(handle="fs-1:/team/example")}, id="of the CSI driver"),
         pytest.param(
             {"nfs": NfsSource(server="127.0.0.1", path="//team/./example/")}, id="written in another way"
         ),
