@@ -1,0 +1,186 @@
+"""A controller that dies at the worst moments: each claim still gets one directory, and none is left."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from tests.scenarios import directory_steps, faulty_api, steps
+from tests.scenarios.directory_steps import Claims
+from tests.scenarios.faulty_api import Call, Exchange, Fault, FaultyApi, FaultyPlane
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.control_plane import ControlPlane
+from kube_efs.provisioning.trash import TRASH
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NAMES = [f"claim-{number}" for number in range(6)]
+WITHOUT_VOLUME = "kube_efs_directories_without_volume"
+
+
+@pytest.fixture(scope="module")
+def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
+    return FaultyPlane(plane, cluster_folder)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def api(cluster: Cluster, plane: FaultyPlane) -> FaultyApi:
+    """What stands before the API server; without fault at the start, when the controller runs."""
+    plane.api.fault = faulty_api.no_fault
+    if not cluster.controller.running:
+        await cluster.controller.start()
+    return plane.api
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A call of the controller that is never answered: ``done`` tells whether the server carries it out."""
+
+    method: str
+    resource: str
+    done: bool
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def fault(self, call: Call) -> Fault | None:
+        """Holds every call of the kind; the first one is the moment."""
+        is_it = (call.method, call.resource) == (self.method, self.resource)
+        return self._hold if is_it else None
+
+    async def _hold(self, exchange: Exchange) -> web.StreamResponse:
+        if self.done and next(self._numbers) == 0:
+            await exchange.carry_out()
+        self.reached.set()
+        await asyncio.Event().wait()  # until the controller is dead
+        return exchange.cut()
+
+
+MakeMoment = Callable[[], Moment]
+
+
+async def _killed_at(cluster: Cluster, api: FaultyApi, moment: Moment) -> None:
+    """Kill the controller at the moment."""
+    async with asyncio.timeout(steps.DEADLINE_SECONDS):
+        await moment.reached.wait()
+    await cluster.controller.kill()
+    api.fault = faulty_api.no_fault
+
+
+def _directories(cluster: Cluster) -> set[str]:
+    """What is below the base, but for the trash."""
+    root = cluster.efs.folder(directory_steps.file_system(cluster))
+    return {found.name for found in root.iterdir()} - {TRASH}
+
+
+PROVISIONING: dict[str, MakeMoment] = {
+    "before a worker makes directories": lambda: Moment(method="POST", resource="pods", done=False),
+    "while a worker makes directories": lambda: Moment(method="POST", resource="pods", done=True),
+    "between mkdir and the volume": lambda: Moment(method="POST", resource="persistentvolumes", done=False),
+    "after the first volume": lambda: Moment(method="POST", resource="persistentvolumes", done=True),
+}
+
+
+@pytest.mark.parametrize("moment", PROVISIONING.values(), ids=PROVISIONING.keys())
+async def test_a_controller_killed_while_it_provisions(
+    cluster: Cluster, api: FaultyApi, moment: MakeMoment
+) -> None:
+    claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
+    at = moment()
+    api.fault = at.fault
+    await claims.create(name, *NAMES)
+    await _killed_at(cluster, api, at)
+    if at.resource == "persistentvolumes":
+        assert len(_directories(cluster)) >= 1
+        assert len(await claims.volumes()) == int(at.done)
+
+    await cluster.controller.start()
+
+    volumes = await claims.all_bound(len(NAMES))
+    assert len({volume.gid for volume in volumes}) == len(NAMES)
+    assert _directories(cluster) == {directory_steps.folder(cluster, volume).name for volume in volumes}
+    for volume in volumes:
+        found = directory_steps.folder(cluster, volume).stat()
+        assert (found.st_gid, oct(found.st_mode & 0o7777)) == (volume.gid, "0o2771")
+    await claims.delete(*NAMES)
+    await claims.no_volumes()
+    assert not _directories(cluster)
+
+
+REMOVING: dict[str, MakeMoment] = {
+    "before a worker removes directories": lambda: Moment(method="POST", resource="pods", done=False),
+    "while a worker removes directories": lambda: Moment(method="POST", resource="pods", done=True),
+    "between removal and the volume's deletion": lambda: Moment(
+        method="DELETE", resource="persistentvolumes", done=False
+    ),
+    "between deletion and the finalizer": lambda: Moment(
+        method="DELETE", resource="persistentvolumes", done=True
+    ),
+    "before the finalizer goes": lambda: Moment(method="PATCH", resource="persistentvolumes", done=False),
+    "after the finalizer has gone": lambda: Moment(method="PATCH", resource="persistentvolumes", done=True),
+}
+
+
+@pytest.mark.parametrize("moment", REMOVING.values(), ids=REMOVING.keys())
+async def test_a_controller_killed_while_it_removes(
+    cluster: Cluster, api: FaultyApi, moment: MakeMoment
+) -> None:
+    claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
+    await claims.create(name, "kept", *NAMES)
+    await claims.all_bound(len(NAMES) + 1)
+    kept = await claims.bound("kept")
+    precious = directory_steps.folder(cluster, kept) / "precious"
+    precious.write_text("kept")
+    at = moment()
+    api.fault = at.fault
+    await claims.delete(*NAMES)
+    await _killed_at(cluster, api, at)
+
+    await cluster.controller.start()
+
+    async def only_one_is_left() -> bool:
+        return [volume.name for volume in await claims.volumes()] == [kept.name]
+
+    await steps.eventually(only_one_is_left, what="only the volume of the claim that is kept is left")
+    assert _directories(cluster) == {precious.parent.name}
+    assert precious.read_text() == "kept"
+    root = cluster.efs.folder(directory_steps.file_system(cluster))
+    assert not list((root / TRASH).iterdir())
+    await claims.removed("kept")
+
+
+async def test_a_directory_that_a_crash_leaves_without_a_volume_is_told_and_kept(
+    cluster: Cluster, api: FaultyApi
+) -> None:
+    claims, one_gid = await Claims.of(cluster), {"gidMin": "9000", "gidMax": "9000"}
+    name = await directory_steps.new_class(cluster.client, **one_gid)
+    at = Moment(method="POST", resource="persistentvolumes", done=False)
+    api.fault = at.fault
+    await claims.create(name, "orphan")
+    await _killed_at(cluster, api, at)
+    (left,) = _directories(cluster)
+    await claims.delete("orphan")
+
+    await cluster.controller.start()
+
+    place = f"{directory_steps.file_system(cluster)}:/{left}"
+    await directory_steps.has_logged(cluster.controller, "directory-without-volume", location=place)
+    counted = f'{WITHOUT_VOLUME}{{provisioner="{directory_steps.PROVISIONER}"}}'
+    assert await steps.metric(cluster.controller, counted) == 1
+    await claims.create(name, "next")
+    assert "'9000-9000' has no free group id left" in await claims.warning("next", "no free group id")
+    assert _directories(cluster) == {left}
+
+    # Somebody has looked at it.
+    (cluster.efs.folder(directory_steps.file_system(cluster)) / left).rmdir()
+    await directory_steps.restarted(cluster.controller)
+    assert (await claims.bound("next")).gid == 9000
+
+    async def none_is_counted() -> bool:
+        return await steps.metric(cluster.controller, counted) == 0
+
+    await steps.eventually(none_is_counted, what="no directory is without a volume")
