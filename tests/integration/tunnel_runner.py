@@ -1,6 +1,10 @@
-"""A tunnel agent as a process of its own, for tests that kill it: ``tunnel_runner.py CONF CA [DOCUMENT]``."""
+"""A tunnel agent as a process of its own, for tests that kill it.
+
+``tunnel_runner.py CONF CA [DOCUMENT…]``; with SOCKET in the environment it serves tunnels on demand there.
+"""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -8,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
+from tests.integration.tunnel_demand_options import demand_options
 
 from kube_efs.model.ids import Region
 from kube_efs.telemetry.metrics import TunnelMetrics
@@ -22,7 +27,11 @@ async def documents(texts: Sequence[str]) -> AsyncIterator[TargetDocuments]:
 
 async def main(conf: str, ca_file: str, *texts: str) -> None:
     options = TunnelOptions(
-        region=Region("us-east-1"), conf_path=Path(conf), ca_file=Path(ca_file), probe_interval_seconds=0.1
+        region=Region("us-east-1"),
+        conf_path=Path(conf),
+        ca_file=Path(ca_file),
+        probe_interval_seconds=0.1,
+        demand=demand_options(Path(os.environ["SOCKET"])) if "SOCKET" in os.environ else None,
     )
     agent = TunnelAgent(options, TunnelMetrics(CollectorRegistry()))
     running = asyncio.create_task(agent.run(documents(texts)))

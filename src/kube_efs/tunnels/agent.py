@@ -14,19 +14,23 @@ from dataclasses import dataclass
 import structlog
 
 from kube_efs.model.errors import InvalidSetting, InvalidValue
-from kube_efs.model.targets import Rejection, parse_targets
+from kube_efs.model.targets import Rejection, TunnelTargets, parse_targets
 from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.client_certificates import ClientCertificates
 from kube_efs.tunnels.config import check_path
+from kube_efs.tunnels.demanded import DemandedTunnels
+from kube_efs.tunnels.demands import Demands
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
 from kube_efs.tunnels.keeper import StunnelKeeper
 from kube_efs.tunnels.log import ConnectionLog
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.plan import PlannedTunnel, make_plan
-from kube_efs.tunnels.ports import open_connections
+from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_demands
+from kube_efs.tunnels.ports import open_connections, read_ports
 from kube_efs.tunnels.probe import ProbeResult, probe
 from kube_efs.tunnels.reachability import Reachability, try_addresses
 from kube_efs.tunnels.served import Served, follow, release
+from kube_efs.tunnels.service import serve
 from kube_efs.tunnels.state import load_served, save_served
 from kube_efs.tunnels.status import TunnelsStatus
 
@@ -59,6 +63,10 @@ class TunnelAgent:
         self._probe_now = asyncio.Event()
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._probe_now.set)
         self._recorder = TunnelRecorder(metrics)
+        self._demanded: DemandedTunnels | None = None
+        if options.demand:
+            self._certificates = ClientCertificates(options, options.demand, metrics, self.apply)
+            self._demanded = DemandedTunnels(options, options.demand, self._certificates, self)
         self._served: Served | None = None
         self._remembering = asyncio.Lock()
         self._document_problem = ""
@@ -74,27 +82,46 @@ class TunnelAgent:
     async def run(self, documents: AsyncIterator[TargetDocuments]) -> None:
         """Serve what the documents say until cancelled, then end stunnel.
 
-        Starts with what was remembered. If this ends by an error of its own, stunnel is left running:
-        the next agent takes it over, and no mounted volume notices.
+        Starts with what was remembered. If this ends by an error of its own, or while a tunnel on demand
+        is held, stunnel is left running: the next agent takes it over, and no mounted volume notices.
         """
-        self._served = await asyncio.to_thread(load_served, self._options.state_path)
-        if self._served:
-            log.info("remembered-targets-served", targets=len(self._served.document.targets))
-            self._apply()
+        await self._remember_earlier()
         try:
             async with asyncio.TaskGroup() as tasks:
+                if self._demanded and self._options.demand:
+                    tasks.create_task(self._certificates.run(self._demanded.each))
+                    tasks.create_task(serve(self._options.demand.socket_path, self._demanded, self.status))
                 tasks.create_task(self._keeper.run())
                 tasks.create_task(self._follow_documents(documents))
                 tasks.create_task(self._watch_mount_targets(self._heartbeats[0]))
                 tasks.create_task(self._watch_tunnels(self._heartbeats[1]))
         except asyncio.CancelledError:
-            await self._keeper.stop()
+            await self._end()
             raise
+
+    async def _remember_earlier(self) -> None:
+        self._served = await asyncio.to_thread(load_served, self._options.state_path)
+        if self._demanded:
+            await self._demanded.load()
+        if self._served:
+            log.info("remembered-targets-served", targets=len(self._served.document.targets))
+        if self._served or (self._demanded and self._demanded.demands.tunnels):
+            self.apply()
+
+    async def _end(self) -> None:
+        if self._demanded and self._demanded.demands.holders:
+            log.info("stunnel-left-running", pid=self._keeper.report.pid, reason="tunnels on demand are held")
+        else:
+            await self._keeper.stop()
 
     def status(self) -> TunnelsStatus:
         """The state of every tunnel at the last look."""
         rejected = _reasons(self._served.rejections if self._served else ())
-        problems = (self._document_problem, *(f"{entry}: {reason}" for entry, reason in rejected.items()))
+        problems = (
+            self._document_problem,
+            *(f"{entry}: {reason}" for entry, reason in rejected.items()),
+            *(self._demanded.problems if self._demanded else ()),
+        )
         return TunnelsStatus(
             tunnels=tuple(describe_tunnel(one, self._keeper.report, self._seen) for one in self._plan),
             problems=tuple(filter(None, problems)),
@@ -106,8 +133,11 @@ class TunnelAgent:
         return combine(*(heartbeat.health() for heartbeat in self._heartbeats))
 
     def readiness(self) -> Health:
-        """Failing until targets are known and stunnel runs, if there is anything to serve."""
-        if self._served is None:
+        """Failing until targets are known and stunnel runs, if there is anything to serve.
+
+        Where tunnels are served on demand there may never be any targets.
+        """
+        if self._served is None and self._demanded is None:
             return Health.failing("no tunnel targets have been seen yet")
         if self._keeper.report.pid is None and any(tunnel.service for tunnel in self._plan):
             return Health.failing("stunnel is not running")
@@ -132,7 +162,7 @@ class TunnelAgent:
             if told.get(entry) != reason:
                 log.warning("target-rejected", entry=entry, reason=reason)
         self._served = served
-        self._apply()
+        self.apply()
         await self._remember()
 
     async def _remember(self) -> None:
@@ -144,10 +174,28 @@ class TunnelAgent:
             except OSError as error:
                 log.warning("targets-not-remembered", path=str(path), reason=error.strerror)
 
-    def _apply(self) -> None:
+    def targets(self) -> TunnelTargets:
+        """The file systems of the ConfigMap."""
+        return self._served.document if self._served else TunnelTargets()
+
+    def reserved_ports(self) -> frozenset[int]:
+        """The ports of the ConfigMap's tunnels, those that are about to go included."""
+        served = self._served or Served()
+        lingering = (one.target for one in served.lingering)
+        return frozenset(target.port for target in (*served.document.targets.values(), *lingering))
+
+    async def listening(self, name: str) -> None:
+        """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
+        await self._keeper.listening(name)
+
+    def apply(self) -> None:
         """Plan anew, and have the keeper follow."""
         served = self._served or Served()
-        self._plan = make_plan(served, self._reachability, self._options)
+        demands = self._demanded.demands if self._demanded else Demands()
+        self._plan = make_plan(served, self._reachability, self._options, demands.ports)
+        if demands.tunnels:
+            files = self._certificates.files
+            self._plan += plan_demands(demands, files, served, self._reachability, self._options)
         self._metrics.rejected_entries.set(len(served.rejections))
         self._keeper.want(tunnel.service for tunnel in self._plan if tunnel.service)
 
@@ -167,7 +215,7 @@ class TunnelAgent:
         )
         if before != self._reachability.down:
             log.info("reachability-changed", down=sorted(self._reachability.down))
-            self._apply()
+            self.apply()
         if self._served and self._served.lingering:
             busy = {port for port, count in self._seen.connections.items() if count}
             rounds = options.rounds_until_closed
@@ -185,7 +233,8 @@ class TunnelAgent:
     async def _look_at_tunnels(self) -> None:
         probes = await self._probe_all()
         # Counted after the probes, so that none of their connections is taken for a mount.
-        connections = await asyncio.to_thread(open_connections)
+        reading = await asyncio.to_thread(read_ports, self._loaded_ports())
+        connections = reading.connections if reading else await asyncio.to_thread(open_connections)
         self._keeper.read_log()
         names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
         self._connections.forget_all_but(names)
@@ -195,6 +244,12 @@ class TunnelAgent:
         self._recorder.record(
             (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
         )
+        if self._demanded:
+            await self._demanded.look(reading)
+
+    def _loaded_ports(self) -> frozenset[int]:
+        services = (tunnel.service for tunnel in self._plan if tunnel.service)
+        return frozenset(one.port for one in services if one.name in self._keeper.report.loaded)
 
     async def _probe_all(self) -> Mapping[str, ProbeResult]:
         slots = asyncio.Semaphore(_PROBES_AT_ONCE)

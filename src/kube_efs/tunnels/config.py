@@ -12,7 +12,7 @@ from pathlib import Path
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import parse_file_system_id
 from kube_efs.model.targets import LAST_PORT, parse_address
-from kube_efs.tunnels.services import NFS_PORT, TunnelService
+from kube_efs.tunnels.services import NFS_PORT, CertificateFile, TunnelService
 
 _FIRST_PORT = 1024
 _SECTION = re.compile(r"fs-[0-9a-z-]{1,60}")
@@ -37,9 +37,10 @@ socket = r:TCP_KEEPINTVL=5
 socket = r:TCP_KEEPCNT=3
 """
 
-# delay = no: "connect" holds addresses only, so there is no name to look up later; "yes" would resolve the
-# whole list for each connection and hide an unusable entry until somebody mounts. The order of failover is
-# the same with both (tried with 5.68).
+# delay = no where "connect" holds addresses only, so there is no name to look up later; "yes" would resolve
+# the whole list for each connection and hide an unusable entry until somebody mounts. The order of failover
+# is the same with both (tried with 5.68). A name needs "yes": looked up at each reload, one that is slow to
+# resolve would stop every tunnel of the node, and a mount target that has moved would not be found.
 # sni: left out, stunnel would send the address of the first "connect", which RFC 6066 (3) forbids.
 # TIMEOUTconnect: the default of 10 s for each dead mount target is longer than mount(8) should wait.
 _SERVICE = """\
@@ -49,18 +50,24 @@ client = yes
 accept = 127.0.0.1:{port}
 {connect}
 failover = prio
-delay = no
+delay = {delay}
 TIMEOUTconnect = {connect_timeout}
 TIMEOUTbusy = 20
 TIMEOUTclose = 0
 CAfile = {ca_file}
-verifyChain = yes
+{certificate}verifyChain = yes
 checkHost = {check_host}
 sni = {check_host}
 sslVersionMin = TLSv1.2
 renegotiation = no
 libwrap = no
-OCSPaia = no
+OCSPaia = {ocsp}
+"""
+
+# The comment makes a renewed certificate a changed configuration, which is what stunnel is told of.
+_CERTIFICATE = """\
+; number {serial:x}, valid until {not_after}
+cert = {path}
 """
 
 
@@ -83,7 +90,21 @@ def _render_service(service: TunnelService, ca_file: Path, timeout: int) -> str:
         connect_timeout=timeout,
         ca_file=check_path(ca_file, field="CA file"),
         check_host=service.check_host,
+        certificate=_render_certificate(service.certificate) if service.certificate else "",
+        delay="yes" if any(_is_own_name(service, address) for address in service.addresses) else "no",
+        ocsp="yes" if service.checks_revocation else "no",
     )
+
+
+def _render_certificate(certificate: CertificateFile) -> str:
+    path = check_path(certificate.path, field="certificate")
+    not_after = f"{certificate.not_after:%Y-%m-%dT%H:%M:%SZ}"
+    return _CERTIFICATE.format(path=path, serial=certificate.serial, not_after=not_after)
+
+
+def _is_own_name(service: TunnelService, address: str) -> bool:
+    """Whether it is the file system's name, or that of its mount target in a zone."""
+    return address == service.check_host or address.endswith(f".{service.check_host}")
 
 
 def _host_and_port(address: str) -> str:
@@ -105,13 +126,20 @@ def check_service(service: TunnelService) -> None:
             "has no mount target", field=service.name, remedy="create a mount target for the file system"
         )
     for address in service.addresses:
-        parse_address(address, field=f"{service.name}.connect")
+        _check_connect(service, address)
     _check(
         _HOST,
         service.check_host,
         field=f"{service.name}.checkHost",
         remedy="use a DNS name; check the region and the DNS suffix",
     )
+
+
+def _check_connect(service: TunnelService, address: str) -> None:
+    if _is_own_name(service, address):
+        _check(_HOST, address, field=f"{service.name}.connect", remedy="use the file system's name")
+    else:
+        parse_address(address, field=f"{service.name}.connect")
 
 
 def check_path(path: Path, *, field: str) -> Path:

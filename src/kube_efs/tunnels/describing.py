@@ -1,8 +1,10 @@
 """From what is planned, loaded and observed to the state that is told, in status and metrics."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypedDict
 
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.keeper import KeeperReport
@@ -26,13 +28,14 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
     """The state of one tunnel."""
     service = tunnel.service
     if service is None:
-        state = TunnelState.REJECTED if tunnel.candidates else TunnelState.NO_MOUNT_TARGET
+        state = TunnelState.REJECTED if tunnel.candidates or tunnel.demand else TunnelState.NO_MOUNT_TARGET
         return TunnelStatus(
             file_system_id=tunnel.target.file_system_id,
             port=tunnel.target.port,
             state=state,
             reason=tunnel.obstacle,
             leaving=tunnel.leaving,
+            **_describe_demand(tunnel),
         )
     facts = seen.facts.get(service.name, ServiceFacts())
     probed = seen.probes.get(service.name)
@@ -43,7 +46,8 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
         port=service.port,
         state=state,
         reason=reason,
-        address=candidate.address,
+        # Of what has no subnet the name may be all that is known before the first connection.
+        address=candidate.address if candidate.subnet_id else facts.address or candidate.address,
         subnet_id=candidate.subnet_id,
         zone=candidate.zone or "",
         failed_over=candidate.nearness > tunnel.candidates[0].nearness,
@@ -53,7 +57,29 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
         tls_version=facts.tls_version,
         cipher=facts.cipher,
         peer=facts.peer,
+        **_describe_demand(tunnel),
     )
+
+
+class _DemandFields(TypedDict, total=False):
+    on_demand: bool
+    name: str
+    access_point_id: str
+    holders: int
+    certificate_ends: str
+
+
+def _describe_demand(tunnel: PlannedTunnel) -> _DemandFields:
+    if tunnel.demand is None:
+        return {}
+    certificate = tunnel.service and tunnel.service.certificate
+    return {
+        "on_demand": True,
+        "name": tunnel.demand.name,
+        "access_point_id": tunnel.demand.spec.access_point_id or "",
+        "holders": len(tunnel.demand.holders),
+        "certificate_ends": f"{certificate.not_after:%Y-%m-%dT%H:%M:%SZ}" if certificate else "",
+    }
 
 
 def _judge(
@@ -81,14 +107,37 @@ class TunnelRecorder:
     def __init__(self, metrics: TunnelMetrics) -> None:
         self._metrics = metrics
         self._recorded: dict[str, TunnelStatus] = {}
+        self._demanded: set[tuple[str, str]] = set()
 
     def record(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
         """Make the gauges those of these tunnels; a lingering one counts only for the open connections."""
-        current = {status.file_system_id: (plan, status) for plan, status in tunnels if not status.leaving}
+        described = tuple(tunnels)
+        self._record_demanded(tuple(one for one in described if one[1].on_demand))
+        current = {
+            status.file_system_id: (plan, status)
+            for plan, status in described
+            if not status.leaving and not status.on_demand
+        }
         for file_system in self._recorded.keys() - current.keys():
             self._remove(file_system)
         for file_system, (plan, status) in current.items():
             self._set(file_system, plan, status)
+
+    def _record_demanded(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
+        metrics = self._metrics
+        current = {(status.name, status.file_system_id) for _, status in tunnels}
+        for labels in self._demanded - current:
+            for gauge in (metrics.demanded_up, metrics.holders, metrics.certificate_expiry):
+                gauge.remove(*labels)
+        self._demanded = current
+        for plan, status in tunnels:
+            labels = status.name, status.file_system_id
+            certificate = plan.service and plan.service.certificate
+            metrics.demanded_up.labels(*labels).set(status.state == TunnelState.UP)
+            metrics.holders.labels(*labels).set(status.holders)
+            metrics.certificate_expiry.labels(*labels).set(
+                certificate.not_after.timestamp() if certificate else math.nan
+            )
 
     def _set(self, file_system: str, plan: PlannedTunnel, status: TunnelStatus) -> None:
         nearness = {candidate.address: candidate.nearness for candidate in plan.candidates}

@@ -5,10 +5,11 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the file at ``path``; afterwards it has mode 0600 and survives a power failure.
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace the file at ``path``; afterwards it has mode 0600.
 
-    Raises OSError when the folder is not there or cannot be written.
+    If ``durable`` it also survives a power failure, for which the disk is waited for. Raises OSError when
+    the folder is not there or cannot be written.
     """
     # mkstemp gives mode 0600 and refuses links, which matters in a folder such as /tmp.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -16,11 +17,14 @@ def write_atomically(path: Path, text: str) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    if not durable:
+        return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

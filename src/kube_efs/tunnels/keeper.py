@@ -27,7 +27,7 @@ from kube_efs.tunnels.stunnel import StunnelProcess, find_stunnel
 log = structlog.get_logger()
 
 _LOAD_SECONDS = 5.0
-_LOG_POLL_SECONDS = 0.02
+_LOG_POLL_SECONDS = 0.005
 # SIGTERM leaves the agent 5 s for everything.
 _STOP_SECONDS = 3.0
 _SHORT_LIFE_SECONDS = 2.0
@@ -94,6 +94,7 @@ class StunnelKeeper:
         self._delay = RestartDelay()
         self._not_before = 0.0
         self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
         self.report = KeeperReport()
 
     def want(self, services: Iterable[TunnelService]) -> None:
@@ -121,6 +122,13 @@ class StunnelKeeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout(retry_seconds):
                     await self._wake.wait()
+
+    async def listening(self, name: str) -> None:
+        """Wait until stunnel listens for this service; raises the error for which it is left out."""
+        while name not in self.report.loaded:
+            if error := self.report.left_out.get(name):
+                raise error
+            await self._changed.wait()
 
     async def stop(self) -> None:
         """End stunnel, and with it every connection, in less than 5 s."""
@@ -273,6 +281,8 @@ class StunnelKeeper:
             if report.pid:
                 log.info("stunnel-configured", pid=report.pid, tunnels=len(report.loaded))
             self.report = report
+            self._changed.set()
+            self._changed = asyncio.Event()
             self._on_change()
 
 

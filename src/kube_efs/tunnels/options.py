@@ -2,9 +2,38 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from kube_efs.aws.credential_loading import CredentialOptions
 from kube_efs.model.ids import Region
+from kube_efs.tunnels.certificates import ClientInfo
+from kube_efs.tunnels.demands import PortRange
+from kube_efs.tunnels.idleness import IdlePolicy
 from kube_efs.tunnels.services import NodeLocation
+
+# From 20490 on the controller gives ports to file systems, of which an account has 1,000 at most unless AWS
+# raises that; and below 30000 no node port and no port of an outgoing connection gets in the way.
+DEMAND_PORTS: Final = PortRange(first=22049, last=23048)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandOptions:
+    """Settings of the tunnels on demand.
+
+    They are asked for at ``socket_path``. ``node`` is the host name for certificates, ``credentials`` say
+    how identities are asked for. An ensuring that takes longer than ``ensure_timeout_seconds`` fails. A
+    holder that two reconciliations ``orphan_seconds`` apart do not show is none any more.
+    """
+
+    socket_path: Path
+    node: str
+    credentials: CredentialOptions
+    client_info: ClientInfo
+    ports: PortRange = DEMAND_PORTS
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
+    # A kubelet waits two minutes; its user is to learn the reason before.
+    ensure_timeout_seconds: float = 20.0
+    orphan_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +63,7 @@ class TunnelOptions:
     rounds_until_closed: int = 3
     retry_seconds: float = 5.0
     log_size_bytes: int = 1024 * 1024
+    demand: DemandOptions | None = None
 
     @property
     def folder(self) -> Path:
@@ -49,3 +79,13 @@ class TunnelOptions:
     def state_path(self) -> Path:
         """The remembered targets."""
         return self.folder / f"{self.conf_path.stem}.targets.json"
+
+    @property
+    def demands_path(self) -> Path:
+        """The tunnels on demand that were promised."""
+        return self.folder / f"{self.conf_path.stem}.demands.json"
+
+    @property
+    def certificates_path(self) -> Path:
+        """The folder of the client certificates."""
+        return self.folder / f"{self.conf_path.stem}.certificates"

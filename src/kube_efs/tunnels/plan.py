@@ -1,14 +1,18 @@
 """The tunnels a node should have, each with its mount targets in order."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.targets import TunnelTarget
+from kube_efs.tunnels.demand_routes import find_candidates, server_name
+from kube_efs.tunnels.demands import DemandedTunnel, Demands
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reachability import Reachability
 from kube_efs.tunnels.served import Served
 from kube_efs.tunnels.services import (
     Candidate,
+    CertificateFile,
     TunnelService,
     choose_addresses,
     rank_candidates,
@@ -18,19 +22,70 @@ from kube_efs.tunnels.services import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTunnel:
-    """A target, its mount targets from the nearest on, and its service unless ``obstacle`` says why not."""
+    """A target, its mount targets from the nearest on, and its service unless ``obstacle`` says why not.
+
+    ``demand`` is set for a tunnel on demand, whose name is that of its spec.
+    """
 
     target: TunnelTarget
     candidates: tuple[Candidate, ...]
     service: TunnelService | None = None
     obstacle: str = ""
     leaving: bool = False
+    demand: DemandedTunnel | None = None
+
+
+def plan_demands(
+    demands: Demands,
+    certificates: Mapping[str, CertificateFile],
+    served: Served,
+    reachability: Reachability,
+    options: TunnelOptions,
+) -> tuple[PlannedTunnel, ...]:
+    """What to do for each tunnel on demand; one waits until it has a certificate."""
+
+    def planned(tunnel: DemandedTunnel) -> PlannedTunnel:
+        spec = tunnel.spec
+        target = TunnelTarget(file_system_id=spec.file_system_id, port=tunnel.port)
+        certificate = certificates.get(tunnel.name)
+        leaving = not tunnel.holders
+        try:
+            candidates = find_candidates(spec, served.document, options)
+        except InvalidSetting as error:
+            return PlannedTunnel(
+                target=target, candidates=(), obstacle=str(error), leaving=leaving, demand=tunnel
+            )
+        service = TunnelService(
+            name=tunnel.name,
+            file_system_id=spec.file_system_id,
+            port=tunnel.port,
+            addresses=choose_addresses(candidates, reachability.down),
+            check_host=server_name(spec, options),
+            certificate=certificate,
+            checks_revocation=spec.checks_revocation,
+        )
+        return PlannedTunnel(
+            target=target,
+            candidates=candidates,
+            service=service if certificate else None,
+            obstacle="" if certificate else "there is no client certificate for it yet",
+            leaving=leaving,
+            demand=tunnel,
+        )
+
+    return tuple(planned(tunnel) for _, tunnel in sorted(demands.tunnels.items()))
 
 
 def make_plan(
-    served: Served, reachability: Reachability, options: TunnelOptions
+    served: Served,
+    reachability: Reachability,
+    options: TunnelOptions,
+    demanded_ports: Collection[int] = (),
 ) -> tuple[PlannedTunnel, ...]:
-    """What to do for each target of the document and each lingering one."""
+    """What to do for each target of the document and each lingering one.
+
+    Ports of tunnels on demand are theirs: mounts hold them, and a port twice would make stunnel serve none.
+    """
 
     def planned(
         target: TunnelTarget, *, name: str, obstacle: str = "", leaving: bool = False
@@ -39,6 +94,8 @@ def make_plan(
         candidates = rank_candidates(target, options.location, zones)
         addresses = choose_addresses(candidates, reachability.down)
         obstacle = obstacle if candidates else "the file system has no usable mount target"
+        if target.port in demanded_ports:
+            obstacle = f"port {target.port} is that of a tunnel on demand"
         service = tunnel_service(target, addresses, options.region, options.dns_suffix, name=name)
         return PlannedTunnel(
             target=target,

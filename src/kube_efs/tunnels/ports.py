@@ -5,23 +5,33 @@ Everything here reads files or makes local system calls at once; call it in a th
 
 import socket
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+import structlog
+
 from kube_efs.model.errors import PortTaken
+
+log = structlog.get_logger()
 
 _PROC = Path("/proc")
 _LOOPBACK = "127.0.0.1"
+_HEADING = "sl"
+_NFS_SERVERS = _PROC / "fs/nfsfs/servers"
 
 
 class TcpState(IntEnum):
     """The states that matter here (``include/net/tcp_states.h`` of Linux)."""
 
     ESTABLISHED = 1
+    SYN_SENT = 2
     LISTEN = 10
+
+
+_ACTIVE = frozenset({TcpState.ESTABLISHED, TcpState.SYN_SENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +39,23 @@ class TcpSocket:
     """A line of the kernel's table."""
 
     local_port: int
+    remote_port: int
     state: int
     inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortReading:
+    """The node's ports at one look.
+
+    ``connections`` are the established ones of each local port. ``busy`` are ports that somebody is
+    connected to or connecting to, or that a mounted NFS file system of the kernel has for its server's:
+    between two attempts to connect, such a mount shows in no table of sockets.
+    """
+
+    connections: Mapping[int, int]
+    busy: frozenset[int]
+    listening: frozenset[int]
 
 
 def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
@@ -42,6 +67,7 @@ def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
             found.append(
                 TcpSocket(
                     local_port=int(fields[1].rsplit(":", 1)[1], 16),
+                    remote_port=int(fields[2].rsplit(":", 1)[1], 16),
                     state=int(fields[3], 16),
                     inode=int(fields[9]),
                 )
@@ -49,9 +75,47 @@ def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
     return tuple(found)
 
 
+def parse_nfs_servers(text: str) -> frozenset[int]:
+    """The ports of the servers that the kernel's NFS client has (``/proc/fs/nfsfs/servers``).
+
+    A line is ``NV SERVER PORT USE HOSTNAME``, the port in hexadecimal digits.
+    """
+    ports = set()
+    for line in text.splitlines():
+        with suppress(ValueError, IndexError):
+            ports.add(int(line.split()[2], 16))
+    return frozenset(ports)
+
+
+def read_ports(expected: Collection[int] = ()) -> PortReading | None:
+    """One look at the ports; None when it failed, or does not show a listener that must be there.
+
+    ``expected`` are ports that are certainly listened on: a reading that misses one is torn.
+    """
+    try:
+        sockets = _sockets(strict=True)
+        mounted = parse_nfs_servers(_NFS_SERVERS.read_text()) if _NFS_SERVERS.exists() else frozenset()
+    except (OSError, ValueError) as error:
+        log.warning("ports-unreadable", reason=str(error))
+        return None
+    listening = frozenset(one.local_port for one in sockets if _listens(one))
+    if not listening.issuperset(expected):
+        return None
+    active = [one for one in sockets if one.state in _ACTIVE]
+    return PortReading(
+        connections=_count(sockets),
+        busy=mounted.union(one.local_port for one in active).union(one.remote_port for one in active),
+        listening=listening,
+    )
+
+
 def open_connections() -> Mapping[int, int]:
     """How many established connections each local port has; 0 for all others."""
-    return Counter(one.local_port for one in _sockets() if one.state == TcpState.ESTABLISHED)
+    return _count(_sockets())
+
+
+def _count(sockets: Iterable[TcpSocket]) -> Mapping[int, int]:
+    return Counter(one.local_port for one in sockets if one.state == TcpState.ESTABLISHED)
 
 
 def listening_ports(pid: int) -> frozenset[int]:
@@ -101,9 +165,13 @@ def _listens(one: TcpSocket) -> bool:
     return one.state == TcpState.LISTEN
 
 
-def _sockets() -> tuple[TcpSocket, ...]:
+def _sockets(*, strict: bool = False) -> tuple[TcpSocket, ...]:
+    """The sockets of the node; ``strict`` raises ValueError for a table without its heading."""
     tables = (_PROC / "net/tcp", _PROC / "net/tcp6")  # a wildcard IPv6 socket takes the IPv4 port too
-    return tuple(one for table in tables if table.exists() for one in parse_tcp_table(table.read_text()))
+    texts = [table.read_text() for table in tables if table.exists()]
+    if strict and not all(text.split(maxsplit=1)[:1] == [_HEADING] for text in texts):
+        raise ValueError("a table of sockets has no heading")
+    return tuple(one for text in texts for one in parse_tcp_table(text))
 
 
 def _socket_inodes(process: Path) -> frozenset[int]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum
+from pathlib import Path
 
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
@@ -13,10 +15,11 @@ NFS_PORT = 2049
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLocation:
-    """Where this node is: the subnets of its network interfaces, and its zone where that is known."""
+    """Where this node is: the subnets of its network interfaces, its zone and that zone's id where known."""
 
     subnets: frozenset[SubnetId] = field(default_factory=frozenset)
     zone: ZoneName | None = None
+    zone_id: ZoneName | None = None
 
 
 class Nearness(IntEnum):
@@ -38,10 +41,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateFile:
+    """A client certificate with its key in a file; ``serial`` tells it from the next one there."""
+
+    path: Path
+    serial: int
+    not_after: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelService:
     """One service of stunnel: a loopback port that leads to the first address that accepts.
 
-    ``name`` is the section's name. ``check_host`` is the name the server's certificate must carry.
+    ``name`` is the section's name. ``addresses`` may be names, which stunnel then looks up for each
+    connection. ``check_host`` is the name the server's certificate must carry.
     """
 
     name: str
@@ -49,6 +62,8 @@ class TunnelService:
     port: int
     addresses: tuple[str, ...]
     check_host: str
+    certificate: CertificateFile | None = None
+    checks_revocation: bool = False
 
 
 def rank_candidates(

@@ -26,7 +26,8 @@ class TunnelStatus:
     ``address`` is the mount target that the last connection reached, before the first one the one that
     is tried first. ``failed_over`` says that a nearer one exists. ``reason`` says why it is not up.
     ``leaving`` marks a tunnel that is no longer asked for and stays until its connections are closed;
-    ``connections`` leaves out the agent's own probes.
+    ``connections`` leaves out the agent's own probes. A tunnel on demand has a ``name`` of its own, as there
+    may be several for a file system, ``holders``, and a client certificate with its end.
     """
 
     file_system_id: str
@@ -43,6 +44,11 @@ class TunnelStatus:
     tls_version: str = ""
     cipher: str = ""
     peer: str = ""
+    on_demand: bool = False
+    name: str = ""
+    access_point_id: str = ""
+    holders: int = 0
+    certificate_ends: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,13 +43,15 @@ def port_of(found: socket.socket) -> int:
 
 def test_the_table_is_read_without_its_heading() -> None:
     assert parse_tcp_table(TABLE) == (
-        TcpSocket(local_port=20490, state=TcpState.LISTEN, inode=15505),
-        TcpSocket(local_port=20490, state=TcpState.ESTABLISHED, inode=15600),
+        TcpSocket(local_port=20490, remote_port=0, state=TcpState.LISTEN, inode=15505),
+        TcpSocket(local_port=20490, remote_port=50000, state=TcpState.ESTABLISHED, inode=15600),
     )
 
 
 def test_the_table_of_ipv6_is_read_too() -> None:
-    assert parse_tcp_table(TABLE_6) == (TcpSocket(local_port=22, state=TcpState.LISTEN, inode=9999),)
+    assert parse_tcp_table(TABLE_6) == (
+        TcpSocket(local_port=22, remote_port=0, state=TcpState.LISTEN, inode=9999),
+    )
 
 
 @given(st.text())

@@ -1,0 +1,225 @@
+"""The client certificates of the tunnels on demand: made, kept in files for stunnel, renewed in time.
+
+A certificate is a file with its key (mode 0600) that changes as a whole. Whoever writes stunnel.conf writes
+its end beside its path, so that a renewed one changes the configuration and is loaded like any other change.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+from cryptography import x509
+
+from kube_efs.aws.connection import LoadedCredentials
+from kube_efs.aws.credential_loading import load_credentials
+from kube_efs.aws.credential_sources import CredentialSource
+from kube_efs.aws.credentials import find_credentials
+from kube_efs.model.errors import KubeEfsError, TunnelNotReady
+from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
+from kube_efs.tunnels.certificates import (
+    CertificateSubject,
+    ClientCertificate,
+    ClientKey,
+    make_certificate,
+)
+from kube_efs.tunnels.demand_specs import TunnelSpec
+from kube_efs.tunnels.demands import DemandedTunnel
+from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.services import CertificateFile
+
+log = structlog.get_logger()
+
+_AT_ONCE: Final = 4
+_FIRST_DELAY: Final = timedelta(seconds=10)
+_LONGEST_DELAY: Final = timedelta(minutes=5)
+# A clock that jumps, as after the node was asleep, is noticed this late.
+_LONGEST_WAIT_SECONDS: Final = 30.0
+_RENEWAL_IDLE: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Renewal:
+    """When the next certificate is due, and the wait after one more failure."""
+
+    due: datetime
+    delay: timedelta = _FIRST_DELAY
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ClientCertificates:
+    """The certificates by the names of their tunnels; ``on_renewed`` is called when there are new ones."""
+
+    def __init__(
+        self,
+        options: TunnelOptions,
+        demand: DemandOptions,
+        metrics: TunnelMetrics,
+        on_renewed: Callable[[], None],
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self._region = options.region
+        self._folder = options.certificates_path
+        self._demand = demand
+        self._metrics = metrics
+        self._on_renewed = on_renewed
+        self._now = now
+        self._key: asyncio.Task[ClientKey] | None = None
+        self._files: dict[str, CertificateFile] = {}
+        self._sources: dict[str, CredentialSource | None] = {}
+        self._renewals: dict[str, _Renewal] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def files(self) -> Mapping[str, CertificateFile]:
+        """The certificates that there are."""
+        return MappingProxyType(self._files)
+
+    def take_over(self, tunnels: Iterable[DemandedTunnel]) -> None:
+        """Use the certificates that an earlier agent left, until they are renewed, which is due at once."""
+        for tunnel in tunnels:
+            path = self._path(tunnel.name)
+            with suppress(OSError, ValueError):
+                self._files[tunnel.name] = _describe(path, path.read_bytes())
+            self._sources[tunnel.name] = tunnel.source
+            self._renewals[tunnel.name] = _Renewal(due=self._now())
+
+    async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
+        """See that there is a certificate, and give where its credentials come from, None without any.
+
+        Raises the errors of finding credentials, and TunnelNotReady when the file cannot be written.
+        """
+        if spec.name not in self._files:
+            self._sources[spec.name], loaded = await self._load(spec, source)
+            await self._make(spec, loaded)
+            self._wake.set()
+            self._on_renewed()
+        return self._sources.get(spec.name, source)
+
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """Remove the certificates of tunnels that are closed."""
+        for name in self._files.keys() - set(names):
+            for known in (self._files, self._renewals, self._sources):
+                known.pop(name, None)
+            with suppress(OSError):
+                self._path(name).unlink()
+
+    async def run(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
+        """Renew what is due until cancelled; ``tunnels`` gives those of the moment."""
+        while True:
+            self._wake.clear()
+            next_due = await self.renew_due(tunnels())
+            wait = min(_LONGEST_WAIT_SECONDS, max(0.0, (next_due - self._now()).total_seconds()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+
+    async def renew_due(self, tunnels: Iterable[DemandedTunnel]) -> datetime:
+        """Make new certificates where it is time; gives when the next is due. A failure is tried again."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def renewed(tunnel: DemandedTunnel) -> bool:
+            async with slots:
+                return await self._renew(tunnel)
+
+        now = self._now()
+        known = [tunnel for tunnel in tunnels if tunnel.name in self._renewals]
+        due = [tunnel for tunnel in known if self._renewals[tunnel.name].due <= now]
+        if any(await asyncio.gather(*map(renewed, due))):
+            self._on_renewed()
+        left = (self._renewals[tunnel.name].due for tunnel in known if tunnel.name in self._renewals)
+        return min(left, default=now + _RENEWAL_IDLE)
+
+    async def _renew(self, tunnel: DemandedTunnel) -> bool:
+        try:
+            _, loaded = await self._load(tunnel.spec, tunnel.source)
+            await self._make(tunnel.spec, loaded)
+        except KubeEfsError as error:
+            renewal = self._renewals.get(tunnel.name)
+            if renewal is None:  # closed meanwhile
+                return False
+            self._renewals[tunnel.name] = _Renewal(
+                due=self._now() + renewal.delay, delay=min(renewal.delay * 2, _LONGEST_DELAY)
+            )
+            known = self._files.get(tunnel.name)
+            log.warning(
+                "certificate-not-renewed",
+                tunnel=tunnel.name,
+                reason=str(error),
+                valid_until=known.not_after.isoformat() if known else None,
+                again_seconds=renewal.delay.total_seconds(),
+            )
+            return False
+        return True
+
+    async def _load(
+        self, spec: TunnelSpec, source: CredentialSource | None
+    ) -> tuple[CredentialSource | None, LoadedCredentials | None]:
+        if spec.iam is None:
+            return None, None
+        options = replace(self._demand.credentials, region=spec.region or self._region)
+        try:
+            if source is not None:
+                return source, await load_credentials(source, options)
+            return await find_credentials(spec.iam, options)
+        except KubeEfsError:
+            self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
+            raise
+
+    async def _make(self, spec: TunnelSpec, loaded: LoadedCredentials | None) -> None:
+        subject = CertificateSubject(
+            node=self._demand.node,
+            file_system_id=spec.file_system_id,
+            region=spec.region or self._region,
+            access_point_id=spec.access_point_id,
+            client_info=self._demand.client_info,
+        )
+        certificate = make_certificate(
+            subject,
+            await self._client_key(),
+            now=self._now(),
+            credentials=loaded.credentials if loaded else None,
+            credentials_expire_at=loaded.expires_at if loaded else None,
+        )
+        path = self._path(spec.name)
+        try:
+            await asyncio.to_thread(_write, path, certificate)
+        except OSError as error:
+            self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
+            raise TunnelNotReady(
+                f"cannot be written ({error.strerror})", field="certificate", value=str(path)
+            ) from error
+        self._files[spec.name] = _describe(path, certificate.secret_pem)
+        self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
+        self._metrics.certificate_renewals.labels(Outcome.SUCCEEDED).inc()
+
+    async def _client_key(self) -> ClientKey:
+        """The node's key, a new one for each agent; made once, by whoever asks first."""
+        if self._key is None:
+            self._key = asyncio.create_task(ClientKey.generate())
+        return await asyncio.shield(self._key)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.pem"
+
+
+def _describe(path: Path, pem: bytes) -> CertificateFile:
+    certificate = x509.load_pem_x509_certificate(pem)
+    return CertificateFile(
+        path=path, serial=certificate.serial_number, not_after=certificate.not_valid_after_utc
+    )
+
+
+def _write(path: Path, certificate: ClientCertificate) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    # One that is lost with the power is made anew, as its end cannot be read then.
+    write_atomically(path, certificate.secret_pem.decode(), durable=False)

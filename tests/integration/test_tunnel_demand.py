@@ -1,0 +1,546 @@
+"""Tunnels on demand with a real stunnel, asked for over the agent's socket."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from cryptography import x509
+from tests.integration.nfs_backend import Authority, Backend
+from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.tunnel_node import (
+    NEAR,
+    connected,
+    document,
+    end,
+    eventually,
+    free_port,
+    host_of,
+    running,
+    stunnels_of,
+    target,
+)
+
+from kube_efs.aws.credential_sources import IamOptions, ProfileFiles
+from kube_efs.model.errors import (
+    AwsUnavailable,
+    InvalidSetting,
+    InvalidValue,
+    NoTunnelPort,
+    TunnelAgentUnavailable,
+    TunnelNotReady,
+)
+from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.tunnels.certificates import ACCESS_POINT_OID, FILE_SYSTEM_OID, IAM_OID
+from kube_efs.tunnels.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs.tunnels.demands import PortRange
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.protocol import tunnels_pb2 as pb
+from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub
+from kube_efs.tunnels.services import NodeLocation
+from kube_efs.tunnels.status import TunnelState
+
+pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
+
+FS = FileSystemId("fs-0123456789abcdef0")
+HOST = host_of(FS)
+POD, OTHER_POD = Holder("volume-1 /var/lib/kubelet/pods/1"), Holder("volume-1 /var/lib/kubelet/pods/2")
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "ca")
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "tunnel.sock"
+
+
+@pytest.fixture
+def options(tmp_path: Path, authority: Authority, socket_path: Path) -> Iterator[TunnelOptions]:
+    options = TunnelOptions(
+        region=Region("us-east-1"),
+        location=NodeLocation(subnets=frozenset({SubnetId(NEAR)}), zone=ZoneName("us-east-1a")),
+        conf_path=tmp_path / "stunnel.conf",
+        ca_file=authority.file,
+        probe_interval_seconds=0.1,
+        retry_seconds=0.1,
+        connect_timeout_seconds=1,
+        demand=demand_options(socket_path),
+    )
+    yield options
+    for pid in stunnels_of(options.conf_path):  # only a test that failed has any left
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+async def client(socket_path: Path) -> AsyncIterator[TunnelClient]:
+    async with connect_tunnels(socket_path, timeout_seconds=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def backend(authority: Authority) -> AsyncIterator[Backend]:
+    async with Backend(authority, HOST) as backend:
+        yield backend
+
+
+@asynccontextmanager
+async def serving(options: TunnelOptions, *holders: Holder) -> AsyncIterator[Any]:
+    """An agent that answers; afterwards these holders let go, so that stunnel ends with it."""
+    assert options.demand
+    socket = options.demand.socket_path
+    async with running(options) as node:
+        await eventually(socket.exists, "the socket")
+        try:
+            yield node
+        finally:
+            async with connect_tunnels(socket) as client:
+                for holder in {
+                    *holders,
+                    *(one for tunnel in await client.tunnels() for one in tunnel.holders),
+                }:
+                    await client.release(holder)
+
+
+def access_point(number: int) -> AccessPointId:
+    return AccessPointId(f"fsap-{number:017x}")
+
+
+def spec_at(backend: Backend, **rest: Any) -> TunnelSpec:
+    return TunnelSpec(file_system_id=FS, address=backend.address, **rest)
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def sections(options: TunnelOptions) -> list[str]:
+    return re.findall(r"^\[(.+)\]$", options.conf_path.read_text(), re.MULTILINE)
+
+
+def certificate_in(options: TunnelOptions, name: str) -> x509.Certificate:
+    path = options.certificates_path / f"{name}.pem"
+    assert mode_of(path) == 0o600
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+async def test_a_tunnel_is_there_when_its_port_is_told(
+    options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
+) -> None:
+    spec = spec_at(backend, access_point_id=access_point(1))
+    async with serving(options):
+        assert (mode_of(socket_path), mode_of(socket_path.parent)) == (0o600, 0o750)
+        port = await client.ensure(spec, POD)
+        async with connected(port) as connection:
+            await connection.call()
+        [tunnel] = await client.tunnels()
+        full = replace(spec, region=Region("us-east-1"))
+        assert (tunnel.spec, tunnel.port, tunnel.holders) == (full, port, frozenset({POD}))
+        certificate = certificate_in(options, full.name)
+        values = {one.oid: one.value.public_bytes() for one in certificate.extensions}
+        assert values[FILE_SYSTEM_OID][2:].decode() == FS
+        assert values[ACCESS_POINT_OID][2:].decode() == access_point(1)
+        assert IAM_OID not in values
+        assert tunnel.certificate_ends == f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
+        assert mode_of(options.certificates_path) == 0o700
+
+
+async def test_the_state_is_told_like_that_of_other_tunnels(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with serving(options) as node:
+        port = await client.ensure(spec_at(backend), POD)
+        async with connected(port):
+            await node.until(
+                FS, TunnelState.UP, on_demand=True, holders=1, connections=1, address=backend.address
+            )
+        [tunnel] = await client.tunnels()
+        assert tunnel.state is TunnelState.UP
+        labels = {"tunnel": tunnel.name, "file_system": FS}
+        await eventually(
+            lambda: node.registry.get_sample_value("kube_efs_demanded_tunnel_up", labels) == 1, "the metric"
+        )
+        assert node.registry.get_sample_value("kube_efs_demanded_tunnel_holders", labels) == 1
+        ends = node.registry.get_sample_value("kube_efs_certificate_expiry_seconds", labels)
+        assert ends == pytest.approx(time.time() + 3 * 3600, abs=60)
+        made = node.registry.get_sample_value("kube_efs_certificate_renewals_total", {"outcome": "succeeded"})
+        assert made == 1
+        assert node.agent.readiness().ok
+        assert node.agent.liveness().ok
+
+
+async def test_two_hundred_mounts_of_twenty_access_points_share_twenty_services_of_one_process(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    specs = [spec_at(backend, access_point_id=access_point(number)) for number in range(20)]
+    async with serving(replace(options, probe_interval_seconds=5)) as node:
+        asked = [(spec, Holder(f"pod {number}")) for number in range(10) for spec in specs]
+        held = [(spec, Holder(f"{holder} {spec.access_point_id}")) for spec, holder in asked]
+        ports = await asyncio.gather(*(client.ensure(spec, holder) for spec, holder in held))
+        assert len(set(ports)) == 20
+        assert ports == ports[:20] * 10
+        assert len(sections(options)) == 20
+        assert stunnels_of(options.conf_path) == [node.pid]
+        assert sum(len(tunnel.holders) for tunnel in await client.tunnels()) == 200
+        assert node.registry.get_sample_value("kube_efs_tunnels_configured") == 20
+
+
+async def test_one_more_tunnel_comes_quickly(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with serving(replace(options, probe_interval_seconds=5)):
+        await client.ensure(spec_at(backend), POD)
+        times = []
+        for number in range(15):
+            start = time.perf_counter()
+            await client.ensure(spec_at(backend, access_point_id=access_point(number)), POD)
+            times.append(time.perf_counter() - start)
+        print("ensure:", [round(one * 1000) for one in sorted(times)], "ms")  # noqa: T201 - a measurement
+        assert sorted(times)[len(times) // 2] < 0.5  # 30 ms on a quiet machine
+
+
+async def test_tunnels_of_the_config_map_and_on_demand_live_in_one_stunnel(
+    options: TunnelOptions, client: TunnelClient, authority: Authority, backend: Backend
+) -> None:
+    assert options.demand
+    port = options.demand.ports.first
+    async with Backend(authority, host_of("fs-1")) as other, serving(options) as node:
+        node.push(target("fs-1", port, a=other.address), target(FS, free_port(), a=backend.address))
+        await node.until("fs-1", TunnelState.UP)
+        pid = node.pid
+        # Without an address of its own it follows the ConfigMap's mount targets.
+        spec = TunnelSpec(file_system_id=FS)
+        demanded = await client.ensure(spec, POD)
+        assert demanded != port
+        async with connected(demanded) as connection, connected(port) as another:
+            await connection.call()
+            await another.call()
+        assert node.pid == pid
+        assert set(sections(options)) == {"fs-1", FS, replace(spec, region=Region("us-east-1")).name}
+
+
+async def test_a_file_system_of_the_config_map_does_not_get_the_port_of_a_held_tunnel(
+    options: TunnelOptions, client: TunnelClient, authority: Authority, backend: Backend
+) -> None:
+    async with Backend(authority, host_of("fs-1")) as other, serving(options) as node:
+        port = await client.ensure(spec_at(backend), POD)
+        node.push(target("fs-1", port, a=other.address))
+        await node.until("fs-1", TunnelState.REJECTED, reason=f"port {port} is that of a tunnel on demand")
+        async with connected(port) as connection:
+            await connection.call()
+        assert other.connections == 0
+
+
+async def test_without_a_config_map_the_name_is_asked_for(
+    options: TunnelOptions, client: TunnelClient
+) -> None:
+    async with serving(options):
+        with pytest.raises(TunnelNotReady) as failed:
+            await client.ensure(TunnelSpec(file_system_id=FS, zone=ZoneName("us-east-1b")), POD)
+        assert failed.value.value == f"us-east-1b.{HOST}"
+        assert failed.value.problem.startswith("is not known to DNS") or "within 3 s" in failed.value.problem
+        assert await client.tunnels() == ()
+
+
+async def test_the_id_of_the_zone_is_needed_for_other_accounts(
+    options: TunnelOptions, client: TunnelClient
+) -> None:
+    spec = TunnelSpec(file_system_id=FS, cross_account=True)
+    async with serving(options):
+        with pytest.raises(InvalidSetting, match="KUBE_EFS_ZONE_ID"):
+            await client.ensure(spec, POD)
+
+
+async def test_mount_targets_in_the_asked_zone_come_first_and_others_follow(
+    options: TunnelOptions, client: TunnelClient, authority: Authority, backend: Backend
+) -> None:
+    zones = {"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}
+    async with Backend(authority, HOST) as far, serving(options) as node:
+        one = document(target(FS, free_port(), a=backend.address, b=far.address))
+        node.queue.put_nowait(replace(one, zones=json.dumps(zones)))
+        await node.until(FS, TunnelState.UP, address=backend.address)
+        port = await client.ensure(TunnelSpec(file_system_id=FS, zone=ZoneName("us-east-1b")), POD)
+        async with connected(port):
+            await node.until(FS, TunnelState.UP, on_demand=True, address=far.address)
+        await far.stop()
+        async with connected(port) as connection:
+            await connection.call()
+
+
+@pytest.mark.parametrize(
+    ("iam", "kind", "text"),
+    [
+        pytest.param(
+            IamOptions(profile="nobody"), InvalidValue, "profile nobody", id="a profile that is not there"
+        ),
+        pytest.param(IamOptions(), AwsUnavailable, "instance metadata", id="no source at all"),
+    ],
+)
+async def test_without_credentials_there_is_no_tunnel(
+    iam: IamOptions,
+    kind: type[Exception],
+    text: str,
+    options: TunnelOptions,
+    client: TunnelClient,
+    backend: Backend,
+) -> None:
+    async with serving(options) as node:
+        with pytest.raises(kind, match=text):
+            await client.ensure(spec_at(backend, iam=iam), POD)
+        assert await client.tunnels() == ()
+        outcome = {"outcome": "failed"}
+        assert node.registry.get_sample_value("kube_efs_certificate_renewals_total", outcome) == 1
+
+
+async def test_an_identity_is_signed_for(
+    options: TunnelOptions, client: TunnelClient, backend: Backend, tmp_path: Path
+) -> None:
+    profiles = tmp_path / "credentials"
+    profiles.write_text("[team]\naws_access_key_id = AKIATEAM\naws_secret_access_key = hidden\n")
+    files = ProfileFiles(credentials=profiles, config=tmp_path / "config")
+    assert options.demand
+    demand = demand_options(options.demand.socket_path, files=files)
+    spec = spec_at(backend, iam=IamOptions(profile="team"))
+    async with serving(replace(options, demand=demand)):
+        await client.ensure(spec, POD)
+        certificate = certificate_in(options, replace(spec, region=Region("us-east-1")).name)
+        signed = certificate.extensions.get_extension_for_oid(IAM_OID).value.public_bytes()
+        assert b"AKIATEAM" in signed
+        assert b"hidden" not in signed
+        assert '"target":"team"' in options.demands_path.read_text()
+        assert "hidden" not in options.demands_path.read_text()
+
+
+async def test_no_port_left_is_told(options: TunnelOptions, client: TunnelClient, backend: Backend) -> None:
+    assert options.demand
+    first = options.demand.ports.first
+    demand = replace(options.demand, ports=PortRange(first=first, last=first))
+    async with serving(replace(options, demand=demand)):
+        await client.ensure(spec_at(backend), POD)
+        with pytest.raises(NoTunnelPort) as failed:
+            await client.ensure(spec_at(backend, access_point_id=access_point(1)), OTHER_POD)
+        assert failed.value.value == f"{first}-{first}"
+        assert failed.value.retryable
+
+
+async def test_a_released_tunnel_is_closed_when_it_has_been_idle_for_long_enough(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    spec = replace(spec_at(backend), region=Region("us-east-1"))
+    async with serving(options) as node:
+        port = await client.ensure(spec, POD)
+        await client.ensure(spec, OTHER_POD)
+        certificate = options.certificates_path / f"{spec.name}.pem"
+        async with connected(port) as connection:
+            await client.release(POD)
+            await client.release(OTHER_POD)
+            await node.until(FS, TunnelState.UP, leaving=True, holders=0, connections=1)
+            await asyncio.sleep(1.0)  # twice the time after which an idle one goes
+            await connection.call()
+            assert [tunnel.port for tunnel in await client.tunnels()] == [port]
+        await eventually(lambda: not node.agent.status().tunnels, "the tunnel closed")
+        assert not certificate.exists()
+        await eventually(
+            lambda: not stunnels_of(options.conf_path), "stunnel ended, which has no service left"
+        )
+        assert await client.ensure(spec, POD) == port
+
+
+async def test_a_holder_that_is_gone_is_forgotten_when_told_twice(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with serving(options):
+        await client.ensure(spec_at(backend), POD)
+        await client.ensure(spec_at(backend), OTHER_POD)
+        assert await client.reconcile([POD]) == frozenset()
+        await asyncio.sleep(0.4)
+        assert await client.reconcile([POD, OTHER_POD]) == frozenset()  # it was only a torn reading
+        assert await client.reconcile([POD]) == frozenset()
+        await asyncio.sleep(0.4)
+        assert await client.reconcile([POD]) == {OTHER_POD}
+        [tunnel] = await client.tunnels()
+        assert tunnel.holders == {POD}
+
+
+async def test_an_agent_that_is_not_there_is_named_by_its_socket(socket_path: Path, backend: Backend) -> None:
+    async with connect_tunnels(socket_path, timeout_seconds=2) as client:
+        with pytest.raises(TunnelAgentUnavailable) as failed:
+            await client.ensure(spec_at(backend), POD)
+    assert failed.value.value == str(socket_path)
+    assert failed.value.retryable
+    assert "kube-efs tunnel" in failed.value.remedy
+
+
+async def test_a_client_goes_on_with_the_next_agent(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with serving(options):
+        port = await client.ensure(spec_at(backend), POD)
+    with pytest.raises(TunnelAgentUnavailable):
+        await client.tunnels()
+    async with serving(options):
+        assert await client.ensure(spec_at(backend), POD) == port
+
+
+@pytest.mark.parametrize(
+    ("spec", "holder"),
+    [
+        pytest.param({"file_system_id": "fs-1]\n[evil"}, "pod", id="a file system that forges a section"),
+        pytest.param({"access_point_id": "fsap-1\n"}, "pod", id="an access point with a line break"),
+        pytest.param({"address": "10.0.0.1\nverifyChain = no"}, "pod", id="an address that forges a line"),
+        pytest.param({"address": "evil.example.com"}, "pod", id="an address that is a name"),
+        pytest.param({"region": "us-east-1\n"}, "pod", id="a region with a line break"),
+        pytest.param({"zone": "a.b"}, "pod", id="a zone that is a domain"),
+        pytest.param({"cross_account": True, "zone": "us-east-1a"}, "pod", id="two ways to the mount target"),
+        pytest.param({}, "", id="no holder"),
+        pytest.param({}, "pod\n", id="a holder with a line break"),
+    ],
+)
+async def test_what_is_malformed_gets_nowhere(
+    spec: dict[str, Any], holder: str, options: TunnelOptions, socket_path: Path
+) -> None:
+    request = pb.EnsureRequest(spec=pb.Spec(**{"file_system_id": FS, **spec}), holder=holder)
+    async with serving(options), grpc.aio.insecure_channel(f"unix:{socket_path}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await TunnelsStub(channel).Ensure(request, timeout=5)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert not options.demands_path.exists()
+        assert not options.conf_path.exists()
+
+
+@asynccontextmanager
+async def agent_process(options: TunnelOptions) -> AsyncIterator[asyncio.subprocess.Process]:
+    assert options.demand
+    runner = Path(__file__).with_name("tunnel_runner.py")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        runner,
+        options.conf_path,
+        options.ca_file,
+        stdout=asyncio.subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "SOCKET": str(options.demand.socket_path),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+    )
+    try:
+        await eventually(options.demand.socket_path.exists, "the socket")
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_transfer_goes_on_through_a_kill_of_the_agent_and_ports_stay(
+    options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
+) -> None:
+    specs = [spec_at(backend, access_point_id=access_point(number)) for number in range(3)]
+    async with agent_process(options) as first:
+        ports = [await client.ensure(spec, POD) for spec in specs]
+        stop = asyncio.Event()
+        async with connected(ports[0]) as connection:
+            transfer = asyncio.create_task(connection.call_until(stop))
+            [pid] = stunnels_of(options.conf_path)
+            await end(first, signal.SIGKILL)
+            remove(socket_path)
+            before = connection.calls
+            async with serving(options) as node:
+                assert [await client.ensure(spec, OTHER_POD) for spec in specs] == ports
+                assert stunnels_of(options.conf_path) == [node.pid] == [pid]
+                await eventually(lambda: connection.calls > before + 10, "the transfer going on")
+                assert [tunnel.holders for tunnel in await client.tunnels()] == [{POD, OTHER_POD}] * 3
+                stop.set()
+                await transfer
+
+
+async def test_the_end_of_the_agent_is_not_that_of_a_held_tunnel(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with agent_process(options) as first:
+        port = await client.ensure(spec_at(backend), POD)
+        async with connected(port) as connection:
+            [pid] = stunnels_of(options.conf_path)
+            assert await end(first, signal.SIGTERM) == 0
+            assert stunnels_of(options.conf_path) == [pid]
+            await connection.call()
+            async with serving(options) as node:
+                await node.until(FS, TunnelState.UP, on_demand=True)
+                assert node.pid == pid
+                await connection.call()
+
+
+MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
+    "nothing yet": lambda _options: True,
+    "certificate written": lambda options: list(options.certificates_path.glob("*.pem")),
+    "promise remembered": lambda options: options.demands_path.exists(),
+    "configuration written": lambda options: options.conf_path.exists(),
+    "stunnel started": lambda options: stunnels_of(options.conf_path),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_killed_at_any_moment_of_a_promise_the_next_agent_keeps_it(
+    moment: str, options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
+) -> None:
+    async with agent_process(options) as first:
+        asked = asyncio.create_task(client.ensure(spec_at(backend), POD))
+        await eventually(lambda: MOMENTS[moment](options), moment)
+        await end(first, signal.SIGKILL)
+        promised = await asyncio.gather(asked, return_exceptions=True)
+        remove(socket_path)
+        async with serving(options) as node:
+            port = await client.ensure(spec_at(backend), POD)
+            assert isinstance(promised[0], TunnelAgentUnavailable) or promised[0] == port
+            async with connected(port) as connection:
+                await connection.call()
+            assert stunnels_of(options.conf_path) == [node.pid]
+            assert [tunnel.holders for tunnel in await client.tunnels()] == [{POD}]
+
+
+async def test_a_hundred_reloads_under_load_cut_nothing(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with serving(replace(options, probe_interval_seconds=5)) as node:
+
+        def reloaded(times: int) -> bool:
+            return (node.registry.get_sample_value("kube_efs_stunnel_reloads_total") or 0) >= times
+
+        port = await client.ensure(spec_at(backend), POD)
+        stop = asyncio.Event()
+        async with connected(port) as one, connected(port) as two:
+            transfers = [asyncio.create_task(connection.call_until(stop)) for connection in (one, two)]
+            for number in range(50):
+                await client.ensure(spec_at(backend, access_point_id=access_point(number)), OTHER_POD)
+            certificates, demanded = node.agent._certificates, node.agent._demanded
+            assert demanded
+            for number in range(51, 101):
+                certificates.take_over(list(demanded.each())[:1])  # is due at once
+                await certificates.renew_due(demanded.each())
+                await eventually(partial(reloaded, number), f"reload {number}")
+            stop.set()
+            await asyncio.gather(*transfers)
+            assert one.calls > 50
+            assert two.calls > 50
+        assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 0
+        assert reloaded(100)

@@ -1,0 +1,44 @@
+"""Settings of tunnels on demand for tests: no AWS account, ports that are free, and little patience."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from kube_efs.aws.credential_loading import CredentialOptions
+from kube_efs.aws.credential_sources import ProfileFiles
+from kube_efs.model.ids import Region
+from kube_efs.tunnels.certificates import ClientInfo
+from kube_efs.tunnels.demands import PortRange
+from kube_efs.tunnels.idleness import IdlePolicy
+from kube_efs.tunnels.options import DemandOptions
+
+NOWHERE = Path("/nowhere")
+
+
+def demand_options(
+    socket: Path,
+    *,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    files: ProfileFiles | None = None,
+    idle: IdlePolicy | None = None,
+) -> DemandOptions:
+    """Options whose ports depend on the process of the tests, so that two runs do not meet."""
+    run = int(os.environ.setdefault("KUBE_EFS_TEST_RUN", str(os.getpid())))
+    first = 23100 + run % 40 * 100
+    return DemandOptions(
+        socket_path=socket,
+        node="node-1",
+        credentials=CredentialOptions(
+            region=Region("us-east-1"),
+            files=files or ProfileFiles(credentials=NOWHERE, config=NOWHERE),
+            environment=environment,
+            metadata_endpoint="http://127.0.0.1:9",
+            timeout_seconds=2,
+        ),
+        client_info=ClientInfo.of("k8s", "0.1.0"),
+        ports=PortRange(first=first, last=first + 99),
+        idle=idle or IdlePolicy(seconds=0.5, readings=3),
+        ensure_timeout_seconds=20,
+        orphan_seconds=0.3,
+    )

@@ -1,0 +1,162 @@
+"""A node with a tunnel agent, a real stunnel, and NFS clients; for the tests of tunnels."""
+
+import asyncio
+import json
+import signal
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.integration.nfs_backend import read_record
+
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.probe import null_call
+from kube_efs.tunnels.status import TunnelState, TunnelStatus
+
+NEAR = "subnet-a"
+DEADLINE_SECONDS = 15.0
+
+
+def host_of(file_system: str) -> str:
+    return f"{file_system}.efs.us-east-1.amazonaws.com"
+
+
+def free_port() -> int:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return int(chosen.getsockname()[1])
+
+
+def target(file_system: str, port: int, **address_by_subnet: str) -> dict[str, object]:
+    subnets = {f"subnet-{name}": address for name, address in address_by_subnet.items()}
+    return {file_system: {"stunnel_port": port, "mount_target_ip_by_subnet": subnets}}
+
+
+def document(*targets: dict[str, object]) -> TargetDocuments:
+    entries = {key: entry for one in targets for key, entry in one.items()}
+    return TargetDocuments(targets=json.dumps({"efs_stunnel_targets": entries}))
+
+
+async def eventually(condition: Callable[[], object], what: str) -> None:
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not condition():  # noqa: ASYNC110 - other processes tell no event
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.fail(f"not within {DEADLINE_SECONDS:g} s: {what}")
+
+
+@dataclass(slots=True)
+class Node:
+    """An agent that runs in this process, and what a test does with it."""
+
+    agent: TunnelAgent
+    options: TunnelOptions
+    registry: CollectorRegistry
+    queue: asyncio.Queue[TargetDocuments] = field(default_factory=asyncio.Queue)
+
+    async def documents(self) -> AsyncIterator[TargetDocuments]:
+        while True:
+            yield await self.queue.get()
+
+    def push(self, *targets: dict[str, object]) -> None:
+        self.queue.put_nowait(document(*targets))
+
+    def tunnel(self, file_system: str) -> TunnelStatus:
+        return next(one for one in self.agent.status().tunnels if one.file_system_id == file_system)
+
+    def has(self, file_system: str, state: TunnelState, **expected: object) -> bool:
+        found = [one for one in self.agent.status().tunnels if one.file_system_id == file_system]
+        return any(
+            one.state == state and all(getattr(one, name) == value for name, value in expected.items())
+            for one in found
+        )
+
+    async def until(self, file_system: str, state: TunnelState, **expected: object) -> None:
+        await eventually(
+            lambda: self.has(file_system, state, **expected), f"{file_system} {state} {expected}"
+        )
+
+    @property
+    def pid(self) -> int:
+        pid = self.agent.status().stunnel_pid
+        assert pid is not None
+        return pid
+
+
+@asynccontextmanager
+async def running(options: TunnelOptions) -> AsyncIterator[Node]:
+    registry = CollectorRegistry()
+    node = Node(agent=TunnelAgent(options, TunnelMetrics(registry)), options=options, registry=registry)
+    task = asyncio.create_task(node.agent.run(node.documents()))
+    try:
+        yield node
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert stunnels_of(options.conf_path) == []
+
+
+def stunnels_of(conf: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdigit() and (process / "cmdline").read_bytes().endswith(f"\0{conf}\0".encode()):
+                found.append(int(process.name))
+    return found
+
+
+@dataclass(slots=True)
+class Client:
+    """An NFS client that keeps one connection open and makes NULL calls on it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    calls: int = 0
+
+    async def call(self) -> None:
+        self.calls += 1
+        self.writer.write(null_call(self.calls))
+        async with asyncio.timeout(5):
+            reply = await read_record(self.reader)
+        assert struct.unpack(">I", reply[:4]) == (self.calls,)
+
+    async def call_until(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self.call()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        client = Client(reader, writer)
+        await client.call()
+        yield client
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def end(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
+    process.send_signal(number)
+    async with asyncio.timeout(5):
+        return await process.wait()
+
+
+async def listening(port: int) -> None:
+    def accepts() -> bool:
+        with socket.socket() as trial:
+            return trial.connect_ex(("127.0.0.1", port)) == 0
+
+    await eventually(accepts, f"a listener on {port}")
