@@ -27,6 +27,8 @@ from kube_efs.model.errors import (
     KubeError,
     KubeInvalid,
     KubeNotFound,
+    MountFailed,
+    MountUnfinished,
     NoTunnelPort,
     NotYet,
     PlatformError,
@@ -65,6 +67,9 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
         TunnelNotReady: StatusCode.UNAVAILABLE,
         TunnelAgentUnavailable: StatusCode.UNAVAILABLE,
         WorkerFailed: StatusCode.UNAVAILABLE,
+        MountFailed: StatusCode.INTERNAL,
+        # After this one the kubelet takes it that the volume may be mounted, and unmounts it in the end.
+        MountUnfinished: StatusCode.DEADLINE_EXCEEDED,
         PlatformError: StatusCode.FAILED_PRECONDITION,
         TimeoutError: StatusCode.DEADLINE_EXCEEDED,
         NotImplementedError: StatusCode.UNIMPLEMENTED,

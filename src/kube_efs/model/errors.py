@@ -32,6 +32,8 @@
     │   ├── TunnelNotReady       a tunnel on demand could not be had in time
     │   └── TunnelAgentUnavailable
     ├── WorkerFailed             a worker pod could not make or remove directories
+    ├── MountFailed              a volume could not be mounted or unmounted on this node
+    │   └── MountUnfinished      nor is it known whether that still comes about
     └── PlatformError            this machine lacks something that is needed
 
 An error says which field, which value and what to do about it; whether trying again can help is a
@@ -221,6 +223,16 @@ class WorkerFailed(KubeEfsError):
     """A worker pod ended without having done its work; ``value`` is the pod or the directory."""
 
     retryable = True
+
+
+class MountFailed(KubeEfsError):
+    """mount(8) or umount(8) said no, or the folder is not what it must be; ``value`` is the target."""
+
+    retryable = True
+
+
+class MountUnfinished(MountFailed):
+    """The file system did not answer in time, so a mount may still come to be, or go."""
 
 
 class PlatformError(KubeEfsError):

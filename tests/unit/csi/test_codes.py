@@ -49,6 +49,8 @@ def _all_errors(kind: type[KubeEfsError] = KubeEfsError) -> Iterator[type[KubeEf
         (errors.TunnelAgentUnavailable, StatusCode.UNAVAILABLE),
         (errors.ConfigurationRejected, StatusCode.INTERNAL),
         (errors.WorkerFailed, StatusCode.UNAVAILABLE),
+        (errors.MountFailed, StatusCode.INTERNAL),
+        (errors.MountUnfinished, StatusCode.DEADLINE_EXCEEDED),
         (errors.PlatformError, StatusCode.FAILED_PRECONDITION),
     ],
 )
