@@ -86,13 +86,17 @@ def _options(
 
 
 @app.command()
-def controller() -> None:
+def controller(
+    csi_endpoint: Annotated[
+        str, typer.Option(help="Serve the CSI Controller service on this socket, for csi-provisioner.")
+    ] = "",
+) -> None:
     """Turn claims into volumes (runs in a Deployment; settings come from the environment)."""
     from kube_efs.controllers.run import run_controller
     from kube_efs.settings import ControllerSettings, load
     from kube_efs.telemetry.logging import configure
 
-    settings = load(ControllerSettings)
+    settings = load(ControllerSettings, **({"CSI_ENDPOINT": csi_endpoint} if csi_endpoint else {}))
     configure(settings.logging_level)
     _finish(run_controller(settings))
 

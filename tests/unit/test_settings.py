@@ -266,6 +266,7 @@ def test_a_list_of_provisioners_is_read_strictly(
     [
         pytest.param("tunnel", (BackendName.TUNNEL,), id="one"),
         pytest.param(" directory , tunnel,", (BackendName.DIRECTORY, BackendName.TUNNEL), id="both"),
+        pytest.param("csi", (BackendName.CSI,), id="the CSI driver's"),
         pytest.param("", (BackendName.TUNNEL, BackendName.DIRECTORY), id="empty counts as not set"),
     ],
 )
@@ -275,11 +276,25 @@ def test_kinds_of_volumes(
     assert given(monkeypatch, KUBE_EFS_BACKENDS=text).backends == backends
 
 
-@pytest.mark.parametrize("text", ["Tunnel", "csi", ",", "tunnel;directory"])
+@pytest.mark.parametrize("text", ["Tunnel", "nfs", ",", "tunnel;directory"])
 def test_other_kinds_of_volumes_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (fault,) = faults(monkeypatch, KUBE_EFS_BACKENDS=text)
     assert fault.startswith("KUBE_EFS_BACKENDS")
-    assert fault.endswith("use tunnel, directory, or both with a comma between them")
+    assert fault.endswith("use tunnel, directory and csi, with commas between them")
+
+
+def test_removing_directories_of_access_points_needs_worker_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR": "true"}
+    assert given(monkeypatch, **wanted, KUBE_EFS_BACKENDS="tunnel,csi").delete_access_point_root_dir
+    (fault,) = faults(monkeypatch, **wanted, KUBE_EFS_BACKENDS="csi")
+    assert fault.endswith("needs worker pods: put tunnel into KUBE_EFS_BACKENDS")
+
+
+def test_tags_are_refused_as_the_driver_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = given(monkeypatch, KUBE_EFS_ACCESS_POINT_TAGS="team:storage env:").access_point_tags
+    assert [(tag.key, tag.value) for tag in tags] == [("team", "storage"), ("env", "")]
+    (fault,) = faults(monkeypatch, KUBE_EFS_ACCESS_POINT_TAGS="a:b:c")
+    assert fault.startswith("KUBE_EFS_ACCESS_POINT_TAGS")
 
 
 def test_provisioners_count_only_where_directory_volumes_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

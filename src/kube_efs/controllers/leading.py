@@ -15,20 +15,22 @@ from lightkube import AsyncClient
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.csi import Aws, csi_service
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
+from kube_efs.controllers.worker_options import worker_options
 from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.errors import KubeError
+from kube_efs.provisioning.backends import Backend
 from kube_efs.provisioning.directory import DirectoryBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.tunnel import TunnelBackend
-from kube_efs.provisioning.worker_pods import WorkerOptions
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -46,6 +48,7 @@ class Surroundings:
 
     settings: ControllerSettings
     client: AsyncClient
+    aws: Aws
     catalogue: Catalogue
     directories: tuple[DirectoryService, ...]
     metrics: ControllerMetrics
@@ -64,15 +67,19 @@ async def lead(around: Surroundings) -> None:
         pool = None
         if BackendName.TUNNEL in settings.backends:
             pool = await stack.enter_async_context(
-                WorkerPool(client, _worker_options(settings), around.metrics)
+                WorkerPool(client, worker_options(settings), around.metrics)
             )
         directories = [
             directory_backend(one, inventory=inventory, workers=pool, metrics=around.metrics)
             for one in around.directories
         ]
-        tunnel = _tunnel_backend(settings, inventory, pool)
+        backends: list[Backend] = [*_tunnel_backend(settings, inventory, pool), *directories]
+        csi = None
+        if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
+            csi = await csi_service(stack, settings, client, around.aws, inventory, pool)
+            backends.append(csi.backend)
         service = Service(
-            engine=Engine(inventory=inventory, backends=[*tunnel, *directories], store=VolumeStore(client)),
+            engine=Engine(inventory=inventory, backends=backends, store=VolumeStore(client)),
             inventory=inventory,
             announcer=announcer,
             metrics=around.metrics,
@@ -84,6 +91,8 @@ async def lead(around: Surroundings) -> None:
         around.metrics.gids_in_use.set_function(lambda: len(inventory.gids))
         targets = _targets(around, inventory, pool, claims) if pool else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        if csi:
+            tasks.create_task(csi.refresh_for_ever())
         await _serve(around, tasks, Controllers(claims, volumes, targets, directories), inventory)
 
 
@@ -184,13 +193,3 @@ async def _load_targets(targets: TunnelTargetsController) -> None:
 async def _follow(catalogue: Catalogue, targets: TunnelTargetsController) -> None:
     async for discovery in catalogue.changes():
         targets.discovered(discovery)
-
-
-def _worker_options(settings: ControllerSettings) -> WorkerOptions:
-    return WorkerOptions(
-        namespace=settings.namespace,
-        image=settings.worker_image,
-        service_account=settings.worker_service_account,
-        timeout_seconds=round(settings.worker_timeout_seconds),
-        batch_max=settings.worker_batch,
-    )

@@ -18,13 +18,15 @@ from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.location import resolve_region
 from kube_efs.aws.metadata import InstanceMetadata
+from kube_efs.controllers.csi import Aws
+from kube_efs.controllers.csi_socket import serve_csi
 from kube_efs.controllers.directory_backends import check_file_system, directory_services
 from kube_efs.controllers.leading import Surroundings, lead
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeUnavailable
 from kube_efs.model.ids import Region
-from kube_efs.settings import ControllerSettings
+from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, new_registry
@@ -73,19 +75,23 @@ async def _run(settings: ControllerSettings) -> None:
         )
         await stack.enter_async_context(health)
         log.info("controller-started", region=region, health_port=health.port, identity=settings.identity)
+        aws = Aws(gateway=gateway, options=_aws_options(settings, region), metrics=aws_metrics)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        if BackendName.CSI in settings.backends and settings.csi_endpoint is not None:
+            tasks.create_task(serve_csi(settings.csi_endpoint, settings, client, aws, metrics, registry))
         leadership = Leadership(client, _lease_terms(settings), time.monotonic)
         if settings.leader_election:
             state.waiting_to_lead = True
             await leadership.acquire()
             stack.push_async_callback(leadership.release)
         metrics.leader.set(1)
-        checks = await stack.enter_async_context(asyncio.TaskGroup())
         for one in directories:
-            checks.create_task(check_file_system(gateway, one.provisioner))
+            tasks.create_task(check_file_system(gateway, one.provisioner))
         work = lead(
             Surroundings(
                 settings=settings,
                 client=client,
+                aws=aws,
                 catalogue=catalogue,
                 directories=directories,
                 metrics=metrics,

@@ -106,6 +106,18 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         )
         return csi_pb2.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
 
+    async def ListVolumes(
+        self, request: csi_pb2.ListVolumesRequest, context: object
+    ) -> csi_pb2.ListVolumesResponse:
+        """Not offered: the volumes of an account may be tens of thousands, and Kubernetes does not ask."""
+        raise NotImplementedError
+
+    async def ControllerGetVolume(
+        self, request: csi_pb2.ControllerGetVolumeRequest, context: object
+    ) -> csi_pb2.ControllerGetVolumeResponse:
+        """Not offered, like the list."""
+        raise NotImplementedError
+
     def _wanted(self, request: csi_pb2.CreateVolumeRequest) -> VolumeRequest:
         """The request as a value; nothing is asked of AWS before all of it has been checked."""
         parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)

@@ -58,6 +58,7 @@ def read_claim(body: Json) -> Claim:
         has_data_source=bool(spec.get("dataSource") or spec.get("dataSourceRef")),
         selected_node=annotations.get(_SELECTED_NODE),
         storage_provisioner=annotations.get(_STORAGE_PROVISIONER, annotations.get(_BETA_STORAGE_PROVISIONER)),
+        attributes_class=spec.get("volumeAttributesClassName") or None,
         rejection=annotations.get(REJECT_REASON, "") if annotations.get(REJECTED) == "true" else None,
     )
 

@@ -41,6 +41,7 @@ _SETTINGS = {
     "POD_NAMESPACE": NAMESPACE,
     "NODE_NAME": NODE,
     "WORKER_IMAGE": IMAGE,
+    "KUBE_EFS_BACKENDS": "tunnel,directory,csi",
 }
 
 

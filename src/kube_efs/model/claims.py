@@ -62,6 +62,7 @@ class Claim:
     has_data_source: bool = False
     selected_node: str | None = None
     storage_provisioner: str | None = None
+    attributes_class: str | None = None
     rejection: str | None = None
 
     @property

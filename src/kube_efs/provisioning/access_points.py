@@ -141,6 +141,10 @@ class AccessPoints:
         for file_system_id in file_system_ids:
             self._note(file_system_id, await self._api.list(file_system_id))
 
+    async def refresh_known(self) -> None:
+        """List those of every file system in use anew; raises AwsError."""
+        await self.refresh(list(self._known))
+
     async def _create_on(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint:
         user = self._user(request)
         wanted = access_point_request(request, file_system_id, user, self._tags)

@@ -61,5 +61,10 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
             self._others[key] = Account(gateway=gateway, access_points=self._index(gateway))
         return self._others[key]
 
+    async def refresh(self) -> None:
+        """List the access points of every account anew; raises AwsError."""
+        for account in (self._own, *self._others.values()):
+            await account.access_points.refresh_known()
+
     def _source(self, role: CrossAccountRole) -> Callable[[], Awaitable[LoadedCredentials]]:
         return lambda: assume_role(self._connection, role.role_arn, external_id=role.external_id)

@@ -23,7 +23,7 @@ from kube_efs.model.csi_parameters import (
     parse_referenced,
 )
 from kube_efs.model.directories import Directory, Permissions
-from kube_efs.model.errors import GidRangeFull, RemovalRefused
+from kube_efs.model.errors import GidRangeFull, PlatformError, RemovalRefused
 from kube_efs.model.file_systems import MountTarget
 from kube_efs.model.ids import FileSystemId, ZoneName
 from kube_efs.model.volume_attributes import VolumeAttributes
@@ -57,7 +57,8 @@ class _Reach:
 class CsiVolumes:
     """Makes and removes volumes; the same request twice gives one volume.
 
-    ``removes_directories`` tells whether an access point's directory goes with it.
+    ``directories`` is None where nobody can make and remove directories, so that there are access points
+    only. ``removes_directories`` tells whether an access point's directory goes with it.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CsiVolumes:
         *,
         accounts: Accounts,
         references: References,
-        directories: Directories,
+        directories: Directories | None,
         inventory: Inventory,
         reservations: Reservations,
         removes_directories: bool,
@@ -167,15 +168,25 @@ class CsiVolumes:
             uid, gid = (taken if uid is None else uid), (taken if gid is None else gid)
         async with self._reservations.making(place):
             permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True)
-            await self._directories.make(place, permissions)
+            await self._hands().make(place, permissions)
         log.info("directory-made", volume=request.name, location=str(place))
         return VolumeHandle(file_system_id=file_system_id, directory=directory, base=parameters.base)
+
+    def _hands(self) -> Directories:
+        if self._directories is None:
+            raise PlatformError(
+                "needs worker pods, which this controller does not run",
+                field="provisioningMode",
+                value=ProvisioningMode.DIRECTORY,
+                remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or use efs-ap",
+            )
+        return self._directories
 
     async def _scan(self, base: Location) -> None:
         """Learn once which ids the directories there have: no volume tells those of directories."""
         if base in self._scanned:
             return
-        for child in await self._directories.children(base):
+        for child in await self._hands().children(base):
             directory = Directory((*base.directory.parts, child.name))
             place = Location(file_system_id=base.file_system_id, directory=directory)
             if self._inventory.gids.of(str(place)) is None:
@@ -186,7 +197,7 @@ class CsiVolumes:
         place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
         async with self._reservations.removing(place):
             self._refuse_shared(place)
-            await self._directories.remove(place, base)
+            await self._hands().remove(place, base)
         self._inventory.gids.release(str(place))
 
     def _refuse_shared(self, place: Location) -> None:
@@ -212,7 +223,7 @@ class CsiVolumes:
         async with self._reservations.removing(place):
             is_its_own = await self._is_its_own(handle, found, place, account)
             if is_its_own:
-                await self._directories.remove(place, Directory())
+                await self._hands().remove(place, Directory())
             await account.access_points.delete(handle, is_directory_gone=is_its_own)
 
     async def _is_its_own(

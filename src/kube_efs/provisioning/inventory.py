@@ -99,6 +99,7 @@ class Inventory:
         # By the name that the volume would have.
         self._lingering: dict[str, _Lingering] = {}
         self._scans = 0
+        self._by_handle: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._gone: set[str] = set()
         self._expected: set[str] = set()
 
@@ -123,6 +124,12 @@ class Inventory:
         """The volume that was made for this claim, whatever has become of it."""
         name = self._by_claim.get(claim)
         return self._volumes.get(name) if name else None
+
+    def volumes_with_handle(self, volume: Volume) -> frozenset[str]:
+        """Every volume of the same driver with the same handle, this one among them."""
+        if volume.csi is None:
+            return frozenset()
+        return frozenset(self._by_handle.get((volume.csi.driver, volume.csi.handle), ()))
 
     def location_of(self, volume: str) -> Location | None:
         """Where that volume's data lies, if it lies on EFS."""
@@ -260,6 +267,8 @@ class Inventory:
         self._volumes[volume.name] = volume
         if volume.claim and volume.claim.uid:
             self._by_claim[volume.claim.uid] = volume.name
+        if volume.csi is not None:
+            self._by_handle[volume.csi.driver, volume.csi.handle].add(volume.name)
         self._locate(volume)
         self._lingering.pop(volume.name, None)
         if volume.gid is not None:
@@ -287,6 +296,8 @@ class Inventory:
         claim = volume.claim.uid if volume and volume.claim else None
         if claim and self._by_claim.get(claim) == name:
             del self._by_claim[claim]
+        if volume and volume.csi:
+            self._by_handle[volume.csi.driver, volume.csi.handle].discard(name)
         self._unlocate(name)
 
     def _unlocate(self, name: str) -> None:

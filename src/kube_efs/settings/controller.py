@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from kube_efs.model.ids import FileSystemId, parse_file_system_id
 from kube_efs.settings.base import AwsSettings, CommonSettings, own_image
+from kube_efs.settings.csi import CsiSettings
 from kube_efs.settings.directories import (
     BackendName,
     Backends,
@@ -23,7 +24,7 @@ DEFAULT_PROVISIONER = "gnuthought.com/efs-stunnel"
 DEFAULT_LEASE = "kube-efs-controller"
 
 
-class ControllerSettings(CommonSettings, AwsSettings):
+class ControllerSettings(CsiSettings, CommonSettings, AwsSettings):
     """The process ``kube-efs controller``."""
 
     health_port: int = count(
@@ -50,7 +51,7 @@ class ControllerSettings(CommonSettings, AwsSettings):
         "KUBE_EFS_BACKENDS",
         (BackendName.TUNNEL, BackendName.DIRECTORY),
         "Kinds of volumes that this controller makes.",
-        accepts="`tunnel`, `directory`, or both with a comma between them",
+        accepts="`tunnel`, `directory` and `csi`, with commas between them",
         shown="`tunnel,directory`",
     )
     provisioner_name: ProvisionerName = setting(
@@ -206,7 +207,7 @@ class ControllerSettings(CommonSettings, AwsSettings):
             "KUBE_EFS_BACKENDS": ",".join(self.backends),
             "KUBE_EFS_DIRECTORY_PROVISIONERS": self.more_directory_provisioners,
         }
-        faults = [*self.gaps(given), *self._shared_names(), *self._lease_faults()]
+        faults = [*self.gaps(given), *self._shared_names(), *self._csi_faults(), *self._lease_faults()]
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -218,6 +219,10 @@ class ControllerSettings(CommonSettings, AwsSettings):
         twice = sorted({name for name in served if served.count(name) > 1})
         if twice:
             yield f"each provisioner needs a name of its own; {', '.join(twice)} is there twice"
+
+    def _csi_faults(self) -> Iterator[str]:
+        if self.delete_access_point_root_dir and BackendName.TUNNEL not in self.backends:
+            yield "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR needs worker pods: put tunnel into KUBE_EFS_BACKENDS"
 
     def _lease_faults(self) -> Iterator[str]:
         # A leader must give up before another may take over, and must have tried again by then.

@@ -28,6 +28,7 @@ class BackendName(StrEnum):
 
     TUNNEL = "tunnel"
     DIRECTORY = "directory"
+    CSI = "csi"
 
 
 class DirectoryProvisionerSettings(BaseModel):

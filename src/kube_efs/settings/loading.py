@@ -12,10 +12,13 @@ from kube_efs.settings.base import Environment
 _Settings = TypeVar("_Settings", bound=Environment)
 
 
-def load(kind: type[_Settings]) -> _Settings:
-    """The settings of this process's environment; raises InvalidSetting that names every bad variable."""
+def load(kind: type[_Settings], **given: str) -> _Settings:
+    """The settings of this process's environment, of which those ``given`` by flags win.
+
+    Raises InvalidSetting that names every bad variable.
+    """
     try:
-        return kind()
+        return kind(**given)  # type: ignore[arg-type]  # names of variables, not options of the library
     except ValidationError as error:
         raise _invalid(kind, error.errors(include_url=False)) from error
 

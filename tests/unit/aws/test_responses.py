@@ -51,6 +51,7 @@ def test_a_mount_target() -> None:
         zone=ZoneName("us-east-1a"),
         address="10.0.1.5",
         state=LifeCycleState.AVAILABLE,
+        zone_id=ZoneName("use1-az1"),
     )
 
 

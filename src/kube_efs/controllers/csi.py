@@ -1,0 +1,94 @@
+"""Volumes of the CSI driver: served here, or through a socket by csi-provisioner."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import structlog
+from lightkube import AsyncClient
+
+from kube_efs.aws.connection import AwsOptions
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.kube.references import References
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.provisioning.access_points import AccessPoints
+from kube_efs.provisioning.accounts import Accounts
+from kube_efs.provisioning.backends import Directories
+from kube_efs.provisioning.csi_claims import CsiBackend
+from kube_efs.provisioning.csi_volumes import CsiVolumes
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.reservations import Reservations
+from kube_efs.settings import ControllerSettings
+from kube_efs.telemetry.metrics import AwsMetrics
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aws:
+    """How this process calls AWS."""
+
+    gateway: AwsGateway
+    options: AwsOptions
+    metrics: AwsMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsiService:
+    """Who makes the driver's volumes, and who serves claims with them."""
+
+    volumes: CsiVolumes
+    backend: CsiBackend
+    accounts: Accounts
+    refresh_seconds: float
+
+    async def refresh_for_ever(self) -> None:
+        """Look again and again for access points that others have made, until cancelled."""
+        while True:
+            await asyncio.sleep(self.refresh_seconds)
+            try:
+                await self.accounts.refresh()
+            except KubeEfsError as error:
+                log.warning("access-points-not-read", reason=str(error))
+
+
+async def csi_service(
+    stack: AsyncExitStack,
+    settings: ControllerSettings,
+    client: AsyncClient,
+    aws: Aws,
+    inventory: Inventory,
+    directories: Directories | None,
+) -> CsiService:
+    """The service, for as long as the stack is open; ``directories`` None where no worker pods are run."""
+
+    def index(gateway: AwsGateway) -> AccessPoints:
+        return AccessPoints(
+            gateway.access_points,
+            inventory,
+            quota=settings.access_point_quota,
+            tags=settings.access_point_tags,
+        )
+
+    accounts = await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, index))
+    references = References(client)
+    volumes = CsiVolumes(
+        accounts=accounts,
+        references=references,
+        directories=directories,
+        inventory=inventory,
+        reservations=Reservations(),
+        removes_directories=settings.delete_access_point_root_dir,
+    )
+    backend = CsiBackend(
+        volumes=volumes,
+        references=references,
+        inventory=inventory,
+        has_driver_tags=bool(settings.access_point_tags),
+    )
+    return CsiService(
+        volumes=volumes,
+        backend=backend,
+        accounts=accounts,
+        refresh_seconds=settings.access_point_refresh_seconds,
+    )

@@ -1,0 +1,72 @@
+"""The CSI Controller service on a socket, for a csi-provisioner beside it.
+
+Served by every replica, whoever leads: csi-provisioner has a Lease of its own, and its leader talks to the
+driver in its own pod.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolume
+from prometheus_client import CollectorRegistry
+
+from kube_efs.controllers.csi import Aws, csi_service
+from kube_efs.controllers.worker_options import worker_options
+from kube_efs.csi.controller import Controller, controller_service
+from kube_efs.csi.endpoints import parse_endpoint
+from kube_efs.csi.identity import identity_service
+from kube_efs.csi.interceptors import CallInterceptor
+from kube_efs.csi.server import serving
+from kube_efs.kube.reading import read_volume
+from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.telemetry.metrics import ControllerMetrics, CsiMetrics
+
+log = structlog.get_logger(__name__)
+
+
+async def serve_csi(
+    endpoint: str,
+    settings: ControllerSettings,
+    client: AsyncClient,
+    aws: Aws,
+    metrics: ControllerMetrics,
+    registry: CollectorRegistry,
+) -> None:
+    """Serve until cancelled; raises InvalidSetting when the endpoint cannot be had."""
+    inventory, listed = Inventory(), asyncio.Event()
+    async with AsyncExitStack() as stack:
+        workers = None
+        if BackendName.TUNNEL in settings.backends:
+            pool = WorkerPool(client, worker_options(settings), metrics)
+            workers = await stack.enter_async_context(pool)
+        service = await csi_service(stack, settings, client, aws, inventory, workers)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        tasks.create_task(_follow_volumes(client, inventory, listed))
+        tasks.create_task(service.refresh_for_ever())
+        # Volumes are what the guards of removal look at.
+        await listed.wait()
+        controller = Controller(service.volumes, has_driver_tags=bool(settings.access_point_tags))
+        services = (identity_service(), controller_service(controller))
+        interceptors = [CallInterceptor(CsiMetrics(registry))]
+        await stack.enter_async_context(
+            serving(parse_endpoint(endpoint), *services, interceptors=interceptors)
+        )
+        log.info("csi-served", endpoint=endpoint)
+        await asyncio.Event().wait()
+
+
+async def _follow_volumes(client: AsyncClient, inventory: Inventory, listed: asyncio.Event) -> None:
+    async for change in follow(client, PersistentVolume):
+        match change:
+            case Listed(objects):
+                inventory.replace_volumes([read_volume(one.to_dict()) for one in objects])
+                listed.set()
+            case Applied(found):
+                inventory.put_volume(read_volume(found.to_dict()))
+            case Deleted(found):
+                inventory.drop_volume(read_volume(found.to_dict()))

@@ -1,0 +1,61 @@
+"""What the controller is told about volumes of the CSI driver."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator
+from pydantic_settings import NoDecode
+
+from kube_efs.model.access_point_tags import Tag, parse_tags
+from kube_efs.model.errors import InvalidValue
+from kube_efs.settings.base import Environment
+from kube_efs.settings.fields import count, seconds, setting
+
+
+def _read_tags(value: object) -> object:
+    try:
+        return parse_tags(value) if isinstance(value, str) else value
+    except InvalidValue as error:
+        raise ValueError(error.problem) from error
+
+
+Tags = Annotated[tuple[Tag, ...], NoDecode, BeforeValidator(_read_tags)]
+
+
+class CsiSettings(Environment):
+    """Volumes of the driver ``efs.csi.aws.com``, where ``KUBE_EFS_BACKENDS`` names ``csi``."""
+
+    csi_endpoint: str | None = setting(
+        "CSI_ENDPOINT",
+        None,
+        "Socket that the CSI Controller service is served on, for csi-provisioner. Without it, claims are"
+        " served by this controller itself.",
+        accepts="`unix:///path/of/a/socket`",
+        shown="none",
+    )
+    delete_access_point_root_dir: bool = setting(
+        "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR",
+        False,
+        "Whether the directory of an access point, with all that is in it, is removed with its volume.",
+        accepts="true or false",
+        shown="`false`",
+    )
+    access_point_quota: int = count(
+        "KUBE_EFS_ACCESS_POINT_QUOTA",
+        10_000,
+        "Access points that a file system may have; the next file system of a class is used beyond it.",
+        least=1,
+        most=1_000_000,
+    )
+    access_point_tags: Tags = setting(
+        "KUBE_EFS_ACCESS_POINT_TAGS",
+        (),
+        "Tags that every access point gets, besides those that the driver gives.",
+        accepts="`key:value key:value`",
+        shown="none",
+    )
+    access_point_refresh_seconds: float = seconds(
+        "KUBE_EFS_ACCESS_POINT_REFRESH_SECONDS",
+        900,
+        "Seconds between two looks for access points that others have made.",
+        least=10,
+    )
