@@ -53,9 +53,10 @@ class Moment:
         return self._hold if is_it else None
 
     async def _hold(self, exchange: Exchange) -> web.StreamResponse:
-        if self.done and next(self._numbers) == 0:
-            await exchange.carry_out()
-        self.reached.set()
+        if next(self._numbers) == 0:
+            if self.done:
+                await exchange.carry_out()
+            self.reached.set()
         await asyncio.Event().wait()  # until the controller is dead
         return exchange.cut()
 
@@ -78,7 +79,6 @@ def _directories(cluster: Cluster) -> set[str]:
 
 
 PROVISIONING: dict[str, MakeMoment] = {
-    "before a worker makes directories": lambda: Moment(method="POST", resource="pods", done=False),
     "while a worker makes directories": lambda: Moment(method="POST", resource="pods", done=True),
     "between mkdir and the volume": lambda: Moment(method="POST", resource="persistentvolumes", done=False),
     "after the first volume": lambda: Moment(method="POST", resource="persistentvolumes", done=True),
@@ -112,16 +112,14 @@ async def test_a_controller_killed_while_it_provisions(
 
 
 REMOVING: dict[str, MakeMoment] = {
-    "before a worker removes directories": lambda: Moment(method="POST", resource="pods", done=False),
     "while a worker removes directories": lambda: Moment(method="POST", resource="pods", done=True),
     "between removal and the volume's deletion": lambda: Moment(
         method="DELETE", resource="persistentvolumes", done=False
     ),
-    "between deletion and the finalizer": lambda: Moment(
+    "between the volume's deletion and its finalizer's": lambda: Moment(
         method="DELETE", resource="persistentvolumes", done=True
     ),
-    "before the finalizer goes": lambda: Moment(method="PATCH", resource="persistentvolumes", done=False),
-    "after the finalizer has gone": lambda: Moment(method="PATCH", resource="persistentvolumes", done=True),
+    "after the finalizer's deletion": lambda: Moment(method="PATCH", resource="persistentvolumes", done=True),
 }
 
 
