@@ -4,21 +4,17 @@ CSI specification 1.12, "Controller Service RPC". What the driver does not do (s
 publishing) is answered with UNIMPLEMENTED by the generated base class.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 import structlog
 
+from kube_efs.csi.capabilities import read_capability
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
 from kube_efs.model.access_points import VolumeRequest
-from kube_efs.model.capabilities import (
-    AccessMode,
-    VolumeCapability,
-    check_capabilities,
-    check_file_system_types,
-)
+from kube_efs.model.capabilities import check_capabilities, check_file_system_types
 from kube_efs.model.cross_account import parse_provisioner_secret
 from kube_efs.model.csi_errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi_parameters import parse_origin, parse_parameters
@@ -32,7 +28,6 @@ __all__ = ["Controller", "controller_service"]
 log = structlog.get_logger(__name__)
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
-_MODES = csi_pb2.VolumeCapability.AccessMode.Mode
 
 
 class Controller(csi_pb2_grpc.ControllerServicer):
@@ -96,7 +91,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         if not await self._volumes.exists(handle, role):
             raise VolumeMissing("has no access point (any more)", field="volume_id", value=request.volume_id)
         try:
-            check_capabilities([_capability(one) for one in request.volume_capabilities])
+            check_capabilities([read_capability(one) for one in request.volume_capabilities])
         except InvalidArgument as error:
             return csi_pb2.ValidateVolumeCapabilitiesResponse(message=str(error))
         confirmed = csi_pb2.ValidateVolumeCapabilitiesResponse.Confirmed(
@@ -123,7 +118,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)
         if not request.name:
             raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
-        capabilities = [_capability(one) for one in request.volume_capabilities]
+        capabilities = [read_capability(one) for one in request.volume_capabilities]
         check_capabilities(capabilities)
         check_file_system_types(capabilities)
         if request.HasField("volume_content_source"):
@@ -151,21 +146,6 @@ class Controller(csi_pb2_grpc.ControllerServicer):
 def controller_service(controller: Controller) -> Service:
     """The service, to be served."""
     return partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller)
-
-
-def _capability(message: csi_pb2.VolumeCapability) -> VolumeCapability:
-    number = message.access_mode.mode
-    known: Mapping[int, str] = {value: name for name, value in _MODES.items()}
-    try:
-        mode = AccessMode(known.get(number, ""))
-    except ValueError:
-        mode = AccessMode.UNKNOWN
-    return VolumeCapability(
-        access_mode=mode,
-        is_block=message.WhichOneof("access_type") == "block",
-        file_system_type=message.mount.fs_type,
-        mount_flags=tuple(message.mount.mount_flags),
-    )
 
 
 def _volume(made: CsiVolume, required_bytes: int) -> csi_pb2.Volume:

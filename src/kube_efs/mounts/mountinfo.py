@@ -33,6 +33,11 @@ class MountEntry:
     source: str
     super_options: tuple[str, ...]
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether nothing can be written there."""
+        return "ro" in self.options or "ro" in self.super_options
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:

@@ -1389,20 +1389,46 @@ class NodeGetVolumeStatsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     USAGE_FIELD_NUMBER: _builtins.int
+    VOLUME_CONDITION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def usage(self) -> _containers.RepeatedCompositeFieldContainer[Global___VolumeUsage]: ...
+    @_builtins.property
+    def volume_condition(self) -> Global___VolumeCondition: ...
     def __init__(
         self,
         *,
         usage: _abc.Iterable[Global___VolumeUsage] | None = ...,
+        volume_condition: Global___VolumeCondition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["volume_condition", b"volume_condition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage", "volume_condition", b"volume_condition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeGetVolumeStatsResponse: _TypeAlias = NodeGetVolumeStatsResponse  # noqa: Y015
+
+@_typing.final
+class VolumeCondition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ABNORMAL_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    abnormal: _builtins.bool
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        abnormal: _builtins.bool = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abnormal", b"abnormal", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VolumeCondition: _TypeAlias = VolumeCondition  # noqa: Y015
 
 @_typing.final
 class VolumeUsage(_message.Message):
@@ -1498,11 +1524,13 @@ class NodeServiceCapability(_message.Message):
             DESCRIPTOR: _descriptor.EnumDescriptor
             UNKNOWN: NodeServiceCapability.RPC._Type.ValueType  # 0
             GET_VOLUME_STATS: NodeServiceCapability.RPC._Type.ValueType  # 2
+            VOLUME_CONDITION: NodeServiceCapability.RPC._Type.ValueType  # 4
             SINGLE_NODE_MULTI_WRITER: NodeServiceCapability.RPC._Type.ValueType  # 5
 
         class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
         UNKNOWN: NodeServiceCapability.RPC.Type.ValueType  # 0
         GET_VOLUME_STATS: NodeServiceCapability.RPC.Type.ValueType  # 2
+        VOLUME_CONDITION: NodeServiceCapability.RPC.Type.ValueType  # 4
         SINGLE_NODE_MULTI_WRITER: NodeServiceCapability.RPC.Type.ValueType  # 5
 
         TYPE_FIELD_NUMBER: _builtins.int
