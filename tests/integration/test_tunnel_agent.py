@@ -4,9 +4,7 @@ import asyncio
 import os
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from tests.integration.nfs_backend import Authority, Backend, free_address
 from tests.integration.tunnel_node import (
     NEAR,
+    agent_process,
     connected,
     document,
     end,
@@ -260,7 +259,7 @@ async def test_a_port_that_is_taken_at_the_last_moment_leaves_out_one_tunnel(
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "find_taken", lambda _ports: {})
+    monkeypatch.setattr(keeper, "find_taken", lambda _ports, *, but_by: {})
     port = free_port()
     with socket.socket() as taker:
         taker.bind(("127.0.0.1", 0))
@@ -458,26 +457,6 @@ def test_settings_that_cannot_work_are_refused_at_the_start(
     with pytest.raises(error) as refused:
         TunnelAgent(replace(options, **change), TunnelMetrics(CollectorRegistry()))  # type: ignore[arg-type]
     assert text in str(refused.value)
-
-
-@asynccontextmanager
-async def agent_process(
-    options: TunnelOptions, *documents: TargetDocuments
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    runner = Path(__file__).with_name("tunnel_runner.py")
-    texts = [one.targets for one in documents]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, runner, options.conf_path, options.ca_file, *texts, stdout=asyncio.subprocess.DEVNULL
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        # Only a test that failed has any left.
-        for pid in stunnels_of(options.conf_path):
-            os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_killed_agent_is_followed_by_one_that_takes_over(

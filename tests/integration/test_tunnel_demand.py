@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from tests.integration.nfs_backend import Authority, Backend
 from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import (
     NEAR,
+    agent_process,
     connected,
     document,
     end,
@@ -425,31 +425,6 @@ async def test_what_is_malformed_gets_nowhere(
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert not options.demands_path.exists()
         assert not options.conf_path.exists()
-
-
-@asynccontextmanager
-async def agent_process(options: TunnelOptions) -> AsyncIterator[asyncio.subprocess.Process]:
-    assert options.demand
-    runner = Path(__file__).with_name("tunnel_runner.py")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        runner,
-        options.conf_path,
-        options.ca_file,
-        stdout=asyncio.subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "SOCKET": str(options.demand.socket_path),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        },
-    )
-    try:
-        await eventually(options.demand.socket_path.exists, "the socket")
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_a_transfer_goes_on_through_a_kill_of_the_agent_and_ports_stay(

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -160,3 +162,35 @@ async def listening(port: int) -> None:
             return trial.connect_ex(("127.0.0.1", port)) == 0
 
     await eventually(accepts, f"a listener on {port}")
+
+
+@asynccontextmanager
+async def agent_process(
+    options: TunnelOptions, *documents: TargetDocuments
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """An agent in a process of its own, which answers on its socket if it has one."""
+    runner = Path(__file__).with_name("tunnel_runner.py")
+    socket_path = options.demand and options.demand.socket_path
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])} | (
+        {"SOCKET": str(socket_path)} if socket_path else {}
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        runner,
+        options.conf_path,
+        options.ca_file,
+        *(one.targets for one in documents),
+        stdout=asyncio.subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
+    try:
+        if socket_path:
+            await eventually(socket_path.exists, "the socket")
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        # Only a test that failed has any left, or one whose next agent has not been there.
+        for pid in stunnels_of(options.conf_path):
+            os.kill(pid, signal.SIGKILL)

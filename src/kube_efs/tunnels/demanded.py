@@ -62,12 +62,14 @@ class DemandedTunnels:
         certificates: ClientCertificates,
         surroundings: Surroundings,
         clock: Callable[[], float] = time.monotonic,
+        read: Callable[[], PortReading | None] = read_ports,
     ) -> None:
         self._options = options
         self._demand = demand
         self._certificates = certificates
         self._surroundings = surroundings
         self._clock = clock
+        self._read = read
         self._remembered = RememberedDemands()
         self._wanted = Demands()
         self._changes = 0
@@ -180,7 +182,7 @@ class DemandedTunnels:
 
     async def _unusable_ports(self) -> frozenset[int]:
         """Ports that a new tunnel must not get: of other tunnels, and all that anybody seems to use."""
-        reading = await asyncio.to_thread(read_ports)
+        reading = await asyncio.to_thread(self._read)
         if reading is None:
             raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
         others = self._remembered.reserved_ports.union(self._surroundings.reserved_ports())

@@ -48,6 +48,7 @@ class KeeperReport:
 class _Configuration:
     text: str = ""
     names: frozenset[str] = frozenset()
+    ports: frozenset[int] = frozenset()
 
 
 _NOTHING = _Configuration()
@@ -192,8 +193,8 @@ class StunnelKeeper:
         return unfit | {name_by_port[port]: error for port, error in taken.items()}
 
     def _find_taken(self, ports: frozenset[int]) -> Mapping[int, PortTaken]:
-        own = listening_ports(self._process.pid) if self._process else frozenset()
-        return find_taken(ports - own)
+        # What is loaded is listened on: /proc is asked only about what cannot be had and is not known.
+        return find_taken(ports - self._loaded.ports, but_by=self._process.pid if self._process else None)
 
     async def _load(self, services: Collection[TunnelService]) -> Outcome:
         """Have stunnel listen for exactly these."""
@@ -216,7 +217,7 @@ class StunnelKeeper:
         outcome = await self._await_outcome(process, self._judge)
         self._judge = None
         if isinstance(outcome, Loaded):
-            self._loaded = _Configuration(text, names)
+            self._loaded = _Configuration(text, names, frozenset(service.port for service in services))
         elif is_start:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._process = None

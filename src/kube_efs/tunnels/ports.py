@@ -124,9 +124,15 @@ def listening_ports(pid: int) -> frozenset[int]:
     return frozenset(one.local_port for one in _sockets() if _listens(one) and one.inode in inodes)
 
 
-def find_taken(ports: Collection[int]) -> Mapping[int, PortTaken]:
-    """Those of the ports that cannot be listened on at 127.0.0.1, each with who has it."""
-    return {port: port_taken(port) for port in ports if not _can_listen(port)}
+def find_taken(ports: Collection[int], *, but_by: int | None = None) -> Mapping[int, PortTaken]:
+    """Those of the ports that cannot be listened on at 127.0.0.1, each with who has it.
+
+    Those that the process ``but_by`` listens on do not count.
+    """
+    taken = frozenset(port for port in ports if not _can_listen(port))
+    if taken and but_by is not None:
+        taken -= listening_ports(but_by)
+    return {port: port_taken(port) for port in taken}
 
 
 def _can_listen(port: int) -> bool:

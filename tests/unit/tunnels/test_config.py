@@ -1,6 +1,7 @@
 """stunnel.conf: the whole file, and what must never get into it."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.config import check_path, check_service, render_configuration, section_at
-from kube_efs.tunnels.services import TunnelService
+from kube_efs.tunnels.services import CertificateFile, TunnelService
 
 CA = Path("/etc/amazon/efs/efs-utils.crt")
 SERVICE = TunnelService(
@@ -86,12 +87,66 @@ OCSPaia = no
 """
 
 
+ON_DEMAND = TunnelService(
+    name="fs-1-6c2c8d8b7b3417ff",
+    file_system_id=FileSystemId("fs-1"),
+    port=22049,
+    addresses=("us-east-1a.fs-1.efs.us-east-1.amazonaws.com",),
+    check_host="fs-1.efs.us-east-1.amazonaws.com",
+    certificate=CertificateFile(
+        path=Path("/state/stunnel.certificates/fs-1-6c2c8d8b7b3417ff.pem"),
+        serial=0xABC,
+        not_after=datetime(2026, 11, 21, 14, tzinfo=UTC),
+    ),
+    checks_revocation=True,
+)
+EXPECTED_ON_DEMAND = """\
+
+[fs-1-6c2c8d8b7b3417ff]
+client = yes
+accept = 127.0.0.1:22049
+connect = us-east-1a.fs-1.efs.us-east-1.amazonaws.com:2049
+failover = prio
+delay = yes
+TIMEOUTconnect = 2
+TIMEOUTbusy = 20
+TIMEOUTclose = 0
+CAfile = /etc/amazon/efs/efs-utils.crt
+; number abc, valid until 2026-11-21T14:00:00Z
+cert = /state/stunnel.certificates/fs-1-6c2c8d8b7b3417ff.pem
+verifyChain = yes
+checkHost = fs-1.efs.us-east-1.amazonaws.com
+sni = fs-1.efs.us-east-1.amazonaws.com
+sslVersionMin = TLSv1.2
+renegotiation = no
+libwrap = no
+OCSPaia = yes
+"""
+
+
 def render(*services: TunnelService, seconds: float = 2.0) -> str:
     return render_configuration(services, ca_file=CA, connect_timeout_seconds=seconds)
 
 
 def test_the_whole_file() -> None:
     assert render(SERVICE, OTHER) == EXPECTED
+
+
+def test_a_tunnel_on_demand_has_a_certificate_and_may_have_a_name() -> None:
+    assert render(SERVICE, OTHER, ON_DEMAND) == EXPECTED + EXPECTED_ON_DEMAND
+
+
+def test_a_renewed_certificate_is_a_changed_configuration() -> None:
+    assert ON_DEMAND.certificate
+    renewed = replace(ON_DEMAND, certificate=replace(ON_DEMAND.certificate, serial=0xABD))
+    assert render(renewed) != render(ON_DEMAND)
+
+
+def test_the_path_of_a_certificate_is_checked() -> None:
+    assert ON_DEMAND.certificate
+    forged = replace(ON_DEMAND.certificate, path=Path("/a.pem\nverifyChain = no"))
+    with pytest.raises(InvalidValue, match=r"certificate: .* must not enter stunnel.conf"):
+        render(replace(ON_DEMAND, certificate=forged))
 
 
 def test_the_order_of_services_does_not_matter() -> None:
@@ -115,6 +170,12 @@ def test_parts_of_a_second_are_rounded_up_since_stunnel_knows_none(seconds: floa
         pytest.param({"port": "20490\nverifyChain = no"}, "fs-1.port", id="a port that is text"),
         pytest.param({"addresses": ()}, "fs-1", id="no address"),
         pytest.param({"addresses": ("10.0.0.1", "evil.example.com")}, "fs-1.connect", id="a name"),
+        pytest.param(
+            {"addresses": ("a b.fs-1.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="a name with a space"
+        ),
+        pytest.param(
+            {"addresses": ("fs-2.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="another's name"
+        ),
         pytest.param({"addresses": ("10.0.0.1\nverifyChain = no",)}, "fs-1.connect", id="a forged line"),
         pytest.param({"addresses": ("0.0.0.0",)}, "fs-1.connect", id="the unspecified address"),
         pytest.param({"addresses": ("fe80::1%eth0",)}, "fs-1.connect", id="an address with an interface"),

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.tunnels import ports
 from kube_efs.tunnels.ports import (
     TcpSocket,
     TcpState,
     find_taken,
     listening_ports,
     open_connections,
+    parse_nfs_servers,
     parse_tcp_table,
+    read_ports,
 )
 
 TABLE = """\
@@ -54,9 +57,54 @@ def test_the_table_of_ipv6_is_read_too() -> None:
     )
 
 
+def test_the_kernels_nfs_servers_tell_their_ports() -> None:
+    table = "NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\nv3 0a000001 801   1 10.0.0.1\n"
+    assert parse_nfs_servers(table) == {22049, 2049}
+
+
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
     assert isinstance(parse_tcp_table(text), tuple)
+    assert isinstance(parse_nfs_servers(text), frozenset)
+
+
+def test_one_look_tells_who_listens_and_who_is_connected(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener, socket.socket() as client:
+        client.connect(("127.0.0.1", port))
+        found = read_ports([port])
+        assert found is not None
+        assert port in found.listening
+        assert found.connections[port] == 1
+        assert found.busy.issuperset({port, port_of(client)})
+
+
+def test_a_reading_that_misses_a_listener_is_none(listener: socket.socket) -> None:
+    port = port_of(listener)
+    listener.close()
+    assert read_ports([port]) is None
+    assert read_ports() is not None
+
+
+@pytest.mark.parametrize("table", ["", "garbage\n", TABLE.split("\n", maxsplit=1)[1]])
+def test_a_table_without_its_heading_is_none(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text(TABLE)
+    monkeypatch.setattr(ports, "_PROC", tmp_path)
+    assert read_ports([20490]) is not None
+    (tmp_path / "net/tcp").write_text(table)
+    assert read_ports() is None
+
+
+def test_a_port_that_only_a_mount_has_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = tmp_path / "servers"
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\n")
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    found = read_ports()
+    assert found is not None
+    assert 22049 in found.busy
 
 
 def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:
@@ -94,6 +142,12 @@ def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
             " stop that program or let it use another port; it is tried again"
         )
         assert taken[port_of(listener)].retryable
+
+
+def test_what_a_process_itself_listens_on_is_not_taken_from_it(listener: socket.socket) -> None:
+    with listener:
+        assert find_taken([port_of(listener)], but_by=os.getpid()) == {}
+        assert set(find_taken([port_of(listener)], but_by=1)) == {port_of(listener)}
 
 
 def test_a_listener_on_all_addresses_takes_the_port_too() -> None:

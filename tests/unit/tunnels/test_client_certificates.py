@@ -1,0 +1,172 @@
+"""Certificates of tunnels: made once, renewed in time from the same source, kept through failures."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from prometheus_client import CollectorRegistry
+
+from kube_efs.aws.credential_loading import CredentialOptions
+from kube_efs.aws.credential_sources import CredentialSource, IamOptions, ProfileFiles, SourceKind
+from kube_efs.model.errors import KubeEfsError, TunnelNotReady
+from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.certificates import IAM_OID, ClientInfo
+from kube_efs.tunnels.client_certificates import ClientCertificates
+from kube_efs.tunnels.demand_specs import TunnelSpec
+from kube_efs.tunnels.demands import DemandedTunnel
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+
+FS = FileSystemId("fs-0123456789abcdef0")
+PLAIN = TunnelSpec(file_system_id=FS)
+SIGNED = TunnelSpec(file_system_id=FS, iam=IamOptions(profile="team"))
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+KEYS = "[team]\naws_access_key_id = {id}\naws_secret_access_key = hidden\n"
+
+
+class Node:
+    """Certificates with a clock that a test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = START
+        self.renewed = 0
+        self.profiles = folder / "credentials"
+        self.registry = CollectorRegistry()
+        self.options = TunnelOptions(region=Region("us-east-1"), conf_path=folder / "stunnel.conf")
+        demand = DemandOptions(
+            socket_path=folder / "tunnel.sock",
+            node="node-1",
+            credentials=CredentialOptions(
+                region=Region("us-east-1"),
+                files=ProfileFiles(credentials=self.profiles, config=folder / "config"),
+            ),
+            client_info=ClientInfo.of("k8s", "1.0"),
+        )
+        metrics = TunnelMetrics(self.registry)
+        self.certificates = ClientCertificates(self.options, demand, metrics, self._count, lambda: self.now)
+
+    def _count(self) -> None:
+        self.renewed += 1
+
+    def keys(self, access_key_id: str) -> None:
+        self.profiles.write_text(KEYS.format(id=access_key_id))
+
+    def certificate(self, spec: TunnelSpec) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self.certificates.files[spec.name].path.read_bytes())
+
+    def signer(self, spec: TunnelSpec) -> bytes:
+        return self.certificate(spec).extensions.get_extension_for_oid(IAM_OID).value.public_bytes()
+
+    def outcomes(self) -> tuple[float, float]:
+        name = "kube_efs_certificate_renewals_total"
+        ok, bad = (self.registry.get_sample_value(name, {"outcome": one}) for one in ("succeeded", "failed"))
+        return ok or 0, bad or 0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> DemandedTunnel:
+    return DemandedTunnel(spec=spec, port=22049, source=source)
+
+
+async def test_one_certificate_serves_all_who_ask_for_the_tunnel(node: Node) -> None:
+    assert await node.certificates.ensure(PLAIN, None) is None
+    first = node.certificate(PLAIN)
+    assert await node.certificates.ensure(PLAIN, None) is None
+    assert node.certificate(PLAIN) == first
+    assert first.not_valid_after_utc == START + timedelta(hours=3)
+    assert node.outcomes() == (1, 0)
+
+
+async def test_it_is_renewed_after_an_hour_and_not_before(node: Node) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    first, renewed = node.certificates.files[PLAIN.name], node.renewed
+    node.now += timedelta(minutes=59)
+    assert await node.certificates.renew_due([tunnel(PLAIN)]) == START + timedelta(hours=1)
+    assert node.certificates.files[PLAIN.name] == first
+    node.now += timedelta(minutes=1)
+    assert await node.certificates.renew_due([tunnel(PLAIN)]) == node.now + timedelta(hours=1)
+    second = node.certificates.files[PLAIN.name]
+    assert (second.path, second.not_after) == (first.path, node.now + timedelta(hours=3))
+    assert second.serial != first.serial
+    assert node.renewed == renewed + 1
+
+
+async def test_the_source_of_the_first_credentials_gives_the_later_ones(node: Node) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    assert source == CredentialSource(kind=SourceKind.PROFILE, target="team")
+    assert b"AKIAONE" in node.signer(SIGNED)
+    node.keys("AKIATWO")
+    node.now += timedelta(hours=1)
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    assert b"AKIATWO" in node.signer(SIGNED)
+
+
+async def test_failures_keep_the_old_one_and_are_tried_again_less_and_less_often(node: Node) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    before = node.certificates.files[SIGNED.name]
+    node.profiles.write_text("[other]\n")
+    node.now += timedelta(hours=1)
+    waits = []
+    for _ in range(7):
+        due = await node.certificates.renew_due([tunnel(SIGNED, source)])
+        waits.append((due - node.now).total_seconds())
+        node.now = due
+    assert waits == [10, 20, 40, 80, 160, 300, 300]
+    assert node.certificates.files[SIGNED.name] == before
+    assert node.outcomes() == (1, 7)
+    node.keys("AKIATWO")
+    assert await node.certificates.renew_due([tunnel(SIGNED, source)]) == node.now + timedelta(hours=1)
+    assert b"AKIATWO" in node.signer(SIGNED)
+
+
+async def test_without_credentials_there_is_none(node: Node) -> None:
+    with pytest.raises(KubeEfsError, match="profile team"):
+        await node.certificates.ensure(SIGNED, None)
+    assert dict(node.certificates.files) == {}
+    assert node.outcomes() == (0, 1)
+
+
+async def test_one_of_an_earlier_agent_serves_until_its_successor_is_there(tmp_path: Path) -> None:
+    first, second = Node(tmp_path), Node(tmp_path)
+    await first.certificates.ensure(PLAIN, None)
+    second.now += timedelta(minutes=5)
+    second.certificates.take_over([tunnel(PLAIN)])
+    assert second.certificates.files == first.certificates.files
+    await second.certificates.renew_due([tunnel(PLAIN)])
+    assert second.certificates.files[PLAIN.name].not_after == second.now + timedelta(hours=3)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+async def test_one_that_is_lost_or_broken_is_made_anew(content: bytes | None, node: Node) -> None:
+    path = node.options.certificates_path / f"{PLAIN.name}.pem"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    node.certificates.take_over([tunnel(PLAIN)])
+    assert dict(node.certificates.files) == {}
+    await node.certificates.renew_due([tunnel(PLAIN)])
+    assert node.certificate(PLAIN)
+
+
+async def test_that_of_a_closed_tunnel_is_removed(node: Node) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    path = node.certificates.files[PLAIN.name].path
+    node.certificates.forget_all_but([])
+    assert not path.exists()
+    assert dict(node.certificates.files) == {}
+    assert await node.certificates.renew_due([]) == START + timedelta(hours=1)
+
+
+async def test_a_folder_that_cannot_be_written_is_told(node: Node) -> None:
+    node.options.certificates_path.write_text("in the way")
+    with pytest.raises(TunnelNotReady, match=r"certificate: .* cannot be written"):
+        await node.certificates.ensure(PLAIN, None)
