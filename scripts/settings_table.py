@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings
 
-from kube_efs.settings import AwsSettings, CommonSettings, ControllerSettings, TunnelSettings
+from kube_efs.settings import AwsSettings, CommonSettings, ControllerSettings, NodeSettings, TunnelSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- begin: scripts/settings_table.py -->", "<!-- end -->"
@@ -28,13 +28,14 @@ def _table(title: str, kind: type[BaseSettings], *bases: type[BaseSettings]) -> 
 
 def render() -> str:
     """The generated part of the page."""
-    both = (CommonSettings, AwsSettings)
+    common = (CommonSettings, AwsSettings)
     return "\n".join(
         [
-            _table("Both processes", CommonSettings),
-            _table("Both processes: where they are in AWS", AwsSettings),
-            _table("`kube-efs controller`", ControllerSettings, *both),
-            _table("`kube-efs tunnel`", TunnelSettings, *both),
+            _table("All processes", CommonSettings),
+            _table("All processes: where they are in AWS", AwsSettings),
+            _table("`kube-efs controller`", ControllerSettings, *common),
+            _table("`kube-efs tunnel`", TunnelSettings, *common),
+            _table("`kube-efs node`", NodeSettings, *common),
         ]
     )
 

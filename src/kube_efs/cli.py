@@ -113,6 +113,18 @@ def tunnel() -> None:
     _finish(run_tunnel(settings))
 
 
+@app.command()
+def node() -> None:
+    """Mount volumes for this node's kubelet (runs in a DaemonSet; settings come from the environment)."""
+    from kube_efs.csi.run_node import run_node
+    from kube_efs.settings import NodeSettings, load
+    from kube_efs.telemetry.logging import configure
+
+    settings = load(NodeSettings)
+    configure(settings.logging_level)
+    _finish(run_node(settings))
+
+
 @app.command(
     hidden=True,
     add_help_option=False,

@@ -10,6 +10,7 @@ from kube_efs.settings.base import DEFAULT_NAMESPACE, AwsSettings, CommonSetting
 from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER, ControllerSettings
 from kube_efs.settings.directories import BackendName, DirectoryProvisionerSettings
 from kube_efs.settings.loading import load
+from kube_efs.settings.node import NodeSettings
 from kube_efs.settings.tunnel import TunnelSettings
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "CommonSettings",
     "ControllerSettings",
     "DirectoryProvisionerSettings",
+    "NodeSettings",
     "TunnelSettings",
     "load",
     "own_image",

@@ -1,0 +1,80 @@
+"""Which node this is, and where: by the instance's metadata, else by its Node object, as the AWS driver does.
+
+Metadata of ECS tasks are not asked, since no kubelet runs there.
+"""
+
+import re
+from typing import Final
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Node
+
+from kube_efs.aws.metadata import InstanceMetadata
+from kube_efs.csi.routes import NodePlace
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import AwsError, AwsNotFound, InvalidSetting, InvalidValue, KubeError
+from kube_efs.model.ids import parse_region, parse_zone_name
+from kube_efs.model.volumes import ZONE_LABEL
+
+log = structlog.get_logger()
+
+# Instances of SageMaker HyperPod belong to an account of AWS's own, and so speak of another place.
+_FOREIGN_PREFIX: Final = "hyperpod-"
+_REGION_LABEL: Final = "topology.kubernetes.io/region"
+_INSTANCE_ID: Final = re.compile(r"i-[a-z0-9]+$|[a-z0-9]{32}")
+
+
+async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, node_name: str) -> NodePlace:
+    """The node's id and place; raises InvalidSetting when neither source knows it.
+
+    ``client`` None means that there is no way to the cluster. A node that is no instance has its name as id.
+    """
+    reason = "not asked on this kind of node"
+    if not node_name.startswith(_FOREIGN_PREFIX):
+        try:
+            return await _from_instance(metadata)
+        except (AwsError, InvalidValue) as error:
+            reason = str(error)
+    log.info("node-identified-by-its-object", node=node_name, instance_metadata=reason)
+    if client is None:
+        reasons = f"instance metadata: {reason}; the cluster: no kubeconfig and no service account"
+        raise _unidentified(node_name, reasons)
+    try:
+        return await _from_object(client, node_name)
+    except (KubeError, InvalidValue) as error:
+        raise _unidentified(node_name, f"instance metadata: {reason}; the cluster: {error}") from error
+
+
+async def _from_instance(metadata: InstanceMetadata) -> NodePlace:
+    identity = await metadata.identity()
+    try:
+        zone_id = await metadata.zone_id()
+    except AwsNotFound:
+        zone_id = None
+    return NodePlace(
+        node_id=identity.instance_id, region=identity.region, zone=identity.zone, zone_id=zone_id
+    )
+
+
+async def _from_object(client: AsyncClient, node_name: str) -> NodePlace:
+    with translated(f"node {node_name}"):
+        node = await client.get(Node, node_name)
+    labels = (node.metadata.labels if node.metadata else None) or {}
+    provider_id = (node.spec.providerID if node.spec else None) or ""
+    instance = _INSTANCE_ID.search(provider_id)
+    zone, region = labels.get(ZONE_LABEL), labels.get(_REGION_LABEL)
+    return NodePlace(
+        node_id=instance[0] if instance else node_name,
+        zone=parse_zone_name(zone) if zone else None,
+        region=parse_region(region) if region else None,
+    )
+
+
+def _unidentified(node_name: str, reasons: str) -> InvalidSetting:
+    return InvalidSetting(
+        f"cannot be identified ({reasons})",
+        field="NODE_NAME",
+        value=node_name,
+        remedy="let the instance answer over two network hops, or the service account read its Node",
+    )

@@ -1,0 +1,220 @@
+"""Volumes on this node: mounted where they are wanted, through a tunnel that each mount holds.
+
+A tunnel is held before its volume is mounted and let go after it is unmounted. What a crash leaves between
+the two is found by ``reconcile``: a holder whose target several readings of the mount table do not show.
+"""
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from kube_efs.csi.holders import holder_of, target_of
+from kube_efs.csi.routes import LOOPBACK, NodePlace, direct_server, tunnel_spec
+from kube_efs.csi.targets import make_target, remove_target
+from kube_efs.model.csi_errors import ExistingVolumeDiffers
+from kube_efs.model.errors import KubeEfsError, MountUnfinished
+from kube_efs.model.mount_options import MountPlan
+from kube_efs.mounts.mount import Mounter
+from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.mounts.table import mount_points, mounted_at
+from kube_efs.tunnels.client import TunnelOnDemand
+from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+
+log = structlog.get_logger()
+
+# An agent that is away must not hold up what does not need it: its holders are reconciled later.
+_RELEASE_SECONDS: Final = 5.0
+_READINGS: Final = 5
+_READING_PAUSE_SECONDS: Final = 0.2
+
+
+class Tunnels(Protocol):
+    """The tunnel agent of this node; see TunnelClient for what is raised."""
+
+    async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
+        """The loopback port of a tunnel, which is the holder's until it lets go."""
+
+    async def release(self, holder: Holder) -> None:
+        """Let go of what the holder holds."""
+
+    async def tunnels(self) -> Collection[TunnelOnDemand]:
+        """Every tunnel with its holders."""
+
+    async def reconcile(self, holders: Collection[Holder]) -> Collection[Holder]:
+        """Say who all the holders are; gives those that were forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A volume that is wanted at a target, whose path has no links."""
+
+    volume_id: str
+    target: Path
+    plan: MountPlan
+
+    @property
+    def holder(self) -> Holder:
+        """The name under which the mount holds its tunnel."""
+        return holder_of(self.volume_id, self.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmountTerms:
+    """How long umount(8) may take, and whether what takes longer is then unmounted by force."""
+
+    timeout_seconds: float = 30.0
+    force: bool = False
+
+
+class NodeVolumes:
+    """Publishes and unpublishes; the caller sees to it that there is one call for a target at a time."""
+
+    def __init__(
+        self, mounter: Mounter, tunnels: Tunnels, place: NodePlace, terms: UnmountTerms | None = None
+    ) -> None:
+        self._mounter = mounter
+        self._tunnels = tunnels
+        self._place = place
+        self._terms = terms or UnmountTerms()
+        self._publishing: set[Holder] = set()
+
+    async def publish(self, wanted: Publication, *, timeout_seconds: float) -> None:
+        """Mount the volume unless it is mounted there already.
+
+        Raises ExistingVolumeDiffers when something else is, MountFailed, what the tunnel agent raises, and
+        InvalidValue or NoMountTarget for what leads nowhere.
+        """
+        self._publishing.add(wanted.holder)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                there = await mounted_at(wanted.target, self._mounter.mounts)
+                if there is None:
+                    await self._mount(wanted)
+                else:
+                    await self._check_same(wanted, there)
+        except TimeoutError as error:
+            raise _unfinished("mounted", wanted.target, timeout_seconds) from error
+        finally:
+            self._publishing.discard(wanted.holder)
+
+    async def unpublish(self, volume_id: str, target: Path, *, timeout_seconds: float) -> None:
+        """Unmount what is mounted there, and remove the target; nothing there is no error.
+
+        Raises MountFailed.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while await self.is_mounted(target):
+                    await self._unmount(target)
+        except TimeoutError as error:
+            raise _unfinished("unmounted", target, timeout_seconds) from error
+        await asyncio.to_thread(remove_target, target)
+        await self._let_go(holder_of(volume_id, target))
+
+    async def is_mounted(self, target: Path) -> bool:
+        """Whether anything is mounted there; raises PlatformError when the mount table cannot be read."""
+        return await mounted_at(target, self._mounter.mounts) is not None
+
+    async def reconcile(self) -> None:
+        """Tell the agent which of its holders are mounted, or are being mounted.
+
+        It forgets those that are missing time and again. Raises PlatformError when the mount table cannot be
+        read, and what the agent raises; nothing is forgotten then.
+        """
+        held = {holder for tunnel in await self._tunnels.tunnels() for holder in tunnel.holders}
+        points = await mount_points(
+            self._mounter.mounts, readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
+        )
+        mounted = {one for one in held if (target := target_of(one)) is None or target in points}
+        for holder in await self._tunnels.reconcile(mounted | self._publishing):
+            log.warning("tunnel-holder-without-mount", holder=holder)
+
+    async def _mount(self, wanted: Publication) -> None:
+        plan, target = wanted.plan, wanted.target
+        await asyncio.to_thread(make_target, target)
+        try:
+            server, port = await self._reach(wanted)
+            await self._mounter.mount(plan.source(server), target, plan.options(port))
+        except (KubeEfsError, asyncio.CancelledError):
+            await self._undo(wanted)
+            raise
+        log.info("volume-mounted", volume=wanted.volume_id, target=str(target), server=server, port=port)
+
+    async def _reach(self, wanted: Publication) -> tuple[str, int | None]:
+        """The server to mount from, and the tunnel's port if there is one."""
+        if not wanted.plan.encrypted:
+            return direct_server(wanted.plan, self._place), None
+        return LOOPBACK, await self._tunnels.ensure(tunnel_spec(wanted.plan, self._place), wanted.holder)
+
+    async def _undo(self, wanted: Publication) -> None:
+        """Leave nothing of what did not come to be; but a mount that did, late, keeps its tunnel."""
+        with suppress(KubeEfsError):
+            if not await self.is_mounted(wanted.target):
+                await asyncio.to_thread(remove_target, wanted.target)
+                if wanted.plan.encrypted:
+                    await self._let_go(wanted.holder)
+
+    async def _check_same(self, wanted: Publication, there: MountEntry) -> None:
+        """Raise ExistingVolumeDiffers unless that is the volume, reached and used as is wanted now."""
+        difference = await self._difference(wanted, there)
+        if difference:
+            raise ExistingVolumeDiffers(
+                f"is in use: {difference}",
+                field="target_path",
+                value=str(wanted.target),
+                remedy="unpublish what is there first",
+            )
+
+    async def _difference(self, wanted: Publication, there: MountEntry) -> str:
+        plan = wanted.plan
+        server = LOOPBACK if plan.encrypted else direct_server(plan, self._place)
+        source = plan.source(server)
+        if not there.file_system_type.startswith("nfs") or there.source != source:
+            return f"{there.source} ({there.file_system_type}) is mounted there, not {source}"
+        if there.is_read_only != plan.read_only:
+            return f"{source} is mounted {'read-only' if there.is_read_only else 'for writing'} there"
+        if plan.encrypted and not await self._is_own_tunnel(wanted, there):
+            return f"{source} is mounted through another tunnel there"
+        return ""
+
+    async def _is_own_tunnel(self, wanted: Publication, there: MountEntry) -> bool:
+        # Not asked for with ensure: that would hold a second one when the options have changed.
+        spec = tunnel_spec(wanted.plan, self._place)
+        return any(
+            wanted.holder in tunnel.holders
+            and f"port={tunnel.port}" in there.super_options
+            and tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region)
+            for tunnel in await self._tunnels.tunnels()
+        )
+
+    async def _unmount(self, target: Path) -> None:
+        seconds = self._terms.timeout_seconds
+        for force in (False, True) if self._terms.force else (False,):
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._mounter.unmount(target, force=force)
+            except TimeoutError:
+                log.warning("unmount-takes-too-long", target=str(target), seconds=seconds, forced=force)
+        raise _unfinished("unmounted", target, seconds)
+
+    async def _let_go(self, holder: Holder) -> None:
+        """Release the holder's tunnel; an agent that is away learns of it by reconciliation."""
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._tunnels.release(holder)
+        except (KubeEfsError, TimeoutError) as error:
+            log.warning("tunnel-not-released", holder=holder, reason=str(error) or "no answer")
+
+
+def _unfinished(what: str, target: Path, seconds: float) -> MountUnfinished:
+    return MountUnfinished(
+        f"is not {what} within {seconds:g} s",
+        field="target_path",
+        value=str(target),
+        remedy="see whether the file system's mount targets can be reached from this node",
+    )

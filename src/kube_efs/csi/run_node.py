@@ -1,0 +1,133 @@
+"""The process ``kube-efs node``: the CSI driver of a node. It holds no tunnel and no mount.
+
+Whatever is mounted stays so while this process is away, and calls that it has not ended are made again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+import structlog
+from lightkube import AsyncClient
+
+from kube_efs.aws.metadata import InstanceMetadata
+from kube_efs.csi.endpoints import parse_endpoint
+from kube_efs.csi.identity import identity_service
+from kube_efs.csi.interceptors import CallInterceptor
+from kube_efs.csi.node import Node, NodeOptions, node_service
+from kube_efs.csi.node_identity import identify_node
+from kube_efs.csi.node_volumes import NodeVolumes, UnmountTerms
+from kube_efs.csi.registration import Registration, registration_endpoint, registration_service
+from kube_efs.csi.routes import NodePlace
+from kube_efs.csi.server import serving
+from kube_efs.csi.startup_taint import remove_startup_taint
+from kube_efs.csi.statistics import Statistics
+from kube_efs.kube.client import connect, load_config
+from kube_efs.model.errors import InvalidSetting, KubeEfsError
+from kube_efs.mounts.mount import Mounter, SystemMounter
+from kube_efs.settings import NodeSettings
+from kube_efs.signals import run_until_told_to_stop
+from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
+from kube_efs.telemetry.metrics import CsiMetrics, new_registry
+from kube_efs.tunnels.client import connect_tunnels
+
+log = structlog.get_logger()
+
+# The agent forgets a holder that is missing in two calls which are a minute apart.
+_RECONCILE_SECONDS: Final = 70.0
+_RETRY_SECONDS: Final = 5.0
+_MOST_SILENT_SECONDS: Final = 600.0
+
+
+async def run_node(settings: NodeSettings, mounter: Mounter | None = None) -> None:
+    """Run until SIGTERM or SIGINT; raises InvalidSetting at the start.
+
+    ``mounter`` mounts volumes in another way than with the kernel's NFS client.
+    """
+    await run_until_told_to_stop(_run(settings, mounter or SystemMounter()))
+    log.info("node-stopped", node=settings.node_name)
+
+
+async def _run(settings: NodeSettings, mounter: Mounter) -> None:
+    registry = new_registry()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(_cluster(settings))
+        place = await _place(settings, client)
+        tunnels = await stack.enter_async_context(connect_tunnels(settings.tunnel_socket))
+        terms = UnmountTerms(timeout_seconds=settings.unmount_timeout_seconds, force=settings.force_unmount)
+        volumes = NodeVolumes(mounter, tunnels, place, terms)
+        statistics = Statistics(refresh_seconds=settings.volume_metrics_refresh_seconds)
+        node = Node(volumes, statistics, place, _options(settings))
+        heartbeat = Heartbeat("reconciliation", max_age_seconds=_MOST_SILENT_SECONDS)
+        registration = Registration(settings.kubelet_socket)
+        health = HealthServer(
+            settings.health_host,
+            settings.health_port,
+            registry,
+            liveness=heartbeat.health,
+            readiness=registration.health if settings.registration_folder else Health,
+        )
+        interceptor = CallInterceptor(CsiMetrics(registry))
+        endpoint = parse_endpoint(settings.csi_endpoint)
+        services = identity_service(), node_service(node)
+        await stack.enter_async_context(health)
+        await stack.enter_async_context(serving(endpoint, *services, interceptors=[interceptor]))
+        if settings.registration_folder:
+            registering = registration_endpoint(settings.registration_folder)
+            await stack.enter_async_context(serving(registering, registration_service(registration)))
+        log.info("node-started", node=settings.node_name, node_id=place.node_id, zone=place.zone)
+        async with asyncio.TaskGroup() as tasks:
+            if client and settings.removes_startup_taint:
+                tasks.create_task(remove_startup_taint(client, settings.node_name))
+            tasks.create_task(_reconcile(volumes, heartbeat))
+
+
+async def _reconcile(volumes: NodeVolumes, heartbeat: Heartbeat) -> None:
+    """Time and again, let tunnels go whose mounts went while nobody looked."""
+    while True:
+        pause = _RECONCILE_SECONDS
+        try:
+            await volumes.reconcile()
+        except KubeEfsError as error:
+            log.warning("tunnels-not-reconciled", reason=str(error))
+            pause = _RETRY_SECONDS
+        heartbeat.beat()
+        await asyncio.sleep(pause)
+
+
+@asynccontextmanager
+async def _cluster(settings: NodeSettings) -> AsyncIterator[AsyncClient | None]:
+    """A client of the cluster, None if there is no way to it: volumes can be mounted without."""
+    try:
+        config = load_config(settings.kubeconfig)
+    except InvalidSetting as error:
+        log.info("cluster-not-used", reason=str(error))
+        yield None
+        return
+    async with connect(config) as client:
+        yield client
+
+
+async def _place(settings: NodeSettings, client: AsyncClient | None) -> NodePlace:
+    async with InstanceMetadata(settings.metadata_endpoint) as metadata:
+        found = await identify_node(metadata, client, settings.node_name)
+    given = settings.zone
+    return replace(
+        found,
+        region=settings.region or found.region,
+        zone=given or found.zone,
+        # The settings' zone need not be the instance's.
+        zone_id=found.zone_id if given in {None, found.zone} else None,
+        dns_suffix=settings.dns_suffix,
+    )
+
+
+def _options(settings: NodeSettings) -> NodeOptions:
+    return NodeOptions(
+        timeout_seconds=settings.mount_timeout_seconds,
+        attach_limit=settings.attach_limit,
+        max_inflight=settings.max_inflight_mounts or None,
+        has_statistics=settings.has_volume_metrics,
+    )

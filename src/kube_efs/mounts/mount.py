@@ -1,0 +1,134 @@
+"""Mounting and unmounting NFS, by mount(8) and umount(8).
+
+Both can wait for ever for a server that is gone. The limit is the caller's (``asyncio.timeout``): when a call
+is cancelled, the program is ended with all that it has started.
+"""
+
+import asyncio
+import os
+import random
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from kube_efs.model.errors import MountFailed, PlatformError
+from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
+from kube_efs.mounts.read_ahead import set_read_ahead
+
+log = structlog.get_logger()
+
+# A program that waits for a dead server can be killed, but need not be gone at once.
+_DYING_SECONDS: Final = 2.0
+_MOST_OUTPUT: Final = 1000
+# A tunnel that has just come up, and an access point that EFS does not know everywhere yet (efs-utils, 3.3).
+_PASSING: Final = ("reset by peer", "access denied by server")
+_ATTEMPTS: Final = 3
+
+
+class Mounter(Protocol):
+    """What changes the mounts of this machine, and knows them.
+
+    A call that is cancelled has ended what it began, as far as that can be done.
+    """
+
+    async def mount(self, source: str, target: Path, options: str) -> None:
+        """Mount an export such as ``127.0.0.1:/data`` there; raises MountFailed."""
+
+    async def unmount(self, target: Path, *, force: bool = False) -> None:
+        """Take the topmost mount away from there; raises MountFailed.
+
+        ``force`` gives up what is not written to a server that does not answer.
+        """
+
+    def mounts(self) -> Sequence[MountEntry]:
+        """What is mounted, from one reading, which may have missed some; raises PlatformError."""
+
+
+class SystemMounter:
+    """The kernel's NFS client, by the programs in ``PATH``."""
+
+    def __init__(
+        self,
+        *,
+        program: str = "mount",
+        unmounting: str = "umount",
+        pause: Callable[[int], float] | None = None,
+    ) -> None:
+        self._program = program
+        self._unmounting = unmounting
+        self._pause = pause or _pause_seconds
+
+    async def mount(self, source: str, target: Path, options: str) -> None:
+        """Mount it, trying again after what passes by itself."""
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                await self._mount_once(source, target, options)
+            except MountFailed as error:
+                if not any(text in error.problem for text in _PASSING):
+                    raise
+                log.info("mount-tried-again", target=str(target), source=source, reason=error.problem)
+                await asyncio.sleep(self._pause(attempt))
+            else:
+                return
+        await self._mount_once(source, target, options)
+
+    async def _mount_once(self, source: str, target: Path, options: str) -> None:
+        await _run(target, self._program, "-t", "nfs4", "-o", options, source, str(target))
+        await asyncio.to_thread(set_read_ahead, self.mounts, target, options)
+
+    async def unmount(self, target: Path, *, force: bool = False) -> None:
+        """Unmount without a look at the target or a helper, either of which would wait for the server."""
+        forced = ("--force",) if force else ()
+        await _run(target, self._unmounting, "--no-canonicalize", "--internal-only", *forced, str(target))
+
+    def mounts(self) -> Sequence[MountEntry]:
+        """The mount table of this process's namespace."""
+        return read_mountinfo()
+
+
+def _pause_seconds(attempt: int) -> float:
+    return 1.5**attempt + random.random()  # noqa: S311 - so that nodes do not ask together
+
+
+async def _run(target: Path, program: str, *arguments: str) -> None:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        problem, remedy = f"cannot be run ({error.strerror})", f"install {program}(8)"
+        raise PlatformError(problem, field="program", value=program, remedy=remedy) from error
+    ending = asyncio.ensure_future(process.communicate())
+    try:
+        output, _ = await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await _kill(process, ending, target)
+        raise
+    if process.returncode:
+        raise MountFailed(_problem(program, process.returncode, output), field="target", value=str(target))
+
+
+async def _kill(process: Process, ending: "asyncio.Future[tuple[bytes, bytes]]", target: Path) -> None:
+    """End the program and its helper; what does not die is left, since nothing more can be done."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.wait([ending], timeout=_DYING_SECONDS)  # until all that it started have gone too
+    if not ending.done():
+        log.error("program-does-not-die", pid=process.pid, target=str(target))
+        ending.cancel()
+
+
+def _problem(program: str, status: int, output: bytes) -> str:
+    text = " ".join(output.decode(errors="replace").split())
+    return f"{program} ended with status {status}: {text[:_MOST_OUTPUT] or 'no output'}"

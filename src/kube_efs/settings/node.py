@@ -1,0 +1,99 @@
+"""What the CSI driver of a node is told."""
+
+from pathlib import Path
+
+from kube_efs.settings.base import AwsSettings, CommonSettings
+from kube_efs.settings.fields import count, seconds, setting
+
+
+class NodeSettings(CommonSettings, AwsSettings):
+    """The process ``kube-efs node``."""
+
+    health_port: int = count(
+        "KUBE_EFS_HEALTH_PORT",
+        9812,
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 takes a free one.",
+        least=0,
+        most=65535,
+    )
+    csi_endpoint: str = setting(
+        "CSI_ENDPOINT",
+        "unix:///csi/csi.sock",
+        "Where the kubelet's calls are answered.",
+        accepts="`unix:///path` or `tcp://127.0.0.1:port`",
+    )
+    kubelet_socket: Path = setting(
+        "DRIVER_REG_SOCK_PATH",
+        Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock"),
+        "The same socket as the kubelet sees it, on the host.",
+        accepts="an absolute path",
+    )
+    registration_folder: Path | None = setting(
+        "KUBE_EFS_REGISTRATION_FOLDER",
+        None,
+        "The kubelet's folder `plugins_registry`, where the driver makes itself known.",
+        accepts="a folder that can be written",
+        shown="none: node-driver-registrar does it",
+    )
+    tunnel_socket: Path = setting(
+        "KUBE_EFS_TUNNEL_SOCKET",
+        Path("/run/kube-efs/tunnel.sock"),
+        "Socket of this node's tunnel agent.",
+        accepts="an absolute path",
+    )
+    mount_timeout_seconds: float = seconds(
+        "KUBE_EFS_MOUNT_TIMEOUT_SECONDS",
+        110,
+        "Seconds in which a volume must be mounted or unmounted; less if the caller waits less.",
+        least=1,
+        most=3600,
+    )
+    unmount_timeout_seconds: float = seconds(
+        "KUBE_EFS_UNMOUNT_TIMEOUT_SECONDS",
+        30,
+        "Seconds that one call of umount may take.",
+        least=1,
+        most=3600,
+    )
+    force_unmount: bool = setting(
+        "KUBE_EFS_FORCE_UNMOUNT_AFTER_TIMEOUT",
+        False,
+        "Whether what cannot be unmounted in time is then unmounted by force: what is not written is lost.",
+        accepts="true or false",
+        shown="`false`",
+    )
+    attach_limit: int = count(
+        "KUBE_EFS_VOLUME_ATTACH_LIMIT",
+        0,
+        "Most volumes that Kubernetes places on this node; 0 sets no limit.",
+        least=0,
+        most=100_000,
+    )
+    max_inflight_mounts: int = count(
+        "KUBE_EFS_MAX_INFLIGHT_MOUNTS",
+        0,
+        "Most volumes that are mounted at the same time, others are tried again; 0 sets no limit.",
+        least=0,
+        most=100_000,
+    )
+    has_volume_metrics: bool = setting(
+        "KUBE_EFS_VOLUME_METRICS",
+        False,
+        "Whether the kubelet is to ask how full volumes are, and whether they answer.",
+        accepts="true or false",
+        shown="`false`",
+    )
+    volume_metrics_refresh_seconds: float = seconds(
+        "KUBE_EFS_VOLUME_METRICS_REFRESH_SECONDS",
+        300,
+        "Seconds after which the file system is asked anew how full it is.",
+        least=1,
+        most=7 * 86400,
+    )
+    removes_startup_taint: bool = setting(
+        "KUBE_EFS_REMOVE_STARTUP_TAINT",
+        True,
+        "Whether the taint `efs.csi.aws.com/agent-not-ready` is taken away from this node.",
+        accepts="true or false",
+        shown="`true`",
+    )
