@@ -1,9 +1,37 @@
 """What the tunnels of a node are told."""
 
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_settings import NoDecode
+
+from kube_efs.model.ids import ZoneName, parse_zone_name
 from kube_efs.settings.base import AwsSettings, CommonSettings
-from kube_efs.settings.fields import count, seconds, setting
+from kube_efs.settings.fields import count, parsed, seconds, setting
+
+# unix(7) has room for 107 bytes; a socket is first bound under a name that is one byte longer.
+_LONGEST_SOCKET_BYTES = 106
+
+
+def _read_range(value: object) -> object:
+    return value.split("-") if isinstance(value, str) else value
+
+
+def _range(ports: tuple[int, int]) -> tuple[int, int]:
+    first, last = ports
+    if not 1024 <= first <= last <= 65535:
+        raise ValueError("is no range of ports")
+    return ports
+
+
+def _socket(path: Path) -> Path:
+    if not path.is_absolute() or len(bytes(path)) > _LONGEST_SOCKET_BYTES:
+        raise ValueError("is no absolute path that is short enough for a socket")
+    return path
+
+
+Ports = Annotated[tuple[int, int], NoDecode, BeforeValidator(_read_range), AfterValidator(_range)]
 
 
 class TunnelSettings(CommonSettings, AwsSettings):
@@ -43,4 +71,39 @@ class TunnelSettings(CommonSettings, AwsSettings):
         2,
         "Seconds that a mount target has to accept a connection before another is tried.",
         most=60,
+    )
+    state_dir: Path | None = setting(
+        "KUBE_EFS_STATE_DIR",
+        None,
+        "Folder of what the next agent on this node takes up: remembered targets, tunnels on demand with their"
+        " certificates, the log of stunnel.",
+        accepts="a folder that can be written",
+        shown="that of `STUNNEL_CONF_PATH`",
+    )
+    tunnel_socket: Annotated[Path, AfterValidator(_socket)] | None = setting(
+        "KUBE_EFS_TUNNEL_SOCKET",
+        None,
+        "Socket at which CSI mounts ask for their tunnels. Without it there are those of the ConfigMap only.",
+        accepts="an absolute path of at most 106 bytes",
+        shown="none",
+    )
+    tunnel_ports: Ports = setting(
+        "KUBE_EFS_TUNNEL_PORTS",
+        (22049, 23048),
+        "Loopback ports of the tunnels that CSI mounts ask for.",
+        accepts="a range such as `22049-23048`",
+        shown="`22049-23048`",
+    )
+    tunnel_idle_seconds: float = seconds(
+        "KUBE_EFS_TUNNEL_IDLE_SECONDS",
+        180,
+        "Seconds without a mount and without a connection after which such a tunnel is closed.",
+        least=10,
+    )
+    zone_id: Annotated[ZoneName, parsed(parse_zone_name)] | None = setting(
+        "KUBE_EFS_ZONE_ID",
+        None,
+        "Id of this node's availability zone, for file systems of other accounts.",
+        accepts="an id such as `use1-az1`",
+        shown="instance metadata",
     )

@@ -1,24 +1,32 @@
 """The process ``kube-efs tunnel``: the agent, fed from the Kubernetes API and watched over HTTP."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
+from importlib.metadata import version
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
 
+from kube_efs.aws.credential_loading import CredentialOptions
+from kube_efs.aws.credential_sources import ProfileFiles
 from kube_efs.aws.location import resolve_location
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.watching import follow, only_object
+from kube_efs.model.ids import Region, ZoneName
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.settings import TunnelSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import HealthServer
 from kube_efs.telemetry.metrics import TunnelMetrics, new_registry
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
-from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.certificates import ClientInfo
+from kube_efs.tunnels.demands import PortRange
+from kube_efs.tunnels.idleness import IdlePolicy
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.publishing import publish_status
 from kube_efs.tunnels.services import NodeLocation
 
@@ -74,12 +82,37 @@ async def _options(settings: TunnelSettings) -> TunnelOptions:
     return TunnelOptions(
         region=place.region,
         dns_suffix=settings.dns_suffix,
-        location=NodeLocation(subnets=frozenset(place.subnets), zone=place.zone),
+        location=NodeLocation(
+            subnets=frozenset(place.subnets),
+            zone=place.zone,
+            zone_id=settings.zone_id or (ZoneName(place.zone_id) if place.zone_id else None),
+        ),
         stunnel_path=settings.stunnel_path,
         conf_path=settings.stunnel_conf_path,
         ca_file=settings.ca_file,
+        state_dir=settings.state_dir,
         probe_interval_seconds=settings.probe_interval_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
+        demand=_demand_options(settings, place.region),
+    )
+
+
+def _demand_options(settings: TunnelSettings, region: Region) -> DemandOptions | None:
+    if settings.tunnel_socket is None:
+        return None
+    first, last = settings.tunnel_ports
+    return DemandOptions(
+        socket_path=settings.tunnel_socket,
+        node=settings.node_name,
+        credentials=CredentialOptions(
+            region=region,
+            files=ProfileFiles.of(os.environ),
+            environment=os.environ,
+            metadata_endpoint=settings.metadata_endpoint,
+        ),
+        client_info=ClientInfo.of("k8s", version("kube-efs")),
+        ports=PortRange(first=first, last=last),
+        idle=IdlePolicy(seconds=settings.tunnel_idle_seconds),
     )
 
 
