@@ -40,6 +40,8 @@ class Announcer:
         """An attempt begins."""
         message = f"Making {plan.place} for claim {plan.claim.key}"
         self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "Provisioning", message)
+        for oddity in plan.oddities:
+            self._recorder.publish(_claim(plan.claim), EventType.WARNING, "ParameterIgnored", oddity)
 
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         """The claim has its volume."""

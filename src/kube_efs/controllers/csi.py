@@ -59,8 +59,12 @@ async def csi_service(
     aws: Aws,
     inventory: Inventory,
     directories: Directories | None,
+    reservations: Reservations | None = None,
 ) -> CsiService:
-    """The service, for as long as the stack is open; ``directories`` None where no worker pods are run."""
+    """The service, for as long as the stack is open.
+
+    ``directories`` is None where no worker pods are run, ``reservations`` where nobody else makes volumes.
+    """
 
     def index(gateway: AwsGateway) -> AccessPoints:
         return AccessPoints(
@@ -77,13 +81,12 @@ async def csi_service(
         references=references,
         directories=directories,
         inventory=inventory,
-        reservations=Reservations(),
+        reservations=reservations or Reservations(),
         removes_directories=settings.delete_access_point_root_dir,
     )
     backend = CsiBackend(
         volumes=volumes,
         references=references,
-        inventory=inventory,
         has_driver_tags=bool(settings.access_point_tags),
     )
     return CsiService(

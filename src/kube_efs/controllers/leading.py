@@ -30,6 +30,7 @@ from kube_efs.provisioning.backends import Backend
 from kube_efs.provisioning.directory import DirectoryBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.reservations import Reservations
 from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
@@ -74,12 +75,17 @@ async def lead(around: Surroundings) -> None:
             for one in around.directories
         ]
         backends: list[Backend] = [*_tunnel_backend(settings, inventory, pool), *directories]
-        csi = None
+        csi, reservations = None, Reservations()
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
-            csi = await csi_service(stack, settings, client, around.aws, inventory, pool)
+            csi = await csi_service(stack, settings, client, around.aws, inventory, pool, reservations)
             backends.append(csi.backend)
         service = Service(
-            engine=Engine(inventory=inventory, backends=backends, store=VolumeStore(client)),
+            engine=Engine(
+                inventory=inventory,
+                backends=backends,
+                store=VolumeStore(client),
+                reservations=reservations,
+            ),
             inventory=inventory,
             announcer=announcer,
             metrics=around.metrics,

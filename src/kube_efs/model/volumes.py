@@ -116,6 +116,11 @@ class Volume:
     capacity: str = "1Gi"
 
     @property
+    def to_be_reclaimed(self) -> bool:
+        """Whether its claim is gone, and its data is to go with it."""
+        return self.phase is VolumePhase.RELEASED and self.reclaim_policy is ReclaimPolicy.DELETE
+
+    @property
     def port(self) -> int | None:
         """The loopback port among its mount options; None without one."""
         for option in self.mount_options:

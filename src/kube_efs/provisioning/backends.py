@@ -42,6 +42,10 @@ class Plan(Protocol):
     def place(self) -> str:
         """The same in words."""
 
+    @property
+    def oddities(self) -> Sequence[str]:
+        """What in the claim or its class has no effect, for the person who wrote it."""
+
     async def make(self) -> None:
         """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
 

@@ -14,7 +14,6 @@ from kube_efs.model.volume_attributes import render_attributes
 from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.csi_volumes import CsiVolume, CsiVolumes
-from kube_efs.provisioning.inventory import Inventory
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +44,11 @@ class CsiPlan:
             return str(self._made.handle)
         return f"a volume ({self._request.volume.parameters.provisioning})"
 
+    @property
+    def oddities(self) -> tuple[str, ...]:
+        """What in the claim or its class has no effect."""
+        return self._request.oddities
+
     async def make(self) -> None:
         """Make the access point or the directory; raises KubeEfsError."""
         role = await _role(self._request.secret, self._references)
@@ -74,12 +78,10 @@ class CsiBackend:
         *,
         volumes: CsiVolumes,
         references: References,
-        inventory: Inventory,
         has_driver_tags: bool = False,
     ) -> None:
         self._volumes = volumes
         self._references = references
-        self._inventory = inventory
         self._has_driver_tags = has_driver_tags
         self._said: set[tuple[str, str]] = set()
 
@@ -115,14 +117,6 @@ class CsiBackend:
     def removable(self, volume: Volume) -> Location | None:
         """None: whoever removes the volume keeps the guards; raises RemovalRefused."""
         _handle(volume)
-        others = self._inventory.volumes_with_handle(volume) - {volume.name}
-        if others:
-            raise RemovalRefused(
-                f"is the handle of volume {', '.join(sorted(others))} too",
-                field="spec.csi.volumeHandle",
-                value=volume.csi.handle if volume.csi else "",
-                remedy=f"delete those volumes first, or set {volume.name} to Retain",
-            )
         return None
 
     async def remove(self, volume: Volume) -> None:

@@ -16,6 +16,7 @@ from kube_efs.model.cross_account import (
     cross_account_attributes,
     needs_targets,
 )
+from kube_efs.model.csi_errors import VolumePending
 from kube_efs.model.csi_parameters import (
     FileSystemReference,
     ProvisioningMode,
@@ -146,8 +147,21 @@ class CsiVolumes:
         place = Location(file_system_id=candidates[0], directory=directory)
         async with self._reservations.making(place):
             made = await account.access_points.create(request, candidates)
+        self._refuse_leaving(made)
         log.info("access-point-made", volume=request.name, access_point=made.access_point_id)
         return VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
+
+    def _refuse_leaving(self, made: AccessPoint) -> None:
+        """A reused access point must not go with the volume of an earlier claim of that name."""
+        users = self._inventory.volumes_through(made.access_point_id)
+        leaving = sorted(users - set(self._inventory.staying(users)))
+        if leaving:
+            raise VolumePending(
+                f"is about to be removed with volume {', '.join(leaving)}",
+                field="access point",
+                value=made.access_point_id,
+                remedy="it is tried again",
+            )
 
     async def _make_directory(
         self, request: VolumeRequest, file_system_id: FileSystemId, directory: Directory
@@ -201,12 +215,11 @@ class CsiVolumes:
         self._inventory.gids.release(str(place))
 
     def _refuse_shared(self, place: Location) -> None:
-        users = self._inventory.directories.sharers(place, "")
-        neighbours = self._inventory.directories.neighbours(place)
-        # The volume itself is one of the users.
-        if len(users) > 1 or neighbours:
+        users = self._others(self._inventory.directories.sharers(place, ""))
+        neighbours = sorted(self._inventory.directories.neighbours(place))
+        if users or neighbours:
             raise RemovalRefused(
-                f"is, or lies above or below, the directory of {', '.join(sorted(users | neighbours))}",
+                f"is, or lies above or below, the directory of {', '.join(users + neighbours)}",
                 field="directory",
                 value=str(place),
                 remedy="delete the other volumes first, or set this one to Retain",
@@ -216,6 +229,7 @@ class CsiVolumes:
         found = await account.access_points.find(handle)
         if found is None:
             return
+        self._refuse_needed(found)
         if not self._removes_directories:
             await account.access_points.delete(handle, is_directory_gone=False)
             return
@@ -225,6 +239,20 @@ class CsiVolumes:
             if is_its_own:
                 await self._hands().remove(place, Directory())
             await account.access_points.delete(handle, is_directory_gone=is_its_own)
+
+    def _refuse_needed(self, found: AccessPoint) -> None:
+        users = self._others(self._inventory.volumes_through(found.access_point_id))
+        if users:
+            raise RemovalRefused(
+                f"leads to the data of volume {', '.join(users)} too",
+                field="access point",
+                value=found.access_point_id,
+                remedy="delete the other volumes first, or set this one to Retain",
+            )
+
+    def _others(self, users: frozenset[str]) -> list[str]:
+        """The volumes that would miss what is to be removed; one alone is the volume that is deleted."""
+        return self._inventory.staying(users) if len(users) > 1 else []
 
     async def _is_its_own(
         self, handle: VolumeHandle, found: AccessPoint, place: Location, account: Account

@@ -53,6 +53,11 @@ class DirectoryPlan:
         """The same in words."""
         return str(self.location)
 
+    @property
+    def oddities(self) -> tuple[str, ...]:
+        """Nobody is told of any."""
+        return ()
+
     async def make(self) -> None:
         """Take a group id and make the directory; a failure gives the group id back."""
         gids = self.request.gids

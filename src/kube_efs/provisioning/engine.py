@@ -13,7 +13,7 @@ from enum import StrEnum
 import structlog
 
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.claims import Claim
 from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound, NotYet, RemovalRefused
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
@@ -238,8 +238,7 @@ def _is_for_another(claim: Claim, backend: Backend) -> bool:
 
 def _is_to_go(volume: Volume) -> bool:
     return (
-        volume.phase is VolumePhase.RELEASED
-        and volume.reclaim_policy is ReclaimPolicy.DELETE
+        volume.to_be_reclaimed
         and volume.storage_class != ROOT_CLASS
         and (not volume.deleting or FINALIZER in volume.finalizers)
     )

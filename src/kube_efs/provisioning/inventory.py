@@ -13,11 +13,13 @@ from types import MappingProxyType
 import structlog
 
 from kube_efs.model.claims import StorageClass
+from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volume_handles import AccessPointId, parse_volume_handle
 from kube_efs.model.volumes import LOOPBACK, Location, Volume, locate
 from kube_efs.provisioning.gids import GidIndex
 
@@ -96,10 +98,11 @@ class Inventory:
         self._volumes: dict[str, Volume] = {}
         self._by_claim: dict[ClaimUid, str] = {}
         self._locations: dict[str, Location] = {}
+        self._entrances: dict[str, AccessPointId] = {}
         # By the name that the volume would have.
         self._lingering: dict[str, _Lingering] = {}
         self._scans = 0
-        self._by_handle: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
         self._gone: set[str] = set()
         self._expected: set[str] = set()
 
@@ -125,11 +128,14 @@ class Inventory:
         name = self._by_claim.get(claim)
         return self._volumes.get(name) if name else None
 
-    def volumes_with_handle(self, volume: Volume) -> frozenset[str]:
-        """Every volume of the same driver with the same handle, this one among them."""
-        if volume.csi is None:
-            return frozenset()
-        return frozenset(self._by_handle.get((volume.csi.driver, volume.csi.handle), ()))
+    def volumes_through(self, access_point_id: AccessPointId) -> frozenset[str]:
+        """Every volume that leads through that access point, however its handle is written."""
+        return frozenset(self._through.get(access_point_id, ()))
+
+    def staying(self, volumes: Iterable[str]) -> list[str]:
+        """Those of the volumes whose data is to stay, as far as is known."""
+        known = self._volumes
+        return sorted(name for name in volumes if not (name in known and known[name].to_be_reclaimed))
 
     def location_of(self, volume: str) -> Location | None:
         """Where that volume's data lies, if it lies on EFS."""
@@ -267,8 +273,6 @@ class Inventory:
         self._volumes[volume.name] = volume
         if volume.claim and volume.claim.uid:
             self._by_claim[volume.claim.uid] = volume.name
-        if volume.csi is not None:
-            self._by_handle[volume.csi.driver, volume.csi.handle].add(volume.name)
         self._locate(volume)
         self._lingering.pop(volume.name, None)
         if volume.gid is not None:
@@ -290,17 +294,31 @@ class Inventory:
         if location is not None:
             self._locations[volume.name] = location
             self.directories.add(location, volume.name)
+        access_point_id = _access_point_of(volume)
+        if access_point_id is not None:
+            self._entrances[volume.name] = access_point_id
+            self._through[access_point_id].add(volume.name)
 
     def _unlink(self, name: str) -> None:
         volume = self._volumes.pop(name, None)
         claim = volume.claim.uid if volume and volume.claim else None
         if claim and self._by_claim.get(claim) == name:
             del self._by_claim[claim]
-        if volume and volume.csi:
-            self._by_handle[volume.csi.driver, volume.csi.handle].discard(name)
         self._unlocate(name)
 
     def _unlocate(self, name: str) -> None:
         location = self._locations.pop(name, None)
         if location is not None:
             self.directories.discard(location, name)
+        access_point_id = self._entrances.pop(name, None)
+        if access_point_id is not None:
+            self._through[access_point_id].discard(name)
+            if not self._through[access_point_id]:
+                del self._through[access_point_id]
+
+
+def _access_point_of(volume: Volume) -> AccessPointId | None:
+    try:
+        return parse_volume_handle(volume.csi.handle).access_point_id if volume.csi else None
+    except InvalidValue:
+        return None

@@ -43,6 +43,11 @@ class TunnelPlan:
         """The same in words."""
         return str(self.location)
 
+    @property
+    def oddities(self) -> tuple[str, ...]:
+        """Nobody is told of any."""
+        return ()
+
     async def make(self) -> None:
         """Make the directory."""
         await self.directories.make(self.location, Permissions())

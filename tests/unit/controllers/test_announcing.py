@@ -116,6 +116,7 @@ class _Plan:
         self.claim = claim
         self.location = LOCATION
         self.place = str(LOCATION)
+        self.oddities = ("parameters.sizeLimit: has no effect",)
 
     async def make(self) -> None:
         raise NotImplementedError
@@ -149,6 +150,7 @@ async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer
             "Provisioning",
             "Making fs-1:/team/example for claim default/data",
         ),
+        ("PersistentVolumeClaim", "Warning", "ParameterIgnored", "parameters.sizeLimit: has no effect"),
         ("PersistentVolumeClaim", "Warning", "ProvisioningFailed", "pod: is down"),
         (
             "PersistentVolumeClaim",
