@@ -166,9 +166,12 @@ async def listening(port: int) -> None:
 
 @asynccontextmanager
 async def agent_process(
-    options: TunnelOptions, *documents: TargetDocuments
+    options: TunnelOptions, *documents: TargetDocuments, stops_stunnel: bool = True
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """An agent in a process of its own, which answers on its socket if it has one."""
+    """An agent in a process of its own, which answers on its socket if it has one.
+
+    What stunnel it leaves is ended here, unless another agent is to take it over.
+    """
     runner = Path(__file__).with_name("tunnel_runner.py")
     socket_path = options.demand and options.demand.socket_path
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])} | (
@@ -191,6 +194,5 @@ async def agent_process(
         if process.returncode is None:
             process.kill()
             await process.wait()
-        # Only a test that failed has any left, or one whose next agent has not been there.
-        for pid in stunnels_of(options.conf_path):
+        for pid in stunnels_of(options.conf_path) if stops_stunnel else ():
             os.kill(pid, signal.SIGKILL)
