@@ -178,16 +178,19 @@ class NodeVolumes:
             return f"{there.source} ({there.file_system_type}) is mounted there, not {source}"
         if there.is_read_only != plan.read_only:
             return f"{source} is mounted {'read-only' if there.is_read_only else 'for writing'} there"
-        if plan.encrypted and not await self._is_own_tunnel(wanted, there):
-            return f"{source} is mounted through another tunnel there"
+        if not await self._leads_the_same_way(wanted, there):
+            return f"{source} is mounted there, but through {'another' if plan.encrypted else 'a'} tunnel"
         return ""
 
-    async def _is_own_tunnel(self, wanted: Publication, there: MountEntry) -> bool:
+    async def _leads_the_same_way(self, wanted: Publication, there: MountEntry) -> bool:
+        ports = {option for option in there.super_options if option.startswith("port=")}
+        if not wanted.plan.encrypted:
+            return ports <= {"port=2049"}
         # Not asked for with ensure: that would hold a second one when the options have changed.
         spec = tunnel_spec(wanted.plan, self._place)
         return any(
             wanted.holder in tunnel.holders
-            and f"port={tunnel.port}" in there.super_options
+            and f"port={tunnel.port}" in ports
             and tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region)
             for tunnel in await self._tunnels.tunnels()
         )

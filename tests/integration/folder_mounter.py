@@ -1,0 +1,87 @@
+"""A mounter for machines whose kernel has no NFS: exports are folders, and the mounts are real.
+
+The mount table shows what the kernel's NFS client would have made of it.
+"""
+
+import asyncio
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kube_efs.model.errors import MountFailed
+from kube_efs.mounts.mount import SystemMounter
+from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """What a mount was asked for with."""
+
+    source: str
+    options: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class FolderMounter:
+    """Mounts folders of ``exports``; whoever waits for ``gate`` is mounted when it opens."""
+
+    exports: Path
+    asked: dict[Path, Mounted] = field(default_factory=dict)
+    calls: int = 0
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: int = 0
+    is_stuck: bool = False
+    forced: list[Path] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def mount(self, source: str, target: Path, options: str) -> None:
+        self.calls += 1
+        self.waiting += 1
+        try:
+            await self.gate.wait()
+        finally:
+            self.waiting -= 1
+        folder = self.exports / source.partition(":/")[2]
+        if not folder.is_dir():
+            raise MountFailed("No such file or directory", field="target", value=str(target))
+        given = tuple(options.split(","))
+        access = "ro" if "ro" in given else "rw"
+        await run("mount", "--bind", "-o", access, str(folder), str(target))
+        self.asked[target] = Mounted(source=source, options=given)
+
+    async def unmount(self, target: Path, *, force: bool = False) -> None:
+        if force:
+            self.forced.append(target)
+        elif self.is_stuck:
+            await asyncio.Event().wait()
+        await SystemMounter().unmount(target, force=force)
+
+    def mounts(self) -> Sequence[MountEntry]:
+        return [self._shown(entry) for entry in read_mountinfo()]
+
+    def _shown(self, entry: MountEntry) -> MountEntry:
+        asked = self.asked.get(entry.mount_point)
+        if asked is None:
+            return entry
+        return replace(entry, source=asked.source, file_system_type="nfs4", super_options=asked.options)
+
+
+async def run(*command: str) -> None:
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder whose mounts nobody else sees coming, and which go with it."""
+    with tempfile.TemporaryDirectory(prefix="node-") as name:
+        subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)
+        subprocess.run(["mount", "--make-private", name], check=True)
+        try:
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", "--recursive", name], check=True)

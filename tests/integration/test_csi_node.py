@@ -1,0 +1,538 @@
+"""The Node service over gRPC, with a real tunnel agent, a real stunnel and real mounts of folders."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.integration.folder_mounter import FolderMounter, private_folder, run
+from tests.integration.nfs_backend import Authority
+from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.tunnel_node import Node as TunnelNode
+from tests.integration.tunnel_node import running
+
+from kube_efs.csi.endpoints import UnixEndpoint
+from kube_efs.csi.interceptors import CallInterceptor
+from kube_efs.csi.node import Node, NodeOptions, node_service
+from kube_efs.csi.node_volumes import NodeVolumes, UnmountTerms
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
+from kube_efs.csi.routes import NodePlace
+from kube_efs.csi.server import serving
+from kube_efs.csi.statistics import Statistics
+from kube_efs.model.ids import Region, ZoneName
+from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.telemetry.metrics import CsiMetrics
+from kube_efs.tunnels.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.options import TunnelOptions
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root"),
+]
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+Modes = csi.VolumeCapability.AccessMode
+FS, OTHER_FS = "fs-0123456789abcdef0", "fs-0123456789abcdef1"
+POINT, OTHER_POINT = "fsap-0123456789abcdef0", "fsap-0123456789abcdef1"
+PLACE = NodePlace(
+    node_id="i-0a1b2c3d", region=Region("us-east-1"), zone=ZoneName("us-east-1a"), zone_id="use1-az1"
+)
+# Not asked for a connection before a volume is used.
+HERE = {"mounttargetip": "127.0.0.1"}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with private_folder() as folder:
+        for name in ("exports/data", "pods"):
+            (folder / name).mkdir(parents=True)
+        yield folder
+
+
+@pytest.fixture
+def mounter(place: Path) -> FolderMounter:
+    return FolderMounter(place / "exports")
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[TunnelNode]:
+    """A tunnel agent, which lets go of everything in the end, so that stunnel ends with it."""
+    demand = demand_options(tmp_path / "tunnel.sock")
+    options = TunnelOptions(
+        region=Region("us-east-1"),
+        conf_path=tmp_path / "stunnel.conf",
+        ca_file=Authority(tmp_path, "ca").file,
+        probe_interval_seconds=0.1,
+        retry_seconds=0.1,
+        demand=demand,
+    )
+    async with running(options) as node:
+        yield node
+        async with connect_tunnels(demand.socket_path) as client:
+            for holder in {one for tunnel in await client.tunnels() for one in tunnel.holders}:
+                await client.release(holder)
+
+
+@pytest.fixture
+async def tunnels(agent: TunnelNode) -> AsyncIterator[TunnelClient]:
+    assert agent.options.demand
+    async with connect_tunnels(agent.options.demand.socket_path) as client:
+        yield client
+
+
+@dataclass(slots=True)
+class Served:
+    """A node's service, and a client of it."""
+
+    volumes: NodeVolumes
+    stub: Any
+    place: Path
+
+    def target(self, name: str = "mount") -> Path:
+        return self.place / "pods" / name
+
+    async def publish(self, target: Path | None = None, volume: str = FS, **rest: Any) -> None:
+        await self.stub.NodePublishVolume(
+            publish_request(target or self.target(), volume, **rest), timeout=20
+        )
+
+    async def unpublish(self, target: Path | None = None, volume: str = FS) -> None:
+        request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=str(target or self.target()))
+        await self.stub.NodeUnpublishVolume(request, timeout=20)
+
+    async def statistics(self, path: Path) -> csi.NodeGetVolumeStatsResponse:
+        request = csi.NodeGetVolumeStatsRequest(volume_id=FS, volume_path=str(path))
+        answer: csi.NodeGetVolumeStatsResponse = await self.stub.NodeGetVolumeStats(request, timeout=20)
+        return answer
+
+
+def publish_request(
+    target: Path | str,
+    volume: str = FS,
+    *,
+    flags: tuple[str, ...] = (),
+    mode: Modes.Mode = Modes.MULTI_NODE_MULTI_WRITER,
+    readonly: bool = False,
+    context: dict[str, str] | None = None,
+) -> csi.NodePublishVolumeRequest:
+    return csi.NodePublishVolumeRequest(
+        volume_id=volume,
+        target_path=str(target),
+        volume_capability=csi.VolumeCapability(
+            mount=csi.VolumeCapability.MountVolume(mount_flags=flags), access_mode=Modes(mode=mode)
+        ),
+        readonly=readonly,
+        volume_context=HERE if context is None else context,
+    )
+
+
+@asynccontextmanager
+async def node_served(
+    mounter: FolderMounter,
+    tunnels: TunnelClient,
+    place: Path,
+    options: NodeOptions | None = None,
+    terms: UnmountTerms | None = None,
+) -> AsyncIterator[Served]:
+    volumes = NodeVolumes(mounter, tunnels, PLACE, terms)
+    node = Node(volumes, Statistics(refresh_seconds=60), PLACE, options or NodeOptions())
+    endpoint = UnixEndpoint(path=place / "csi.sock")
+    interceptors = [CallInterceptor(CsiMetrics(CollectorRegistry()))]
+    async with (
+        serving(endpoint, node_service(node), interceptors=interceptors) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        yield Served(volumes=volumes, stub=NodeStub(channel), place=place)
+
+
+@pytest.fixture
+async def node(mounter: FolderMounter, tunnels: TunnelClient, place: Path) -> AsyncIterator[Served]:
+    async with node_served(mounter, tunnels, place) as served:
+        yield served
+
+
+async def refused(call: Awaitable[object]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def holders_of(tunnels: TunnelClient) -> list[str]:
+    return sorted(one for tunnel in await tunnels.tunnels() for one in tunnel.holders)
+
+
+def mounted(target: Path) -> int:
+    return sum(entry.mount_point == target for entry in read_mountinfo())
+
+
+async def test_a_volume_is_mounted_through_a_tunnel_and_goes_without_a_trace(
+    node: Served, mounter: FolderMounter, tunnels: TunnelClient
+) -> None:
+    await node.publish(volume=f"{FS}:/data")
+
+    target = node.target()
+    (target / "hello").write_text("world")
+    assert (node.place / "exports/data/hello").read_text() == "world"
+    [tunnel] = await tunnels.tunnels()
+    assert tunnel.holders == {f"{FS}:/data {target}"}
+    assert mounter.asked[target].source == "127.0.0.1:/data"
+    assert mounter.asked[target].options == (
+        *("nfsvers=4.1", "rsize=1048576", "wsize=1048576", "hard", "timeo=600", "retrans=2"),
+        *("noresvport", "nosharecache", f"port={tunnel.port}"),
+    )
+
+    await node.unpublish(volume=f"{FS}:/data")
+
+    assert not target.exists()
+    assert mounted(target) == 0
+    assert await holders_of(tunnels) == []
+    assert (node.place / "exports/data/hello").read_text() == "world"
+
+
+async def test_calls_that_are_repeated_change_nothing(
+    node: Served, mounter: FolderMounter, tunnels: TunnelClient
+) -> None:
+    for _ in range(3):
+        await node.publish(volume=f"{FS}::{POINT}")
+
+    assert mounter.calls == mounted(node.target()) == 1
+    assert len(await holders_of(tunnels)) == 1
+
+    for _ in range(3):
+        await node.unpublish(volume=f"{FS}::{POINT}")
+    assert not node.target().exists()
+
+
+@pytest.mark.parametrize(
+    ("volume", "rest", "told"),
+    [
+        pytest.param(
+            f"{FS}:/data", {}, "127.0.0.1:/ (nfs4) is mounted there, not 127.0.0.1:/data", id="path"
+        ),
+        pytest.param(OTHER_FS, {}, "but through another tunnel", id="another file system with the same path"),
+        pytest.param(f"{FS}::{POINT}", {}, "but through another tunnel", id="access point"),
+        pytest.param(
+            FS, {"flags": ("az=us-east-1b",), "context": {}}, "but through another tunnel", id="other options"
+        ),
+        pytest.param(FS, {"readonly": True}, "127.0.0.1:/ is mounted for writing there", id="for reading"),
+        pytest.param(
+            FS,
+            {"context": {**HERE, "encryptInTransit": "false"}},
+            "but through a tunnel",
+            id="unencrypted",
+        ),
+    ],
+)
+async def test_a_target_in_use_by_something_else_is_refused_and_stays_as_it_is(
+    node: Served,
+    mounter: FolderMounter,
+    tunnels: TunnelClient,
+    volume: str,
+    rest: dict[str, Any],
+    told: str,
+) -> None:
+    await node.publish()
+    before = await holders_of(tunnels)
+
+    code, text = await refused(node.publish(volume=volume, **rest))
+
+    assert code is grpc.StatusCode.ALREADY_EXISTS
+    assert told in text
+    assert mounter.calls == mounted(node.target()) == 1
+    assert await holders_of(tunnels) == before
+
+
+async def test_something_else_on_the_target_is_left_alone(node: Served, tunnels: TunnelClient) -> None:
+    node.target().mkdir()
+    await run("mount", "-t", "tmpfs", "precious", str(node.target()))
+
+    code, text = await refused(node.publish())
+
+    assert code is grpc.StatusCode.ALREADY_EXISTS
+    assert "precious (tmpfs) is mounted there, not 127.0.0.1:/" in text
+    assert mounted(node.target()) == 1
+    assert await holders_of(tunnels) == []
+
+
+async def test_a_mount_that_fails_leaves_nothing(node: Served, tunnels: TunnelClient) -> None:
+    code, text = await refused(node.publish(volume=f"{FS}:/missing"))
+
+    assert code is grpc.StatusCode.INTERNAL
+    assert text == f"target: '{node.target()}' No such file or directory"
+    assert not node.target().exists()
+    assert await holders_of(tunnels) == []
+
+
+async def test_a_tunnel_that_cannot_be_had_is_told_and_leaves_nothing(node: Served) -> None:
+    code, text = await refused(node.publish(context={}, flags=("region=mars-1",)))
+
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert "fs-0123456789abcdef0.efs.mars-1.amazonaws.com" in text
+    assert not node.target().exists()
+
+
+async def test_read_only_holds_by_request_and_by_access_mode(node: Served) -> None:
+    await node.publish(readonly=True)
+    await node.publish(node.target("other"), mode=Modes.SINGLE_NODE_READER_ONLY)
+
+    for target in (node.target(), node.target("other")):
+        with pytest.raises(OSError, match="Read-only"):
+            (target / "x").touch()
+
+
+async def test_without_encryption_the_mount_target_itself_is_mounted(
+    node: Served, mounter: FolderMounter, tunnels: TunnelClient
+) -> None:
+    context = {"encryptInTransit": "false", "mounttargetip": "10.0.0.7"}
+    await node.publish(context=context)
+    await node.publish(context=context)
+    await node.publish(node.target("named"), context={"encryptInTransit": "false"}, flags=("az=us-east-1b",))
+
+    assert mounter.calls == 2
+    assert mounter.asked[node.target()].source == "10.0.0.7:/"
+    name = "us-east-1b.fs-0123456789abcdef0.efs.us-east-1.amazonaws.com:/"
+    assert mounter.asked[node.target("named")].source == name
+    assert not any(option.startswith("port=") for option in mounter.asked[node.target()].options)
+    assert await tunnels.tunnels() == ()
+
+
+async def test_mounts_of_one_access_point_share_a_tunnel(node: Served, tunnels: TunnelClient) -> None:
+    volume = f"{FS}::{POINT}"
+    await asyncio.gather(*(node.publish(node.target(str(n)), volume) for n in range(20)))
+    await node.publish(node.target("else"), f"{FS}::{OTHER_POINT}")
+
+    assert sorted(len(tunnel.holders) for tunnel in await tunnels.tunnels()) == [1, 20]
+
+    await asyncio.gather(*(node.unpublish(node.target(str(n)), volume) for n in range(20)))
+    assert sorted(len(tunnel.holders) for tunnel in await tunnels.tunnels()) in ([1], [0, 1])
+
+
+async def test_an_address_is_chosen_by_the_node_s_zone(node: Served, tunnels: TunnelClient) -> None:
+    await node.publish(context={"mounttargetipmap": '{"use1-az1":"10.0.0.1","us-east-1b":"10.0.0.2"}'})
+    [tunnel] = await tunnels.tunnels()
+    assert tunnel.spec.address == "10.0.0.1"
+
+
+@pytest.mark.parametrize("name", ["a b", "back\\slash", "été", "deleted", "x (deleted)"])
+async def test_targets_may_have_odd_names(node: Served, tunnels: TunnelClient, name: str) -> None:
+    await node.publish(node.target(name))
+    await node.publish(node.target(name))
+    assert mounted(node.target(name)) == 1
+    await node.volumes.reconcile()
+    assert len(await holders_of(tunnels)) == 1
+    await node.unpublish(node.target(name))
+    assert not node.target(name).exists()
+
+
+async def test_links_on_the_way_to_a_target_do_not_hide_it(node: Served, mounter: FolderMounter) -> None:
+    (node.place / "link").symlink_to(node.place / "pods")
+    await node.publish(node.place / "link" / "mount")
+    await node.publish()
+    assert mounter.calls == 1
+    await node.unpublish(node.place / "link" / "mount")
+    assert not node.target().exists()
+
+
+async def test_a_target_that_is_a_link_is_not_followed(node: Served) -> None:
+    node.target().symlink_to(node.place / "exports")
+    code, text = await refused(node.publish())
+    assert code is grpc.StatusCode.INTERNAL
+    assert "is no folder; remove it" in text
+
+
+async def test_what_is_mounted_twice_is_unmounted_twice(node: Served, mounter: FolderMounter) -> None:
+    await node.publish()
+    await mounter.mount("127.0.0.1:/", node.target(), "rw")
+    assert mounted(node.target()) == 2
+    await node.unpublish()
+    assert mounted(node.target()) == 0
+
+
+async def test_data_beneath_a_mount_is_not_removed(node: Served) -> None:
+    node.target().mkdir()
+    (node.target() / "precious").touch()
+    await node.publish()
+    await node.unpublish()
+    assert (node.target() / "precious").exists()
+
+
+async def test_one_call_works_on_a_target_at_a_time(
+    node: Served, mounter: FolderMounter, eventually: Eventually
+) -> None:
+    mounter.gate.clear()
+    first = asyncio.create_task(node.publish())
+    await eventually(lambda: _is(mounter.waiting == 1))
+
+    for call in (node.publish(), node.unpublish()):
+        code, text = await refused(call)
+        assert code is grpc.StatusCode.ABORTED
+        assert "is being worked on by an earlier call" in text
+
+    mounter.gate.set()
+    await first
+    assert mounter.calls == 1
+
+
+async def test_no_more_mounts_are_made_at_a_time_than_allowed(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path, eventually: Eventually
+) -> None:
+    async with node_served(mounter, tunnels, place, NodeOptions(max_inflight=2)) as node:
+        mounter.gate.clear()
+        running = [asyncio.create_task(node.publish(node.target(name))) for name in "ab"]
+        await eventually(lambda: _is(mounter.waiting == 2))
+        code, text = await refused(node.publish(node.target("c")))
+        assert code is grpc.StatusCode.ABORTED
+        assert "mounts of this node: 2 are at work, which is the limit" in text
+        mounter.gate.set()
+        await asyncio.gather(*running)
+        await node.publish(node.target("c"))
+
+
+async def test_a_mount_that_takes_too_long_is_given_up_before_the_caller_does(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path
+) -> None:
+    async with node_served(mounter, tunnels, place) as node:
+        mounter.gate.clear()
+        code, text = await refused(node.stub.NodePublishVolume(publish_request(node.target()), timeout=2.5))
+    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "is not mounted within 1." in text
+    assert mounter.waiting == 0
+    assert not node.target().exists()
+    assert await holders_of(tunnels) == []
+
+
+async def test_a_caller_that_goes_away_leaves_nothing(
+    node: Served, mounter: FolderMounter, tunnels: TunnelClient, eventually: Eventually
+) -> None:
+    mounter.gate.clear()
+    call = node.stub.NodePublishVolume(publish_request(node.target()))
+    await eventually(lambda: _is(mounter.waiting == 1))
+    call.cancel()
+
+    async def nothing() -> bool:
+        return not node.target().exists() and await holders_of(tunnels) == []
+
+    await eventually(nothing)
+    mounter.gate.set()
+    await node.publish()
+
+
+@pytest.mark.parametrize("force", [True, False])
+async def test_an_unmount_that_hangs_is_forced_where_that_is_allowed(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path, force: bool
+) -> None:
+    terms = UnmountTerms(timeout_seconds=0.2, force=force)
+    async with node_served(mounter, tunnels, place, terms=terms) as node:
+        await node.publish()
+        mounter.is_stuck = True
+        if force:
+            await node.unpublish()
+            assert mounter.forced == [node.target()]
+            assert not node.target().exists()
+        else:
+            code, text = await refused(node.unpublish())
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "is not unmounted within 0.2 s" in text
+            assert mounted(node.target()) == 1
+            assert len(await holders_of(tunnels)) == 1
+
+
+async def test_a_volume_in_use_is_not_unmounted_and_keeps_its_tunnel(
+    node: Served, tunnels: TunnelClient
+) -> None:
+    await node.publish()
+    with (node.target() / "open").open("w"):
+        code, text = await refused(node.unpublish())
+        assert code is grpc.StatusCode.INTERNAL
+        assert "target is busy" in text
+        assert len(await holders_of(tunnels)) == 1
+    await node.unpublish()
+
+
+async def test_a_restarted_driver_knows_what_is_mounted_and_finds_what_is_not(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path
+) -> None:
+    async with node_served(mounter, tunnels, place) as node:
+        await node.publish()
+        await node.publish(node.target("gone"))
+    await mounter.unmount(node.target("gone"))
+
+    async with node_served(mounter, tunnels, place) as node:
+        await node.publish()
+        assert mounter.calls == 2
+        await node.volumes.reconcile()
+        assert len(await holders_of(tunnels)) == 2  # one look is not enough
+        async with asyncio.timeout(10):
+            while len(await holders_of(tunnels)) == 2:
+                await node.volumes.reconcile()
+        assert await holders_of(tunnels) == [f"{FS} {node.target()}"]
+        await node.unpublish()
+
+
+async def test_unpublishing_does_not_need_the_agent(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path, tmp_path: Path
+) -> None:
+    async with node_served(mounter, tunnels, place) as node:
+        await node.publish()
+    async with (
+        connect_tunnels(tmp_path / "nobody.sock") as absent,
+        node_served(mounter, absent, place) as node,
+    ):
+        await node.unpublish()
+        assert not node.target().exists()
+        code, text = await refused(node.publish())
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert "see that kube-efs tunnel runs on this node" in text
+
+
+async def test_usage_is_that_of_the_file_system(node: Served) -> None:
+    await node.publish()
+    answer = await node.statistics(node.target())
+
+    found = os.statvfs(node.target())
+    by_unit = {one.unit: one for one in answer.usage}
+    assert by_unit[csi.VolumeUsage.BYTES].total == found.f_blocks * found.f_frsize
+    assert by_unit[csi.VolumeUsage.INODES].total == found.f_files
+    assert not answer.volume_condition.abnormal
+
+
+async def test_there_is_no_usage_where_nothing_is_mounted(node: Served) -> None:
+    node.target("empty").mkdir()
+    for name in ("empty", "missing"):
+        code, text = await refused(node.statistics(node.target(name)))
+        assert code is grpc.StatusCode.NOT_FOUND
+        assert "has no volume mounted on it" in text
+
+
+async def test_the_node_says_who_and_where_it_is(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path
+) -> None:
+    options = NodeOptions(attach_limit=7, has_statistics=True)
+    async with node_served(mounter, tunnels, place, options) as node:
+        info = await node.stub.NodeGetInfo(csi.NodeGetInfoRequest())
+        answer = await node.stub.NodeGetCapabilities(csi.NodeGetCapabilitiesRequest())
+
+    assert (info.node_id, info.max_volumes_per_node) == ("i-0a1b2c3d", 7)
+    assert info.accessible_topology.segments == {"topology.kubernetes.io/zone": "us-east-1a"}
+    kinds = csi.NodeServiceCapability.RPC
+    assert {one.rpc.type for one in answer.capabilities} == {
+        *(kinds.SINGLE_NODE_MULTI_WRITER, kinds.GET_VOLUME_STATS, kinds.VOLUME_CONDITION)
+    }
+
+
+async def test_without_the_opt_in_nobody_is_told_of_statistics(node: Served) -> None:
+    answer = await node.stub.NodeGetCapabilities(csi.NodeGetCapabilitiesRequest())
+    kinds = [one.rpc.type for one in answer.capabilities]
+    assert kinds == [csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER]
+
+
+async def _is(truth: bool) -> bool:
+    return truth
