@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def publish_request(
     volume: str = FS,
     *,
     flags: tuple[str, ...] = (),
-    mode: Modes.Mode = Modes.MULTI_NODE_MULTI_WRITER,
+    mode: Modes.Mode.ValueType = Modes.MULTI_NODE_MULTI_WRITER,
     readonly: bool = False,
     context: dict[str, str] | None = None,
 ) -> csi.NodePublishVolumeRequest:
@@ -491,6 +492,20 @@ async def test_unpublishing_does_not_need_the_agent(
         code, text = await refused(node.publish())
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "see that kube-efs tunnel runs on this node" in text
+
+
+async def test_a_volume_for_one_pod_is_at_one_target_only(node: Served) -> None:
+    for volume, context in ((FS, HERE), (OTHER_FS, {**HERE, "encryptInTransit": "false"})):
+        call = partial(node.publish, volume=volume, context=context, mode=Modes.SINGLE_NODE_SINGLE_WRITER)
+        await call(node.target("first"))
+        await call(node.target("first"))
+        code, text = await refused(call(node.target("second")))
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert f"is for one pod at a time and is mounted at {node.target('first')}" in text
+        assert not node.target("second").exists()
+        await node.unpublish(node.target("first"), volume)
+        await call(node.target("second"))
+        await node.unpublish(node.target("second"), volume)
 
 
 async def test_usage_is_that_of_the_file_system(node: Served) -> None:

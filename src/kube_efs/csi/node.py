@@ -15,13 +15,14 @@ import structlog
 
 from kube_efs.csi.calls import Calls
 from kube_efs.csi.capabilities import read_capability
+from kube_efs.csi.holders import NodeMount
 from kube_efs.csi.node_volumes import NodeVolumes, Publication
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.routes import NodePlace
 from kube_efs.csi.server import Service
 from kube_efs.csi.statistics import Report, Statistics
 from kube_efs.csi.targets import parse_target, resolve_target
-from kube_efs.model.capabilities import check_capabilities
+from kube_efs.model.capabilities import VolumeCapability, check_capabilities
 from kube_efs.model.csi_errors import InvalidArgument, VolumeMissing
 from kube_efs.model.mount_options import MountPlan, plan_mount
 from kube_efs.model.volume_attributes import parse_attributes
@@ -99,12 +100,17 @@ class Node(csi_pb2_grpc.NodeServicer):
         target = parse_target(request.target_path, field="target_path")
         if not request.HasField("volume_capability"):
             raise InvalidArgument("is missing", field="volume_capability", remedy="give the volume's")
-        check_capabilities([read_capability(request.volume_capability)])
+        capability = read_capability(request.volume_capability)
+        check_capabilities([capability])
         with self._calls.mounting():
-            plan = _plan(request)
+            plan = _plan(request, capability)
             target = await asyncio.to_thread(resolve_target, target)
             with self._calls.alone(target):
-                wanted = Publication(volume_id=request.volume_id, target=target, plan=plan)
+                wanted = Publication(
+                    mount=NodeMount(volume_id=request.volume_id, target=target),
+                    plan=plan,
+                    is_for_one_pod=capability.access_mode.is_for_one_pod,
+                )
                 await self._volumes.publish(wanted, timeout_seconds=self._time_for(context))
         return csi_pb2.NodePublishVolumeResponse()
 
@@ -115,9 +121,10 @@ class Node(csi_pb2_grpc.NodeServicer):
         _require_id(request.volume_id)
         target = parse_target(request.target_path, field="target_path")
         target = await asyncio.to_thread(resolve_target, target)
+        mount = NodeMount(volume_id=request.volume_id, target=target)
         with self._calls.alone(target):
             self._statistics.forget(target)
-            await self._volumes.unpublish(request.volume_id, target, timeout_seconds=self._time_for(context))
+            await self._volumes.unpublish(mount, timeout_seconds=self._time_for(context))
         return csi_pb2.NodeUnpublishVolumeResponse()
 
     async def NodeGetVolumeStats(
@@ -148,10 +155,9 @@ def _require_id(volume_id: str) -> None:
         raise InvalidArgument("is missing", field="volume_id", remedy="give the volume's handle")
 
 
-def _plan(request: csi_pb2.NodePublishVolumeRequest) -> MountPlan:
+def _plan(request: csi_pb2.NodePublishVolumeRequest, capability: VolumeCapability) -> MountPlan:
     attributes = parse_attributes(request.volume_context)
     handle = parse_volume_handle(request.volume_id)
-    capability = read_capability(request.volume_capability)
     plan = plan_mount(handle, attributes, capability, read_only=request.readonly)
     for oddity in plan.oddities:
         log.warning("mount-option-odd", oddity=str(oddity))

@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from kube_efs.csi.holders import holder_of, target_of
+from kube_efs.csi.holders import NodeMount, mount_of
 from kube_efs.csi.routes import LOOPBACK, NodePlace, direct_server, tunnel_spec
 from kube_efs.csi.targets import make_target, remove_target
-from kube_efs.model.csi_errors import ExistingVolumeDiffers
+from kube_efs.model.csi_errors import ExistingVolumeDiffers, VolumeInUse
 from kube_efs.model.errors import KubeEfsError, MountUnfinished
 from kube_efs.model.mount_options import MountPlan
 from kube_efs.mounts.mount import Mounter
@@ -51,16 +51,11 @@ class Tunnels(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A volume that is wanted at a target, whose path has no links."""
+    """A mount that is wanted; one that is for one pod, only if no other target has the volume."""
 
-    volume_id: str
-    target: Path
+    mount: NodeMount
     plan: MountPlan
-
-    @property
-    def holder(self) -> Holder:
-        """The name under which the mount holds its tunnel."""
-        return holder_of(self.volume_id, self.target)
+    is_for_one_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,32 +84,34 @@ class NodeVolumes:
         Raises ExistingVolumeDiffers when something else is, MountFailed, what the tunnel agent raises, and
         InvalidValue or NoMountTarget for what leads nowhere.
         """
-        self._publishing.add(wanted.holder)
+        self._publishing.add(wanted.mount.holder)
         try:
             async with asyncio.timeout(timeout_seconds):
-                there = await mounted_at(wanted.target, self._mounter.mounts)
+                there = await mounted_at(wanted.mount.target, self._mounter.mounts)
                 if there is None:
+                    if wanted.is_for_one_pod:
+                        await self._refuse_second(wanted)
                     await self._mount(wanted)
                 else:
                     await self._check_same(wanted, there)
         except TimeoutError as error:
-            raise _unfinished("mounted", wanted.target, timeout_seconds) from error
+            raise _unfinished("mounted", wanted.mount.target, timeout_seconds) from error
         finally:
-            self._publishing.discard(wanted.holder)
+            self._publishing.discard(wanted.mount.holder)
 
-    async def unpublish(self, volume_id: str, target: Path, *, timeout_seconds: float) -> None:
+    async def unpublish(self, mount: NodeMount, *, timeout_seconds: float) -> None:
         """Unmount what is mounted there, and remove the target; nothing there is no error.
 
         Raises MountFailed.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                while await self.is_mounted(target):
-                    await self._unmount(target)
+                while await self.is_mounted(mount.target):
+                    await self._unmount(mount.target)
         except TimeoutError as error:
-            raise _unfinished("unmounted", target, timeout_seconds) from error
-        await asyncio.to_thread(remove_target, target)
-        await self._let_go(holder_of(volume_id, target))
+            raise _unfinished("unmounted", mount.target, timeout_seconds) from error
+        await asyncio.to_thread(remove_target, mount.target)
+        await self._let_go(mount.holder)
 
     async def is_mounted(self, target: Path) -> bool:
         """Whether anything is mounted there; raises PlatformError when the mount table cannot be read."""
@@ -126,16 +123,22 @@ class NodeVolumes:
         It forgets those that are missing time and again. Raises PlatformError when the mount table cannot be
         read, and what the agent raises; nothing is forgotten then.
         """
-        held = {holder for tunnel in await self._tunnels.tunnels() for holder in tunnel.holders}
-        points = await mount_points(
-            self._mounter.mounts, readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
-        )
-        mounted = {one for one in held if (target := target_of(one)) is None or target in points}
+        held = await self._holders()
+        points = await self._mount_points()
+        mounted = {one for one in held if (mount := mount_of(one)) is None or mount.target in points}
         for holder in await self._tunnels.reconcile(mounted | self._publishing):
             log.warning("tunnel-holder-without-mount", holder=holder)
 
+    async def _holders(self) -> frozenset[Holder]:
+        return frozenset(one for tunnel in await self._tunnels.tunnels() for one in tunnel.holders)
+
+    async def _mount_points(self) -> frozenset[Path]:
+        return await mount_points(
+            self._mounter.mounts, readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
+        )
+
     async def _mount(self, wanted: Publication) -> None:
-        plan, target = wanted.plan, wanted.target
+        plan, target = wanted.plan, wanted.mount.target
         await asyncio.to_thread(make_target, target)
         try:
             server, port = await self._reach(wanted)
@@ -143,21 +146,43 @@ class NodeVolumes:
         except (KubeEfsError, asyncio.CancelledError):
             await self._undo(wanted)
             raise
-        log.info("volume-mounted", volume=wanted.volume_id, target=str(target), server=server, port=port)
+        log.info(
+            "volume-mounted", volume=wanted.mount.volume_id, target=str(target), server=server, port=port
+        )
 
     async def _reach(self, wanted: Publication) -> tuple[str, int | None]:
         """The server to mount from, and the tunnel's port if there is one."""
         if not wanted.plan.encrypted:
             return direct_server(wanted.plan, self._place), None
-        return LOOPBACK, await self._tunnels.ensure(tunnel_spec(wanted.plan, self._place), wanted.holder)
+        return LOOPBACK, await self._tunnels.ensure(
+            tunnel_spec(wanted.plan, self._place), wanted.mount.holder
+        )
 
     async def _undo(self, wanted: Publication) -> None:
         """Leave nothing of what did not come to be; but a mount that did, late, keeps its tunnel."""
         with suppress(KubeEfsError):
-            if not await self.is_mounted(wanted.target):
-                await asyncio.to_thread(remove_target, wanted.target)
+            if not await self.is_mounted(wanted.mount.target):
+                await asyncio.to_thread(remove_target, wanted.mount.target)
                 if wanted.plan.encrypted:
-                    await self._let_go(wanted.holder)
+                    await self._let_go(wanted.mount.holder)
+
+    async def _refuse_second(self, wanted: Publication) -> None:
+        """Raise VolumeInUse when the volume is mounted at another target."""
+        entries = await asyncio.to_thread(self._mounter.mounts)
+        if wanted.plan.encrypted:
+            held = filter(None, map(mount_of, await self._holders()))
+            places = {one.target for one in held if one.volume_id == wanted.mount.volume_id}
+            others = places.intersection(entry.mount_point for entry in entries)
+        else:
+            source = wanted.plan.source(direct_server(wanted.plan, self._place))
+            others = {entry.mount_point for entry in entries if entry.source == source}
+        for other in sorted(others - {wanted.mount.target}):
+            raise VolumeInUse(
+                f"is for one pod at a time and is mounted at {other}",
+                field="volume_id",
+                value=wanted.mount.volume_id,
+                remedy="wait until the pod that uses it is gone",
+            )
 
     async def _check_same(self, wanted: Publication, there: MountEntry) -> None:
         """Raise ExistingVolumeDiffers unless that is the volume, reached and used as is wanted now."""
@@ -166,7 +191,7 @@ class NodeVolumes:
             raise ExistingVolumeDiffers(
                 f"is in use: {difference}",
                 field="target_path",
-                value=str(wanted.target),
+                value=str(wanted.mount.target),
                 remedy="unpublish what is there first",
             )
 
@@ -189,7 +214,7 @@ class NodeVolumes:
         # Not asked for with ensure: that would hold a second one when the options have changed.
         spec = tunnel_spec(wanted.plan, self._place)
         return any(
-            wanted.holder in tunnel.holders
+            wanted.mount.holder in tunnel.holders
             and f"port={tunnel.port}" in ports
             and tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region)
             for tunnel in await self._tunnels.tunnels()

@@ -27,6 +27,11 @@ class AccessMode(StrEnum):
         """Whether nobody may write."""
         return self in {AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY}
 
+    @property
+    def is_for_one_pod(self) -> bool:
+        """Whether the volume is for one target of one node at a time: ReadWriteOncePod."""
+        return self is AccessMode.SINGLE_NODE_SINGLE_WRITER
+
 
 # The AWS driver serves the two that are not for readers or single pods only. One writer among several nodes
 # is left out: NFS cannot hold the others back, and no access mode of Kubernetes asks for it.

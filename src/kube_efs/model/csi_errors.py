@@ -8,6 +8,7 @@
         ├── ExistingVolumeDiffers    ALREADY_EXISTS: a volume of that name exists and does not fit
         ├── VolumeMissing            NOT_FOUND: there is no such volume
         ├── VolumePending            ABORTED: an earlier call for the volume is still at work
+        ├── VolumeInUse              FAILED_PRECONDITION: another target has what only one may have
         └── NoMountTarget            FAILED_PRECONDITION: the file system cannot be reached as asked
 
 The codes are those of the CSI specification, version 1.12, where it names one for the case.
@@ -59,6 +60,12 @@ class VolumePending(RequestRefused):
     """An earlier call for the same volume has not ended."""
 
     code = RpcCode.ABORTED
+
+
+class VolumeInUse(RequestRefused):
+    """The volume may be written from one target at a time, and another one has it."""
+
+    code = RpcCode.FAILED_PRECONDITION
 
 
 class NoMountTarget(RequestRefused):

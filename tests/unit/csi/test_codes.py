@@ -26,6 +26,7 @@ def _all_errors(kind: type[KubeEfsError] = KubeEfsError) -> Iterator[type[KubeEf
         (errors.RemovalRefused, StatusCode.FAILED_PRECONDITION),
         (csi_errors.InvalidArgument, StatusCode.INVALID_ARGUMENT),
         (csi_errors.ExistingVolumeDiffers, StatusCode.ALREADY_EXISTS),
+        (csi_errors.VolumeInUse, StatusCode.FAILED_PRECONDITION),
         (csi_errors.NoMountTarget, StatusCode.FAILED_PRECONDITION),
         (errors.NotYet, StatusCode.UNAVAILABLE),
         (errors.GidRangeFull, StatusCode.RESOURCE_EXHAUSTED),
