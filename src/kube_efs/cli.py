@@ -4,6 +4,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage or bad settings. What a command nee
 so that ``--help`` and the worker inside a pod start at once.
 """
 
+import os
 import sys
 from collections.abc import Coroutine
 from enum import StrEnum
@@ -104,8 +105,15 @@ def controller(
 @app.command()
 def tunnel() -> None:
     """Keep this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
-    from kube_efs.settings import TunnelSettings, load
     from kube_efs.telemetry.logging import configure
+
+    if os.getpid() == 1:  # the first process of a container, with which all others end, stunnel too
+        from kube_efs.tunnels.guard import guard
+
+        configure("INFO")
+        raise typer.Exit(guard([sys.executable, "-m", "kube_efs", "tunnel"]))
+
+    from kube_efs.settings import TunnelSettings, load
     from kube_efs.tunnels.run import run_tunnel
 
     settings = load(TunnelSettings)

@@ -21,6 +21,7 @@ from kube_efs.tunnels.loading import Judge, Loaded, Outcome, Unbindable, Unloada
 from kube_efs.tunnels.log import ConnectionLog, LogFollower
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.ports import find_taken, listening_ports, open_connections, port_taken
+from kube_efs.tunnels.restarting import RestartDelay
 from kube_efs.tunnels.services import TunnelService
 from kube_efs.tunnels.stunnel import StunnelProcess, find_stunnel
 
@@ -30,9 +31,6 @@ _LOAD_SECONDS = 5.0
 _LOG_POLL_SECONDS = 0.005
 # SIGTERM leaves the agent 5 s for everything.
 _STOP_SECONDS = 3.0
-_SHORT_LIFE_SECONDS = 2.0
-_FIRST_DELAY_SECONDS = 0.2
-_LONGEST_DELAY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +50,6 @@ class _Configuration:
 
 
 _NOTHING = _Configuration()
-
-
-@dataclass(frozen=True, slots=True)
-class RestartDelay:
-    """How long to wait before the next start: nothing after a long life, doubling with each short one."""
-
-    seconds: float = 0.0
-
-    def after_life_of(self, lived_seconds: float) -> "RestartDelay":
-        """The delay after one more death."""
-        if lived_seconds >= _SHORT_LIFE_SECONDS:
-            return RestartDelay()
-        return RestartDelay(min(max(self.seconds * 2, _FIRST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
 
 
 class StunnelKeeper:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kube_efs.model.errors import StunnelMissing
-from kube_efs.tunnels.keeper import RestartDelay
+from kube_efs.tunnels.restarting import RestartDelay
 from kube_efs.tunnels.stunnel import find_stunnel
 
 

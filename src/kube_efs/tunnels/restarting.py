@@ -1,0 +1,20 @@
+"""How soon a process that has died is started again."""
+
+from dataclasses import dataclass
+
+_SHORT_LIFE_SECONDS = 2.0
+_FIRST_DELAY_SECONDS = 0.2
+_LONGEST_DELAY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDelay:
+    """How long to wait before the next start: nothing after a long life, doubling with each short one."""
+
+    seconds: float = 0.0
+
+    def after_life_of(self, lived_seconds: float) -> "RestartDelay":
+        """The delay after one more death."""
+        if lived_seconds >= _SHORT_LIFE_SECONDS:
+            return RestartDelay()
+        return RestartDelay(min(max(self.seconds * 2, _FIRST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
