@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import grpc.aio
@@ -132,8 +133,7 @@ class Node(csi_pb2_grpc.NodeServicer):
     ) -> csi_pb2.NodeGetVolumeStatsResponse:
         """How full the volume is, and whether it answers; also without the opt-in."""
         _require_id(request.volume_id)
-        path = parse_target(request.volume_path, field="volume_path")
-        path = await asyncio.to_thread(resolve_target, path)
+        path = await asyncio.to_thread(resolve_target, _volume_path(request.volume_path))
         if not await self._volumes.is_mounted(path):
             self._statistics.forget(path)
             raise VolumeMissing("has no volume mounted on it", field="volume_path", value=str(path))
@@ -153,6 +153,16 @@ def node_service(node: Node) -> Service:
 def _require_id(volume_id: str) -> None:
     if not volume_id:
         raise InvalidArgument("is missing", field="volume_id", remedy="give the volume's handle")
+
+
+def _volume_path(text: str) -> Path:
+    """The path; one where no volume can ever be is a place where none is, as csi-sanity wants it."""
+    try:
+        return parse_target(text, field="volume_path")
+    except InvalidArgument as error:
+        if not text:
+            raise
+        raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
 
 
 def _plan(request: csi_pb2.NodePublishVolumeRequest, capability: VolumeCapability) -> MountPlan:

@@ -5,6 +5,7 @@ whose server is gone does not return.
 """
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -17,6 +18,7 @@ log = structlog.get_logger()
 
 _LONGEST = 4095  # bytes: PATH_MAX without the zero at the end
 _MODE = 0o755
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def parse_target(text: str, *, field: str) -> Path:
@@ -26,7 +28,7 @@ def parse_target(text: str, *, field: str) -> Path:
         raise InvalidArgument("is missing", field=field, remedy=remedy)
     if not text.startswith("/") or ".." in text.split("/") or text.strip("/") == "":
         raise InvalidArgument("is no absolute path below /", field=field, value=text, remedy=remedy)
-    if not text.isprintable() or len(text.encode(errors="surrogatepass")) > _LONGEST:
+    if _UNFIT.search(text) or len(text.encode()) > _LONGEST:
         raise InvalidArgument("is too long or has control characters", field=field, value=text, remedy=remedy)
     return Path(text)
 

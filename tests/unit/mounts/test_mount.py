@@ -1,0 +1,152 @@
+"""mount(8) and umount(8): what they are called with, how long they are waited for, what becomes of them."""
+
+import asyncio
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kube_efs.model.errors import MountFailed, PlatformError
+from kube_efs.mounts.mount import SystemMounter
+from kube_efs.mounts.mountinfo import read_mountinfo
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+TARGET = Path("/pods/a b")
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+
+def program(folder: Path, script: str) -> str:
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def mounter(path: str) -> SystemMounter:
+    return SystemMounter(program=path, unmounting=path, pause=lambda _attempt: 0)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> tuple[SystemMounter, Path]:
+    """A mounter whose programs only write down their arguments, and where they do."""
+    calls = tmp_path / "calls"
+    return mounter(program(tmp_path, f'printf "%s|" "$@" >> {calls}; echo >> {calls}')), calls
+
+
+async def test_an_export_is_mounted_by_its_arguments_alone(recording: tuple[SystemMounter, Path]) -> None:
+    mounting, calls = recording
+    await mounting.mount("127.0.0.1:/a b", TARGET, "nfsvers=4.1,port=22049")
+    assert calls.read_text() == "-t|nfs4|-o|nfsvers=4.1,port=22049|127.0.0.1:/a b|/pods/a b|\n"
+
+
+async def test_a_target_is_unmounted_without_a_look_at_it(recording: tuple[SystemMounter, Path]) -> None:
+    mounting, calls = recording
+    await mounting.unmount(TARGET)
+    await mounting.unmount(TARGET, force=True)
+    assert calls.read_text().splitlines() == [
+        "--no-canonicalize|--internal-only|/pods/a b|",
+        "--no-canonicalize|--internal-only|--force|/pods/a b|",
+    ]
+
+
+async def test_what_the_program_says_is_told(tmp_path: Path) -> None:
+    failing = mounter(program(tmp_path, "echo mount.nfs4: access  denied >&2; echo twice; exit 32"))
+    with pytest.raises(MountFailed) as caught:
+        await failing.mount("127.0.0.1:/", TARGET, "hard")
+    assert caught.value.problem.endswith("ended with status 32: mount.nfs4: access denied twice")
+    assert caught.value.value == "/pods/a b"
+
+
+@pytest.mark.parametrize(
+    ("text", "tries"),
+    [
+        pytest.param(
+            "mount.nfs4: access denied by server while mounting 127.0.0.1:/", 3, id="a new access point"
+        ),
+        pytest.param("mount.nfs4: Connection reset by peer", 3, id="a new tunnel"),
+        pytest.param("mount.nfs4: No such file or directory", 1, id="a wrong path"),
+        pytest.param("", 1, id="no reason"),
+    ],
+)
+async def test_what_passes_by_itself_is_tried_again(tmp_path: Path, text: str, tries: int) -> None:
+    calls = tmp_path / "calls"
+    with pytest.raises(MountFailed):
+        await mounter(program(tmp_path, f"echo x >> {calls}; echo '{text}'; exit 32")).mount(
+            "a:/", TARGET, "hard"
+        )
+    assert len(calls.read_text().splitlines()) == tries
+
+
+async def test_a_second_try_that_succeeds_is_a_success(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    script = f"test -e {once} && exit 0; touch {once}; echo reset by peer; exit 32"
+    await mounter(program(tmp_path, script)).mount("a:/", TARGET, "hard")
+
+
+async def test_a_missing_program_is_the_machine_s_fault(tmp_path: Path) -> None:
+    with pytest.raises(PlatformError, match="cannot be run"):
+        await mounter(str(tmp_path / "missing")).mount("a:/", TARGET, "hard")
+
+
+async def test_a_call_that_is_cancelled_ends_the_program_and_its_helper(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; sleep 1000 & echo $! >> {pids}; echo $$ >> {pids}; wait"
+
+    async def begun() -> bool:
+        return pids.exists() and len(pids.read_text().split()) == 2
+
+    call = asyncio.create_task(mounter(program(tmp_path, script)).mount("a:/", TARGET, "hard"))
+    await eventually(begun)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert [pid for pid in map(int, pids.read_text().split()) if is_alive(pid)] == []
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(FileNotFoundError):
+        return re.search(r"^State:\s+Z", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) is None
+    return False
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mount-") as name:
+        subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)
+        subprocess.run(["mount", "--make-private", name], check=True)
+        try:
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", "--recursive", name], check=True)
+
+
+@needs_root
+async def test_real_mounts_are_unmounted_by_the_real_program() -> None:
+    with private_folder() as folder:
+        target = folder / "a b\\c"
+        target.mkdir()
+        await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "none", str(target)], check=True)
+        assert target in [entry.mount_point for entry in SystemMounter().mounts()]
+        await SystemMounter().unmount(target)
+        assert target not in [entry.mount_point for entry in read_mountinfo()]
+
+        with pytest.raises(MountFailed, match=r"umount ended with status \d+: .*not mounted"):
+            await SystemMounter().unmount(target)
+        with pytest.raises(MountFailed, match="no mount point specified"):
+            await SystemMounter().unmount(folder / "missing")
+
+
+@needs_root
+async def test_a_mount_that_is_in_use_stays() -> None:
+    with private_folder() as folder, (folder / "open").open("w"):
+        with pytest.raises(MountFailed, match="target is busy"):
+            await SystemMounter().unmount(folder)
+        assert folder in [entry.mount_point for entry in read_mountinfo()]
