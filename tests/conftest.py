@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import pytest_asyncio
 import yaml
 from hypothesis import HealthCheck, settings
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
+from tests.conformance.control_plane import ControlPlanes
 
 from kube_efs.kube.client import connect
 from kube_efs.local.apiserver import ApiServer
@@ -24,6 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="what the scenarios run on: the embedded API server, or etcd and kube-apiserver",
     )
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def control_planes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ControlPlanes]:
+    """Real control planes, none of which is running yet."""
+    planes = ControlPlanes(tmp_path_factory.mktemp("control-plane"))
+    yield planes
+    await planes.stop()
 
 
 @pytest.fixture

@@ -5,11 +5,16 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+from kube_efs.model.errors import KubeEfsError
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def run_until_told_to_stop(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until it ends, or until SIGTERM or SIGINT cancels it; that is no error."""
+    """Do the work until it ends, or until SIGTERM or SIGINT cancels it; that is no error.
+
+    A fault of kube-efs's own kind is raised as it is, from however many groups of tasks it has come.
+    """
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in _SIGNALS:
         loop.add_signal_handler(number, told.set)
@@ -23,4 +28,18 @@ async def run_until_told_to_stop(work: Coroutine[Any, Any, None]) -> None:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
     if not working.cancelled():
-        working.result()
+        try:
+            working.result()
+        except BaseExceptionGroup as group:
+            raise _only_fault(group) from group
+
+
+def _only_fault(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first fault that people can read, if the group holds nothing else; otherwise the group."""
+    faults, others = group.split(KubeEfsError)
+    if faults is None or others is not None:
+        return group
+    fault: BaseException = faults
+    while isinstance(fault, BaseExceptionGroup):
+        fault = fault.exceptions[0]
+    return fault

@@ -5,18 +5,17 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from lightkube import AsyncClient
-from tests.conformance.control_plane import RealControlPlane
+from tests.conformance.control_plane import ControlPlanes, RealControlPlane
 from tests.conformance.installing import install
 from tests.conformance.kubectl import Kubectl
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def control_plane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealControlPlane]:
-    async with RealControlPlane(tmp_path_factory.mktemp("control-plane")) as control_plane:
-        yield control_plane
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def control_plane(control_planes: ControlPlanes) -> RealControlPlane:
+    return await control_planes.fresh()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(control_plane: RealControlPlane) -> AsyncIterator[AsyncClient]:
     async with control_plane.connect() as client:
         yield client
@@ -27,7 +26,7 @@ def kubectl(control_plane: RealControlPlane) -> Kubectl:
     return Kubectl(control_plane.admin_kubeconfig)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(control_plane: RealControlPlane) -> Kubectl:
     """kubectl for a cluster that has kube-efs, and the kinds of OpenShift."""
     kubectl = Kubectl(control_plane.admin_kubeconfig)

@@ -17,7 +17,7 @@ from tests.conformance.kubectl import Kubectl
 from kube_efs.kube.watching import Applied, Listed, follow
 from kube_efs.model.errors import PlatformError
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # The claim of openshift-efs-stunnel's own page, and the volume that kube-efs makes for it.
 CLAIM = """

@@ -34,7 +34,7 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.local.apiserver import ApiServer
 from kube_efs.local.controllers.running import run_controllers
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,13 @@ def tally() -> Tally:
     return Tally()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def real(control_plane: RealControlPlane) -> AsyncIterator[Server]:
     async with Server.of((await control_plane.kubeconfig()).read_text(encoding="utf-8")) as server:
         yield server
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def embedded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
     kubeconfig = tmp_path_factory.mktemp("embedded") / "kubeconfig"
     async with ApiServer() as api:
@@ -180,7 +180,7 @@ async def _controllers(client: AsyncClient) -> AsyncIterator[None]:
         await asyncio.wait([running])
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def plays(real: Server, embedded: Server) -> AsyncIterator[Mapping[str, asyncio.Task[Play]]]:
     """All stories, which are played at the same time, as some of them wait a lot."""
     turns = asyncio.Semaphore(_AT_ONCE)

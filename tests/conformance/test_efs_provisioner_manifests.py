@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
+from tests.conformance.control_plane import ControlPlanes
 from tests.conformance.installing import add_openshift_kinds
 from tests.conformance.kubectl import Kubectl
 from tests.integration.efs_provisioner import (
@@ -26,7 +27,7 @@ from tests.integration.efs_provisioner import (
 )
 from tests.scenarios.real_plane import RealPlane
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FILES = sorted(path.name for path in DEPLOY.iterdir())
 # Verb and resource, each in the namespace of the provisioner and in another one.
@@ -47,10 +48,12 @@ REFUSED = [
 ]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def site(
+    tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
+) -> AsyncIterator[Site]:
     folder: Path = tmp_path_factory.mktemp("site")
-    async with site_on(RealPlane(folder), folder) as running:
+    async with site_on(RealPlane(control_planes), folder) as running:
         await add_openshift_kinds(running.kubectl)
         yield running
 

@@ -11,7 +11,7 @@ from tests.conformance.kubectl import Kubectl
 from kube_efs.operator.manifests import RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OLDER_SYSTEM = Path(__file__).with_name("openshift-efs-stunnel.yaml")
 WORKLOADS = ("deployment/efs-manager", "daemonset/efs-stunnel")

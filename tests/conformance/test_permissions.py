@@ -25,7 +25,7 @@ from kube_efs.model.errors import KubeDenied
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.settings import DEFAULT_LEASE
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("installed")]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("installed")]
 
 OTHER = "default"
 STATUS = "efs-stunnel-status-first"
@@ -141,7 +141,7 @@ async def _may(client: AsyncClient, account: str, call: Call) -> bool:
     return review.status.allowed
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def manager(control_plane: RealControlPlane, installed: Kubectl) -> AsyncIterator[AsyncClient]:
     """A client that is the controller, as far as the API server can tell."""
     kubeconfig = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))

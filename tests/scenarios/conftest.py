@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import structlog
+from tests.conformance.control_plane import ControlPlanes
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
@@ -33,14 +34,16 @@ def cluster_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plane(request: pytest.FixtureRequest, cluster_folder: Path) -> ControlPlane:
+def plane(
+    request: pytest.FixtureRequest, cluster_folder: Path, control_planes: ControlPlanes
+) -> ControlPlane:
     """What the cluster runs on; not started yet."""
     if request.config.getoption("--cluster") == "real":
-        return RealPlane(cluster_folder)
+        return RealPlane(control_planes)
     return EmbeddedControlPlane(cluster_folder / "kubeconfig")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(
     plane: ControlPlane, cluster_folder: Path, cluster_settings: dict[str, str]
 ) -> AsyncGenerator[Cluster, None]:

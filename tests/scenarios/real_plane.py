@@ -11,7 +11,7 @@ from aiohttp import web
 from lightkube import ApiError, AsyncClient
 from lightkube.resources.core_v1 import Node, NodeStatus
 from lightkube.types import PatchType
-from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
+from tests.conformance.control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 from tests.conformance.installing import NAMESPACE, render
 from tests.conformance.kubectl import Kubectl
 
@@ -89,8 +89,10 @@ async def _has_addresses(client: AsyncClient, node: str) -> bool:
 class RealPlane:
     """etcd, kube-apiserver and kube-controller-manager, with RBAC and what ``kube-efs render`` prints."""
 
-    def __init__(self, folder: Path) -> None:
-        self.plane = RealControlPlane(folder / "control-plane")
+    plane: RealControlPlane
+
+    def __init__(self, planes: ControlPlanes) -> None:
+        self._planes = planes
         self._logs = KubeletLogs()
         self._stack = AsyncExitStack()
 
@@ -100,7 +102,7 @@ class RealPlane:
         return self.plane.admin_kubeconfig
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self.plane)
+        self.plane = await self._planes.fresh()
         await self._stack.enter_async_context(self._logs)
         return self
 

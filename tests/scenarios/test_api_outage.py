@@ -14,7 +14,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs.tunnels.status import TunnelState
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 AWAY_SECONDS = 3.0
 LOOK_SECONDS = 0.1

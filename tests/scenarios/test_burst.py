@@ -8,7 +8,7 @@ from tests.scenarios import steps
 from tests.scenarios.burst import MOMENTS, Burst, Moment
 from tests.scenarios.steps import Cluster
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_burst_needs_few_worker_pods(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from kube_efs.local.authority import Authority, ServerCertificate
 from kube_efs.local.efs.names import server_names
 from kube_efs.model.ids import FileSystemId
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def _other_name(cluster: Cluster, _system: FileSystemId) -> ServerCertificate:

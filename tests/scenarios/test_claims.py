@@ -12,7 +12,7 @@ from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.tunnel_volumes import REJECT_REASON, REJECTED
 from kube_efs.model.volumes import NfsSource, VolumePhase
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LABELS = "spec.selector.matchLabels"
 

@@ -17,7 +17,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs.local.control_plane import ControlPlane
 from kube_efs.provisioning.trash import TRASH
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NAMES = [f"claim-{number}" for number in range(6)]
 WITHOUT_VOLUME = "kube_efs_directories_without_volume"
@@ -28,7 +28,7 @@ def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
     return FaultyPlane(plane, cluster_folder)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def api(cluster: Cluster, plane: FaultyPlane) -> FaultyApi:
     """What stands before the API server; without fault at the start, when the controller runs."""
     plane.api.fault = faulty_api.no_fault

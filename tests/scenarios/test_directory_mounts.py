@@ -21,7 +21,7 @@ from kube_efs.model.errors import PlatformError
 from kube_efs.model.volumes import PROVISIONED_BY
 from kube_efs.mounts.mountinfo import read_mountinfo
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PROVISIONER = "example.com/mounted"
 LEASE = "efs-provisioner"
@@ -46,7 +46,7 @@ class MountedController:
             await _run("umount", str(self.mount_point))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def mounted(cluster: Cluster, cluster_folder: Path) -> AsyncGenerator[MountedController, None]:
     """It serves the second file system, below ``/a/b``."""
     system = cluster.file_system_ids[1]

@@ -32,7 +32,7 @@ from kube_efs.model.tunnel_volumes import REJECTED
 from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.trash import TRASH
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 UID = 1234
 BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
@@ -49,7 +49,7 @@ class Served:
     classes: Mapping[str, str]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(cluster: Cluster) -> Served:
     client, claims = cluster.client, await Claims.of(cluster)
     classes = {

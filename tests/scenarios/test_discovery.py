@@ -13,7 +13,7 @@ from kube_efs.model.ids import FileSystemId, ZoneName
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 from kube_efs.model.tunnel_volumes import root_name
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MEBIBYTE = 1024 * 1024
 

@@ -12,7 +12,7 @@ from tests.scenarios.steps import Cluster
 
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.fixture(scope="module")

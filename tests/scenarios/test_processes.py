@@ -12,7 +12,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs.local.program import Program
 from kube_efs.model.tunnel_volumes import root_name
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("name", ["controller", "tunnel"])

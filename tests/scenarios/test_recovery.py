@@ -9,7 +9,7 @@ from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 from tests.scenarios.steps import Cluster
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SIZE_BYTES = 64 * 1024 * 1024
 

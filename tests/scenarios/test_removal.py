@@ -10,9 +10,9 @@ from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.ids import FileSystemId
-from kube_efs.provisioning.file_system import TRASH
+from kube_efs.provisioning.trash import TRASH
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_data_goes_with_its_claim(cluster: Cluster) -> None:

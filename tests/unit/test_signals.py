@@ -1,0 +1,48 @@
+"""How a process ends: told to, by itself, or by a fault."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from kube_efs.model.errors import KubeUnavailable, NotYet
+from kube_efs.signals import run_until_told_to_stop
+
+
+async def _in_groups(*faults: Exception) -> None:
+    async def fail(fault: Exception) -> None:
+        raise fault
+
+    async with asyncio.TaskGroup(), asyncio.TaskGroup() as tasks:
+        for fault in faults:
+            tasks.create_task(fail(fault))
+
+
+async def test_what_ends_by_itself_is_no_error() -> None:
+    await run_until_told_to_stop(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_who_is_told_to_stop_is_cancelled_without_an_error(number: int) -> None:
+    async def work() -> None:
+        os.kill(os.getpid(), number)
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(10):
+        await run_until_told_to_stop(work())
+
+
+async def test_a_fault_is_raised_as_it_is() -> None:
+    with pytest.raises(NotYet, match="is not there"):
+        await run_until_told_to_stop(_in_groups(NotYet("is not there")))
+
+
+async def test_of_several_faults_the_first_is_raised() -> None:
+    with pytest.raises(KubeUnavailable, match="is down"):
+        await run_until_told_to_stop(_in_groups(KubeUnavailable("is down"), NotYet("is not there")))
+
+
+async def test_what_nobody_has_foreseen_keeps_all_its_company() -> None:
+    with pytest.raises(ExceptionGroup):
+        await run_until_told_to_stop(_in_groups(KeyError("x"), NotYet("is not there")))
