@@ -1,0 +1,657 @@
+"""Claims of the CSI driver's classes, served without sidecars: what is made, in AWS too, and what goes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from lightkube.models.core_v1 import (
+    Container,
+    CSIPersistentVolumeSource,
+    ObjectReference,
+    PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec,
+    PodSpec,
+)
+from lightkube.models.core_v1 import Volume as PodVolume
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, Pod, Secret
+from lightkube.resources.storage_v1 import StorageClass
+from tests.scenarios import csi_steps, directory_steps, steps
+from tests.scenarios.csi_steps import DRIVER, Aws
+from tests.scenarios.directory_steps import Claims
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.node import IMAGE
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, Volume, VolumePhase
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ROLE = "arn:aws:iam::123456789012:role/storage"
+CALLS = 'kube_efs_aws_calls_total{operation="'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def aws(cluster: Cluster) -> AsyncIterator[Aws]:
+    async with Aws.of(cluster) as aws:
+        yield aws
+
+
+async def _access_point(aws: Aws, volume: Volume) -> Mapping[str, Any]:
+    """The access point that the volume leads to, as AWS shows it."""
+    handle = csi_steps.handle_of(volume)
+    found = await aws.described(handle.file_system_id)
+    return next(one for one in found if one["AccessPointId"] == handle.access_point_id)
+
+
+# --- the example of the AWS driver's users
+
+
+async def test_the_seed_s_claim_gets_what_csi_provisioner_would_make(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    await cluster.client.create(csi_steps.seed_class(system))
+    await cluster.client.create(csi_steps.seed_claim(claims.namespace))
+
+    volume = await claims.bound("efs-claim-1")
+
+    claim = await claims.get("efs-claim-1")
+    assert claim.metadata
+    name = f"pvc-{claim.metadata.uid}"
+    (point,) = await aws.described(system)
+    body = await csi_steps.raw_volume(cluster, volume.name)
+    metadata, spec = body["metadata"], body["spec"]
+    assert (metadata["name"], metadata.get("labels")) == (name, None)
+    assert metadata["annotations"] == {
+        PROVISIONED_BY: DRIVER,
+        "volume.kubernetes.io/provisioner-deletion-secret-name": "",
+        "volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
+    }
+    assert sorted(metadata["finalizers"]) == [FINALIZER, "kubernetes.io/pv-protection"]
+    reference = spec.pop("claimRef")
+    assert (reference["namespace"], reference["name"]) == (claims.namespace, "efs-claim-1")
+    assert spec == {
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "5Gi"},
+        "csi": {"driver": DRIVER, "volumeHandle": f"efs:{system}::{point['AccessPointId']}"},
+        "mountOptions": ["tls"],
+        "persistentVolumeReclaimPolicy": "Delete",
+        "storageClassName": "efs-sc-1",
+        "volumeMode": "Filesystem",
+    }
+    assert point["PosixUser"] == {"Uid": 1000, "Gid": 1000}
+    assert point["RootDirectory"] == {
+        "Path": f"/dynamic_provisioning/{name}",
+        "CreationInfo": {"OwnerUid": 1000, "OwnerGid": 1000, "Permissions": "700"},
+    }
+    assert point["ClientToken"] == name
+    assert {tag["Key"]: tag["Value"] for tag in point["Tags"]} == {
+        "efs.csi.aws.com/cluster": "true",
+        "efs.csi.aws.com/requested-bytes": str(5 * 1024**3),
+        "kubernetes.io/created-for/pv/name": name,
+        "kubernetes.io/created-for/pvc/name": "efs-claim-1",
+        "kubernetes.io/created-for/pvc/namespace": claims.namespace,
+    }
+    told = await csi_steps.events(cluster, claims, "efs-claim-1", "ProvisioningSucceeded")
+    assert told == [f"Volume {name} is ready at efs:{system}::{point['AccessPointId']}"]
+
+    await csi_steps.removed(cluster, claims, "efs-claim-1")
+    assert await aws.described(system) == []
+    await cluster.client.delete(StorageClass, "efs-sc-1")
+
+
+async def test_retain_keeps_volume_and_access_point(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(
+        cluster.client, reclaim_policy="Retain", parameters={"fileSystemId": system}
+    )
+    volume = await claims.provisioned(name, "kept")
+
+    await claims.delete("kept")
+    await directory_steps.reaches_phase(cluster, volume.name, VolumePhase.RELEASED)
+    await cluster.client.delete(PersistentVolume, volume.name)
+
+    await steps.gone(cluster.client, volume.name)
+    assert await aws.ids(system) == {csi_steps.handle_of(volume).access_point_id}
+
+
+async def test_ids_come_from_the_range_one_for_each_volume(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(
+        cluster.client,
+        parameters={"fileSystemId": system, "gidRangeStart": "7000", "gidRangeEnd": "7001"},
+    )
+    await claims.create(name, "one", "two")
+    await claims.all_bound(2)
+    users = [one["PosixUser"] for one in await aws.described(system)]
+    assert sorted((user["Uid"], user["Gid"]) for user in users) == [(7000, 7000), (7001, 7001)]
+
+    await claims.create(name, "three")
+
+    told = await claims.warning("three", "7000-7001")
+    assert "gidRangeStart-gidRangeEnd: '7000-7001' has no free id left; delete a volume" in told
+    await claims.delete("one")
+    await claims.bound("three")
+
+
+async def test_a_claim_that_waits_for_its_pod_is_served_when_there_is_one(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(
+        cluster.client, binding_mode="WaitForFirstConsumer", parameters={"fileSystemId": system}
+    )
+    prompt = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    await claims.create(name, "later")
+    # A claim that is served afterwards shows that the first one was seen and passed over.
+    await claims.provisioned(prompt, "now")
+    assert len(await claims.volumes()) == 1
+
+    source = PersistentVolumeClaimVolumeSource(claimName="later")
+    pod = Pod(
+        metadata=ObjectMeta(namespace=claims.namespace, name="user"),
+        spec=PodSpec(
+            containers=[Container(name="user", image=IMAGE)],
+            volumes=[PodVolume(name="data", persistentVolumeClaim=source)],
+        ),
+    )
+    await cluster.client.create(pod)
+
+    await claims.bound("later")
+    await cluster.client.delete(Pod, "user", namespace=claims.namespace, grace_period=0)
+
+
+# --- where the data lies
+
+
+@pytest.mark.parametrize(
+    ("parameters", "path"),
+    [
+        pytest.param({}, "/{pv}", id="nothing said"),
+        pytest.param({"basePath": "a//b/"}, "/a/b/{pv}", id="a base that is not clean"),
+        pytest.param(
+            {"subPathPattern": "${.PVC.namespace}/${.PVC.name}"},
+            "/{namespace}/data-{uid}",
+            id="a pattern with its suffix",
+        ),
+        pytest.param(
+            {"basePath": "/b", "subPathPattern": "x/${.PV.name}", "ensureUniqueDirectory": "false"},
+            "/b/x/{pv}",
+            id="a pattern as it is",
+        ),
+        pytest.param(
+            {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": "no"},
+            "/data-{uid}",
+            id="a uniqueness that is no boolean",
+        ),
+    ],
+)
+async def test_the_directory_is_what_the_class_says(
+    cluster: Cluster, aws: Aws, parameters: dict[str, str], path: str
+) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system, **parameters})
+
+    volume = await claims.provisioned(name, "data")
+
+    uid = volume.name.removeprefix("pvc-")
+    expected = path.format(pv=volume.name, uid=uid, namespace=claims.namespace)
+    assert (await _access_point(aws, volume))["RootDirectory"]["Path"] == expected
+
+
+async def test_a_directory_volume_has_no_access_point_and_goes_with_its_claim(
+    cluster: Cluster, aws: Aws
+) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
+    before = await aws.ids(system)
+    name = await csi_steps.new_class(
+        cluster.client,
+        parameters={
+            "provisioningMode": "efs-dir",
+            "fileSystemId": system,
+            "directoryPerms": "0750",
+            "basePath": "/plain",
+            "gidRangeStart": "8000",
+            "gidRangeEnd": "8001",
+        },
+    )
+    await claims.create(name, "one", "two")
+    volumes = await claims.all_bound(2)
+
+    assert await aws.ids(system) == before
+    folders = [cluster.efs.folder(system) / "plain" / volume.name for volume in volumes]
+    assert sorted(volume.csi.handle for volume in volumes if volume.csi) == sorted(
+        f"efs:{system}:/plain/./{volume.name}" for volume in volumes
+    )
+    assert {folder.stat().st_mode & 0o7777 for folder in folders} == {0o750}
+    owners = sorted((folder.stat().st_uid, folder.stat().st_gid) for folder in folders)
+    assert owners == [(8000, 8000), (8001, 8001)]
+
+    (folders[0] / "file").write_text("x")
+    await claims.delete("one", "two")
+    await claims.no_volumes()
+    assert not any(folder.exists() for folder in folders)
+
+
+async def test_a_pool_fills_the_next_file_system_when_one_is_full(cluster: Cluster, aws: Aws) -> None:
+    claims, pool = await Claims.of(cluster), [await aws.file_system(), await aws.file_system()]
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemIds": ", ".join(pool)})
+    async with csi_steps.controller_with(cluster, KUBE_EFS_ACCESS_POINT_QUOTA="2"):
+        volumes = [await claims.provisioned(name, f"data-{number}") for number in range(4)]
+        systems = [csi_steps.handle_of(volume).file_system_id for volume in volumes]
+        assert systems == [pool[0], pool[0], pool[1], pool[1]]
+
+        await claims.create(name, "data-4")
+
+        told = await claims.warning("data-4", "no room")
+        assert f"'{pool[0]}, {pool[1]}' have no room for another access point (at most 2 each)" in told
+        assert "provisioningMode: efs-dir" in told
+        await claims.delete("data-0")
+        assert csi_steps.handle_of(await claims.bound("data-4")).file_system_id == pool[0]
+
+
+@pytest.mark.parametrize("zone", ["us-east-1b", None], ids=["one zone", "regional"])
+async def test_a_volume_of_one_zone_says_so_where_the_class_wants_it(
+    cluster: Cluster, aws: Aws, zone: str | None
+) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system(zone)
+    name = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": system, "enforceZoneAffinity": "true"}
+    )
+    volume = await claims.provisioned(name, "data")
+    expression = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    body = await csi_steps.raw_volume(cluster, volume.name)
+    assert body["spec"].get("nodeAffinity") == (affinity if zone else None)
+
+
+# --- classes that cannot be served
+
+MALFORMED: dict[str, tuple[dict[str, str], str]] = {
+    "no mode": ({"provisioningMode": "-"}, "provisioningMode: is missing; use efs-ap or efs-dir"),
+    "another mode": (
+        {"provisioningMode": "s3files-ap"},
+        "provisioningMode: 's3files-ap' is not supported; use efs-ap or efs-dir",
+    ),
+    "no file system": ({"fileSystemId": "-"}, "fileSystemId: is missing; give one of fileSystemId"),
+    "two sources": (
+        {"fileSystemIdConfigRef": "a/b/c"},
+        "parameters fileSystemId and fileSystemIdConfigRef: exclude each other; give one of them",
+    ),
+    "no file system's id": (
+        {"fileSystemId": "fs-1,noresvport"},
+        "fileSystemId: 'fs-1' is no file system id; use an id such as fs-0123456789abcdef0",
+    ),
+    "a reference of two parts": (
+        {"fileSystemId": "-", "fileSystemIdSecretRef": "a/b"},
+        "fileSystemIdSecretRef: 'a/b' is no reference; use NAMESPACE/NAME/KEY of a Secret",
+    ),
+    "no permissions": ({"directoryPerms": "-"}, "directoryPerms: is missing; use three or four octal digits"),
+    "permissions in words": ({"directoryPerms": "rwx"}, "directoryPerms: 'rwx' is no octal mode; use three"),
+    "a user with blanks": ({"uid": " 7"}, "uid: ' 7' is"),
+    "a user below zero": ({"uid": "-1"}, "uid: '-1' is"),
+    "a group above 32 bits": ({"gid": "4294967296"}, "gid: '4294967296' is"),
+    "half a range": ({"gidRangeStart": "7"}, "gidRangeEnd: is missing; give it together with gidRangeStart"),
+    "a range backwards": (
+        {"gidRangeStart": "7", "gidRangeEnd": "7"},
+        "gidRangeEnd: '7' is not above gidRangeStart; use a number above 7",
+    ),
+    "a range from nothing": ({"gidRangeStart": "0", "gidRangeEnd": "7"}, "gidRangeStart: '0' is"),
+    "a base with a dollar": ({"basePath": "/a$b"}, "basePath: '/a$b' is not taken by EFS; begin no name"),
+    "an unknown variable": (
+        {"subPathPattern": "${.PVC.uid}"},
+        "subPathPattern: '${.PVC.uid}' has an unknown variable; use ${.PVC.name}",
+    ),
+    "a reuse that is no boolean": ({"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is"),
+    "an affinity that is no boolean": ({"enforceZoneAffinity": ""}, "enforceZoneAffinity: is no boolean"),
+    "a tagging that is no boolean": ({"enableTagging": "No"}, "enableTagging: 'No' is"),
+    "a Secret without its namespace": (
+        {"csi.storage.k8s.io/provisioner-secret-name": "x"},
+        "parameters.csi.storage.k8s.io/provisioner-secret-name: needs the other one too; give both",
+    ),
+}
+LATE: dict[str, tuple[dict[str, str], str]] = {
+    "a pattern that leaves the base": (
+        {"basePath": "/a", "subPathPattern": "../../b"},
+        "leads out of basePath; leave out .. in subPathPattern",
+    ),
+    "too deep": ({"basePath": "/a/b/c/d"}, "is too deep; use at most 4 levels"),
+    "too long": ({"basePath": f"/{'x' * 90}"}, "is too long; use at most 100 bytes"),
+}
+
+
+async def test_what_is_wrong_with_a_class_is_told_before_aws_is_asked(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    counted = [f'{CALLS}{operation}"' for operation in ("CreateAccessPoint", "DescribeAccessPoints")]
+    before = [await steps.metric(cluster.controller, start) for start in counted]
+    cases = list((MALFORMED | LATE).items())
+    for number, (_, (parameters, _)) in enumerate(cases):
+        name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system, **parameters})
+        await claims.create(name, f"data-{number}")
+
+    told = await asyncio.gather(*(claims.warning(f"data-{number}") for number in range(len(cases))))
+
+    wrong = {
+        case: text for text, (case, (_, expected)) in zip(told, cases, strict=True) if expected not in text
+    }
+    assert wrong == {}
+    assert not await claims.volumes()
+    assert [await steps.metric(cluster.controller, start) for start in counted] == before
+    await claims.delete(*(f"data-{number}" for number in range(len(cases))))
+
+
+async def test_what_has_no_effect_is_told_and_does_no_harm(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    parameters = {"fileSystemId": system, "basePaht": "/x", "ensureUniqueDirectory": "no"}
+    name = await csi_steps.new_class(cluster.client, parameters=parameters)
+    body = claims.body("data", name)
+    assert body.spec
+    body.spec.volumeAttributesClassName = "gold"
+    await cluster.client.create(body)
+
+    volume = await claims.bound("data")
+
+    assert (await _access_point(aws, volume))["RootDirectory"]["Path"] == f"/{volume.name}"
+    told = " ".join(sorted(await csi_steps.events(cluster, claims, "data", "ParameterIgnored")))
+    assert "ensureUniqueDirectory: 'no' is no boolean and counts as true" in told
+    assert "parameter: 'basePaht' is not known and has no effect; did you mean basePath?" in told
+    assert "spec.volumeAttributesClassName: 'gold' has no effect on EFS" in told
+
+
+async def test_a_claim_s_mode_that_no_volume_can_have_is_told(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    body = claims.body("data", name)
+    assert body.spec
+    body.spec.volumeMode = "Block"
+
+    await cluster.client.create(body)
+
+    assert "spec.volumeMode: 'Block' cannot be served by NFS" in await claims.warning("data")
+
+
+async def test_a_file_system_that_is_not_there_is_waited_for(cluster: Cluster) -> None:
+    claims, missing = await Claims.of(cluster), "fs-0123456789abcdef0"
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": missing})
+    await claims.create(name, "data")
+    told = await claims.warning("data")
+    assert missing in told
+    assert "FileSystemNotFound" in told
+    await claims.delete("data")
+
+
+# --- references and roles
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [(ConfigMap, "fileSystemIdConfigRef"), (Secret, "fileSystemIdSecretRef")],
+    ids=["ConfigMap", "Secret"],
+)
+async def test_the_file_system_may_be_named_in_another_object(
+    cluster: Cluster, aws: Aws, kind: type[ConfigMap | Secret], key: str
+) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    namespace = claims.namespace
+    await csi_steps.text_in(cluster, kind, namespace, "efs", id=f" {system}\n", secret="not-an-id")
+    right = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": "-", key: f"{namespace}/efs/id"}
+    )
+    wrong = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": "-", key: f"{namespace}/efs/secret"}
+    )
+    missing = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": "-", key: f"{namespace}/efs/none"}
+    )
+
+    assert csi_steps.handle_of(await claims.provisioned(right, "right")).file_system_id == system
+    await claims.create(wrong, "wrong")
+    told = await claims.warning("wrong")
+    assert f"{kind.__name__} {namespace}/efs data.secret: " in told
+    assert "is no file system id" in told
+    assert ("not-an-id" in told) == (kind is ConfigMap)
+    await claims.create(missing, "missing")
+    assert "data.none: is missing or empty; put the file system's id there" in await claims.warning("missing")
+
+
+def _with_secret(system: FileSystemId, namespace: str, **parameters: str) -> dict[str, str]:
+    return {
+        "fileSystemId": system,
+        "csi.storage.k8s.io/provisioner-secret-name": "role",
+        "csi.storage.k8s.io/provisioner-secret-namespace": namespace,
+        **parameters,
+    }
+
+
+@pytest.mark.parametrize("mode", ["by DNS", "one address", "an address for each zone"])
+async def test_a_volume_of_another_account_tells_nodes_how_to_reach_it(
+    cluster: Cluster, aws: Aws, mode: str
+) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
+    targets = await cluster.efs.mount_targets(system)
+    by_zone = {str(target.zone_id): target.address for target in targets}
+    zone = str(targets[1].zone)
+    dns = {"crossaccount": "true"} if mode == "by DNS" else {}
+    await csi_steps.text_in(
+        cluster, Secret, claims.namespace, "role", awsRoleArn=ROLE, externalId="kube-efs", **dns
+    )
+    az = {"az": zone} if mode != "an address for each zone" else {}
+    name = await csi_steps.new_class(cluster.client, parameters=_with_secret(system, claims.namespace, **az))
+    before = await steps.metric(cluster.controller, CALLS + 'AssumeRole"')
+
+    volume = await claims.provisioned(name, "data")
+
+    assert volume.csi
+    pairs = ",".join(f'"{zone}":"{address}"' for zone, address in sorted(by_zone.items()))
+    assert (
+        dict(volume.csi.attributes)
+        == {
+            "by DNS": {"crossaccount": "true"},
+            "one address": {"mounttargetip": targets[1].address},
+            "an address for each zone": {"mounttargetipmap": f"{{{pairs}}}"},
+        }[mode]
+    )
+    assert volume.deletion_secret == (claims.namespace, "role")
+    assert await steps.metric(cluster.controller, CALLS + 'AssumeRole"') <= before + 1
+    await csi_steps.removed(cluster, claims, "data")
+    assert csi_steps.handle_of(volume).access_point_id not in await aws.ids(system)
+
+
+async def test_the_role_s_account_is_the_one_that_is_asked(cluster: Cluster) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
+    other = ROLE.replace("123456789012", "210987654321")
+    await csi_steps.text_in(cluster, Secret, claims.namespace, "role", awsRoleArn=other, crossaccount="true")
+    name = await csi_steps.new_class(cluster.client, parameters=_with_secret(system, claims.namespace))
+    await claims.create(name, "data")
+    assert "FileSystemNotFound" in await claims.warning("data")
+    await claims.delete("data")
+
+
+async def test_a_role_s_secret_that_is_missing_or_malformed_is_told_and_not_shown(cluster: Cluster) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
+    await csi_steps.text_in(cluster, Secret, claims.namespace, "role", awsRoleArn="hush-hush")
+    name = await csi_steps.new_class(cluster.client, parameters=_with_secret(system, claims.namespace))
+    await claims.create(name, "data")
+    told = await claims.warning("data")
+    assert "secret awsRoleArn: is no ARN of a role; use arn:aws:iam::ACCOUNT:role/NAME" in told
+    assert "hush" not in told
+
+
+# --- one access point and several volumes
+
+
+async def test_claims_of_one_name_reuse_their_access_point_one_after_the_other(
+    cluster: Cluster, aws: Aws
+) -> None:
+    claims, other, system = await Claims.of(cluster), await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(
+        cluster.client,
+        reclaim_policy="Retain",
+        parameters={"fileSystemId": system, "reuseAccessPoint": "true"},
+    )
+    first = await claims.provisioned(name, "data")
+    await claims.delete("data")
+    await directory_steps.reaches_phase(cluster, first.name, VolumePhase.RELEASED)
+
+    second = await claims.provisioned(name, "data")
+    elsewhere = await other.provisioned(name, "data")
+
+    assert second.name != first.name
+    assert second.csi == first.csi
+    assert elsewhere.csi != first.csi
+    assert len(await aws.ids(system)) == 2
+
+
+async def test_an_access_point_stays_until_its_last_volume_is_gone(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    volume = await claims.provisioned(name, "data")
+    assert volume.csi
+    # The same access point as people wrote it for versions of the driver before 3.0.
+    twin = PersistentVolume(
+        metadata=ObjectMeta(name=f"twin-of-{claims.namespace}"),
+        spec=PersistentVolumeSpec(
+            accessModes=["ReadWriteMany"],
+            capacity={"storage": "1Gi"},
+            persistentVolumeReclaimPolicy="Retain",
+            storageClassName="by-hand",
+            csi=CSIPersistentVolumeSource(driver=DRIVER, volumeHandle=volume.csi.handle.removeprefix("efs:")),
+        ),
+    )
+    await cluster.client.create(twin)
+    await claims.delete("data")
+
+    told = await steps.refusal(cluster, volume.name)
+    assert f"leads to the data of volume twin-of-{claims.namespace} too; delete the other volumes" in told
+    assert len(await aws.ids(system)) == 1
+
+    await cluster.client.delete(PersistentVolume, f"twin-of-{claims.namespace}")
+    await steps.gone(cluster.client, volume.name)
+    assert await aws.ids(system) == set()
+
+
+async def test_a_handle_that_names_another_file_system_removes_nothing(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    handle = csi_steps.handle_of(await claims.provisioned(name, "data"))
+    crafted = VolumeHandle(file_system_id=cluster.file_system_ids[0], access_point_id=handle.access_point_id)
+    forged = f"forged-{claims.namespace}"
+    await cluster.client.create(_released(forged, str(crafted)))
+
+    told = await steps.refusal(cluster, forged)
+
+    assert f"access point: '{handle.access_point_id}' belongs to {system}" in told
+    assert len(await aws.ids(system)) == 1
+    await cluster.client.delete(PersistentVolume, forged)
+    await steps.gone(cluster.client, forged)
+    assert len(await aws.ids(system)) == 1
+
+
+def _released(name: str, handle: str) -> PersistentVolume:
+    volume = directory_steps.released_volume(name, None, **{PROVISIONED_BY: DRIVER})
+    assert volume.spec
+    volume.spec.csi = CSIPersistentVolumeSource(driver=DRIVER, volumeHandle=handle)
+    assert isinstance(volume.spec.claimRef, ObjectReference)
+    return volume
+
+
+# --- the directory of an access point
+
+
+@asynccontextmanager
+async def _removing_directories(cluster: Cluster) -> AsyncIterator[None]:
+    async with csi_steps.controller_with(cluster, KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR="true"):
+        yield
+
+
+async def test_directories_go_with_access_points_where_told_so_and_nobody_else_uses_them(
+    cluster: Cluster, aws: Aws
+) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
+    base = f"/{claims.namespace}"
+    as_it_is = {"ensureUniqueDirectory": "false"}
+    classes = {
+        "own": {"basePath": base},
+        "shared": {"basePath": base, "subPathPattern": "both", **as_it_is},
+        "above": {"basePath": base, "subPathPattern": "deep", **as_it_is},
+        "below": {"basePath": f"{base}/deep", "subPathPattern": "er", **as_it_is},
+        "root": {"subPathPattern": "", **as_it_is},
+    }
+    names = {
+        key: await csi_steps.new_class(
+            cluster.client, parameters={"fileSystemId": system, "uid": "0", "gid": "0", **parameters}
+        )
+        for key, parameters in classes.items()
+    }
+    async with _removing_directories(cluster):
+        folders = {}
+        for claim, key in {**{key: key for key in classes}, "twin": "shared"}.items():
+            handle = csi_steps.handle_of(await claims.provisioned(names[key], claim))
+            assert handle.access_point_id
+            folders[claim] = await cluster.efs.access_point_folder(handle.access_point_id)
+            (folders[claim] / f"of-{claim}").write_text("x")
+
+        # The root is above everything, so as long as it is there nothing is nobody else's.
+        await csi_steps.removed(cluster, claims, "root")
+        assert (folders["root"] / "of-root").exists()
+        await csi_steps.removed(cluster, claims, "own")
+        assert not folders["own"].exists()
+        await csi_steps.removed(cluster, claims, "shared")
+        assert (folders["twin"] / "of-shared").exists()
+        await csi_steps.removed(cluster, claims, "twin")
+        assert not folders["twin"].exists()
+        await csi_steps.removed(cluster, claims, "above")
+        assert (folders["below"] / "of-below").exists()
+        await csi_steps.removed(cluster, claims, "below")
+        assert not folders["below"].exists()
+        assert folders["above"].exists()
+    (folders["root"] / "of-root").unlink()
+
+
+# --- many at once
+
+
+async def test_a_hundred_claims_cost_a_hundred_calls_and_share_no_id(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    counted = [f'{CALLS}{operation}"' for operation in ("CreateAccessPoint", "DescribeAccessPoints")]
+    before = [await steps.metric(cluster.controller, start) for start in counted]
+
+    await claims.create(name, *(f"claim-{number}" for number in range(100)))
+    volumes = await claims.all_bound(100, seconds=40)
+
+    after = [await steps.metric(cluster.controller, start) for start in counted]
+    assert [new - old for new, old in zip(after, before, strict=True)] == [100, 1]
+    points = await aws.described(system)
+    assert len({csi_steps.handle_of(volume).access_point_id for volume in volumes}) == len(points) == 100
+    assert len({point["PosixUser"]["Gid"] for point in points}) == 100
+    assert len({point["PosixUser"]["Uid"] for point in points}) == 100
+
+    await claims.delete(*(f"claim-{number}" for number in range(100)))
+    await claims.no_volumes()
+    assert await aws.ids(system) == set()
+
+
+@pytest.mark.parametrize("made", [1, 20], ids=["at the first", "after twenty"])
+async def test_a_killed_controller_makes_no_access_point_twice(cluster: Cluster, aws: Aws, made: int) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": system, "subPathPattern": "${.PVC.name}"}
+    )
+    await claims.create(name, *(f"claim-{number}" for number in range(40)))
+
+    async def look() -> bool:
+        return len(await aws.ids(system)) >= made
+
+    await steps.eventually(look, what=f"{made} access points are there", pause_seconds=0.01)
+    await cluster.controller.kill()
+    await cluster.controller.start()
+
+    volumes = await claims.all_bound(40, seconds=40)
+    points = await aws.described(system)
+    assert len({csi_steps.handle_of(volume).access_point_id for volume in volumes}) == len(points) == 40
+    assert len({point["PosixUser"]["Gid"] for point in points}) == 40
+    await claims.delete(*(f"claim-{number}" for number in range(40)))
+    await claims.no_volumes()
+    assert await aws.ids(system) == set()
