@@ -60,6 +60,7 @@ def build_volume(volume: Volume) -> PersistentVolume:
             capacity={"storage": volume.capacity},
             persistentVolumeReclaimPolicy=str(volume.reclaim_policy),
             storageClassName=volume.storage_class,
+            volumeAttributesClassName=volume.attributes_class,
             mountOptions=list(volume.mount_options),
             nfs=NFSVolumeSource(server=nfs.server, path=nfs.path) if nfs else None,
             csi=_csi(volume.csi) if volume.csi else None,

@@ -105,6 +105,7 @@ def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volu
         csi=source,
         zone=zone,
         deletion_secret=(secret.namespace, secret.name) if secret else None,
+        attributes_class=claim.attributes_class,
         mount_options=request.mount_options,
         access_modes=claim.access_modes,
         capacity=claim.requested_storage,

@@ -92,7 +92,7 @@ class Volume:
 
     ``file_system_id`` is what its annotation says, unchecked; ``gid`` is the group of its users; ``zone``
     is the only one it can be used in. ``deletion_secret`` has namespace and name of the Secret with the role
-    that it was made with.
+    that it was made with. ``attributes_class`` is the claim's; Kubernetes binds no volume of another one.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Volume:
     csi: CsiSource | None = None
     zone: str | None = None
     deletion_secret: tuple[str, str] | None = None
+    attributes_class: str | None = None
     mount_options: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     access_modes: tuple[str, ...] = ()
