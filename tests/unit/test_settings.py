@@ -6,11 +6,11 @@ import pytest
 from pydantic import ValidationError
 
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.settings import BackendName, ControllerSettings, TunnelSettings, load
+from kube_efs.settings import BackendName, ControllerSettings, NodeSettings, TunnelSettings, load
 
 _ALL = {
     str(field.validation_alias)
-    for kind in (ControllerSettings, TunnelSettings)
+    for kind in (ControllerSettings, TunnelSettings, NodeSettings)
     for field in kind.model_fields.values()
 }
 
@@ -40,8 +40,25 @@ def test_workers_run_the_image_of_this_version() -> None:
 
 
 def test_each_process_serves_health_on_a_port_of_its_own() -> None:
-    # Both may run on one node's network.
-    assert load(ControllerSettings).health_port != load(TunnelSettings).health_port
+    # All may run on one node's network.
+    kinds = (ControllerSettings, TunnelSettings, NodeSettings)
+    assert len({load(kind).health_port for kind in kinds}) == len(kinds)
+
+
+def test_the_aws_driver_s_defaults_hold_on_a_node() -> None:
+    node = load(NodeSettings)
+    assert node.kubelet_socket == Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock")
+    assert (node.force_unmount, node.unmount_timeout_seconds) == (False, 30)
+    assert (node.attach_limit, node.max_inflight_mounts, node.has_volume_metrics) == (0, 0, False)
+    assert node.registration_folder is None
+
+
+@pytest.mark.parametrize("text", ["tunnel.sock", "/" + "x" * 106])
+def test_sockets_have_short_absolute_paths(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("KUBE_EFS_TUNNEL_SOCKET", text)
+    for kind in (TunnelSettings, NodeSettings):
+        with pytest.raises(InvalidSetting, match="use an absolute path of at most 106 bytes"):
+            load(kind)
 
 
 @pytest.mark.parametrize(

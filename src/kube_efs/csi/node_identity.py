@@ -30,20 +30,19 @@ async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, 
 
     ``client`` None means that there is no way to the cluster. A node that is no instance has its name as id.
     """
-    reason = "not asked on this kind of node"
+    reason = "the instance belongs to another account"
     if not node_name.startswith(_FOREIGN_PREFIX):
         try:
             return await _from_instance(metadata)
         except (AwsError, InvalidValue) as error:
             reason = str(error)
-    log.info("node-identified-by-its-object", node=node_name, instance_metadata=reason)
+    log.info("node-identified-by-its-object", node=node_name, reason=reason)
     if client is None:
-        reasons = f"instance metadata: {reason}; the cluster: no kubeconfig and no service account"
-        raise _unidentified(node_name, reasons)
+        raise _unidentified(node_name, f"{reason}; there is no kubeconfig and no service account")
     try:
         return await _from_object(client, node_name)
     except (KubeError, InvalidValue) as error:
-        raise _unidentified(node_name, f"instance metadata: {reason}; the cluster: {error}") from error
+        raise _unidentified(node_name, f"{reason}; {error}") from error
 
 
 async def _from_instance(metadata: InstanceMetadata) -> NodePlace:

@@ -58,7 +58,7 @@ def direct_server(plan: MountPlan, place: NodePlace) -> str:
     is_own = plan.region in {None, place.region}
     name = dns_name(plan.handle.file_system_id, region, place.dns_suffix if is_own else None)
     if plan.attributes.cross_account and place.zone_id is None:
-        raise _unknown("zone id", "mounttargetip in the volume's attributes")
+        raise _unknown("zone id", "KUBE_EFS_ZONE_ID")
     zone = place.zone_id if plan.attributes.cross_account else plan.zone
     return f"{zone}.{name}" if zone else name
 

@@ -119,7 +119,7 @@ async def _place(settings: NodeSettings, client: AsyncClient | None) -> NodePlac
         region=settings.region or found.region,
         zone=given or found.zone,
         # The settings' zone need not be the instance's.
-        zone_id=found.zone_id if given in {None, found.zone} else None,
+        zone_id=settings.zone_id or (found.zone_id if given in {None, found.zone} else None),
         dns_suffix=settings.dns_suffix,
     )
 

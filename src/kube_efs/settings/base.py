@@ -108,6 +108,13 @@ class AwsSettings(Environment):
         accepts="a name such as `us-east-1a`",
         shown="instance metadata",
     )
+    zone_id: Annotated[ZoneName, parsed(parse_zone_name)] | None = setting(
+        "KUBE_EFS_ZONE_ID",
+        None,
+        "Id of this node's availability zone, for file systems of other accounts.",
+        accepts="an id such as `use1-az1`",
+        shown="instance metadata",
+    )
     subnets: CommaList = setting(
         "KUBE_EFS_SUBNETS",
         (),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
@@ -11,6 +12,8 @@ from pydantic_settings import NoDecode
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import SubnetId, parse_subnet_id
 
+# unix(7) has room for 107 bytes; a socket is first bound under a name that is one byte longer.
+_LONGEST_SOCKET_BYTES = 106
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 DNS_NAME_PATTERN = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
 
@@ -80,6 +83,13 @@ def read_items(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _socket(path: Path) -> Path:
+    if not path.is_absolute() or len(bytes(path)) > _LONGEST_SOCKET_BYTES:
+        raise ValueError("is no absolute path that is short enough for a socket")
+    return path
+
+
+SocketPath = Annotated[Path, AfterValidator(_socket)]
 LabelName = Annotated[str, matching(_DNS_LABEL, "is no name of letters, digits and dashes")]
 DnsName = Annotated[str, matching(DNS_NAME_PATTERN, "is no DNS name")]
 CommaList = Annotated[

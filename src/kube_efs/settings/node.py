@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kube_efs.settings.base import AwsSettings, CommonSettings
-from kube_efs.settings.fields import count, seconds, setting
+from kube_efs.settings.fields import SocketPath, count, seconds, setting
 
 
 class NodeSettings(CommonSettings, AwsSettings):
@@ -22,11 +22,11 @@ class NodeSettings(CommonSettings, AwsSettings):
         "Where the kubelet's calls are answered.",
         accepts="`unix:///path` or `tcp://127.0.0.1:port`",
     )
-    kubelet_socket: Path = setting(
+    kubelet_socket: SocketPath = setting(
         "DRIVER_REG_SOCK_PATH",
         Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock"),
         "The same socket as the kubelet sees it, on the host.",
-        accepts="an absolute path",
+        accepts="an absolute path of at most 106 bytes",
     )
     registration_folder: Path | None = setting(
         "KUBE_EFS_REGISTRATION_FOLDER",
@@ -35,11 +35,11 @@ class NodeSettings(CommonSettings, AwsSettings):
         accepts="a folder that can be written",
         shown="none: node-driver-registrar does it",
     )
-    tunnel_socket: Path = setting(
+    tunnel_socket: SocketPath = setting(
         "KUBE_EFS_TUNNEL_SOCKET",
         Path("/run/kube-efs/tunnel.sock"),
-        "Socket of this node's tunnel agent.",
-        accepts="an absolute path",
+        "Socket at which this node's tunnel agent is asked for tunnels.",
+        accepts="an absolute path of at most 106 bytes",
     )
     mount_timeout_seconds: float = seconds(
         "KUBE_EFS_MOUNT_TIMEOUT_SECONDS",

@@ -6,12 +6,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode
 
-from kube_efs.model.ids import ZoneName, parse_zone_name
 from kube_efs.settings.base import AwsSettings, CommonSettings
-from kube_efs.settings.fields import count, parsed, seconds, setting
-
-# unix(7) has room for 107 bytes; a socket is first bound under a name that is one byte longer.
-_LONGEST_SOCKET_BYTES = 106
+from kube_efs.settings.fields import SocketPath, count, seconds, setting
 
 
 def _read_range(value: object) -> object:
@@ -23,12 +19,6 @@ def _range(ports: tuple[int, int]) -> tuple[int, int]:
     if not 1024 <= first <= last <= 65535:
         raise ValueError("is no range of ports")
     return ports
-
-
-def _socket(path: Path) -> Path:
-    if not path.is_absolute() or len(bytes(path)) > _LONGEST_SOCKET_BYTES:
-        raise ValueError("is no absolute path that is short enough for a socket")
-    return path
 
 
 Ports = Annotated[tuple[int, int], NoDecode, BeforeValidator(_read_range), AfterValidator(_range)]
@@ -80,7 +70,7 @@ class TunnelSettings(CommonSettings, AwsSettings):
         accepts="a folder that can be written",
         shown="that of `STUNNEL_CONF_PATH`",
     )
-    tunnel_socket: Annotated[Path, AfterValidator(_socket)] | None = setting(
+    tunnel_socket: SocketPath | None = setting(
         "KUBE_EFS_TUNNEL_SOCKET",
         None,
         "Socket at which CSI mounts ask for their tunnels. Without it there are those of the ConfigMap only.",
@@ -99,11 +89,4 @@ class TunnelSettings(CommonSettings, AwsSettings):
         180,
         "Seconds without a mount and without a connection after which such a tunnel is closed.",
         least=10,
-    )
-    zone_id: Annotated[ZoneName, parsed(parse_zone_name)] | None = setting(
-        "KUBE_EFS_ZONE_ID",
-        None,
-        "Id of this node's availability zone, for file systems of other accounts.",
-        accepts="an id such as `use1-az1`",
-        shown="instance metadata",
     )

@@ -1,0 +1,168 @@
+"""The process ``kube-efs node`` as a kubelet meets it: found, registered, restarted, killed, told to stop."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import grpc.aio
+import pytest
+
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol import registration_pb2 as reg
+from kube_efs.csi.protocol.csi_pb2_grpc import IdentityStub, NodeStub
+from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
+from kube_efs.local.efs.instance_metadata import Instance, InstanceMetadata, NetworkInterface
+from kube_efs.local.program import Program
+from kube_efs.model.errors import PlatformError
+from kube_efs.model.ids import Region, SubnetId, ZoneName
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+INSTANCE = Instance(
+    instance_id="i-0123456789abcdef0",
+    account_id="123456789012",
+    region=Region("us-east-1"),
+    zone=ZoneName("us-east-1a"),
+    zone_id="use1-az6",
+    interfaces=(
+        NetworkInterface(
+            mac="02:00:7f:10:00:01", subnet_id=SubnetId("subnet-1"), vpc_id="vpc-1", address="10.0.0.1"
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name, as paths of sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="node-") as name:
+        (Path(name) / "registry").mkdir()
+        yield Path(name)
+
+
+@pytest.fixture
+def environment(folder: Path) -> dict[str, str]:
+    return {
+        "CSI_ENDPOINT": f"unix://{folder}/csi.sock",
+        "DRIVER_REG_SOCK_PATH": f"{folder}/csi.sock",
+        "KUBE_EFS_REGISTRATION_FOLDER": f"{folder}/registry",
+        "KUBE_EFS_TUNNEL_SOCKET": f"{folder}/nobody.sock",
+        "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
+        "KUBE_EFS_HEALTH_PORT": "0",
+        "NODE_NAME": "node-1",
+        "HOME": str(folder),
+    }
+
+
+@pytest.fixture
+async def program(folder: Path, environment: dict[str, str]) -> AsyncIterator[Program]:
+    metadata = InstanceMetadata(INSTANCE)
+    await metadata.start()
+    environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = metadata.url
+    program = Program("node", environment, folder / "log")
+    try:
+        yield program
+    finally:
+        await program.stop()
+        await metadata.stop()
+
+
+class Kubelet:
+    """Registers the driver whose socket it finds, and calls it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = folder / "registry" / "efs.csi.aws.com-reg.sock"
+
+    async def register(self) -> csi.NodeGetInfoResponse:
+        async with AsyncExitStack() as stack:
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"unix:{self.registry}"))
+            stub = RegistrationStub(channel)
+            info = await stub.GetInfo(reg.InfoRequest(), timeout=5)
+            assert (info.type, info.name) == ("CSIPlugin", "efs.csi.aws.com")
+            driver = await stack.enter_async_context(grpc.aio.insecure_channel(f"unix:{info.endpoint}"))
+            node: csi.NodeGetInfoResponse = await NodeStub(driver).NodeGetInfo(
+                csi.NodeGetInfoRequest(), timeout=5
+            )
+            assert (await IdentityStub(driver).Probe(csi.ProbeRequest(), timeout=5)).ready.value
+            await stub.NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True), timeout=5)
+        return node
+
+
+def names_below(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+async def page(program: Program, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"{program.health_url}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_kubelet_registers_the_driver_and_learns_who_and_where_the_node_is(
+    program: Program, folder: Path, eventually: Eventually
+) -> None:
+    kubelet = Kubelet(folder)
+    await program.start()
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    assert await page(program, "/readyz") == (
+        503,
+        '{"ok": false, "reasons": ["the kubelet has not registered the driver yet"]}',
+    )
+
+    info = await kubelet.register()
+
+    await program.ready(timeout_seconds=5)
+    assert info.node_id == "i-0123456789abcdef0"
+    assert info.accessible_topology.segments == {"topology.kubernetes.io/zone": "us-east-1a"}
+    assert (await page(program, "/healthz"))[0] == 200
+    assert (
+        'kube_efs_csi_calls_total{code="OK",method="/csi.v1.Node/NodeGetInfo"} 1.0'
+        in ((await page(program, "/metrics"))[1])
+    )
+
+
+async def test_it_leaves_no_socket_behind_when_told_to_stop(
+    program: Program, folder: Path, eventually: Eventually
+) -> None:
+    kubelet = Kubelet(folder)
+    await program.start()
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    async with asyncio.timeout(5):
+        assert await program.stop() == 0
+    assert await asyncio.to_thread(names_below, folder) == ["log", "registry"]
+
+
+async def test_it_is_found_again_after_it_was_killed(
+    program: Program, folder: Path, eventually: Eventually
+) -> None:
+    kubelet = Kubelet(folder)
+    for _ in range(2):
+        await program.start()
+        await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+        assert (await kubelet.register()).node_id == "i-0123456789abcdef0"
+        await program.ready(timeout_seconds=5)
+        await program.kill()
+        kubelet.registry.unlink()  # so that the next one's is waited for
+
+
+async def test_settings_come_before_what_the_instance_says(
+    program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
+) -> None:
+    environment |= {"KUBE_EFS_ZONE": "us-east-1f", "KUBE_EFS_VOLUME_ATTACH_LIMIT": "20"}
+    kubelet = Kubelet(folder)
+    await program.start()
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    info = await kubelet.register()
+    assert info.accessible_topology.segments == {"topology.kubernetes.io/zone": "us-east-1f"}
+    assert info.max_volumes_per_node == 20
+
+
+async def test_a_node_that_nobody_can_identify_does_not_start(
+    program: Program, environment: dict[str, str]
+) -> None:
+    environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = "http://127.0.0.1:9"
+    with pytest.raises(PlatformError) as caught:
+        await program.start()
+    assert "NODE_NAME: 'node-1' cannot be identified" in str(caught.value)
+    assert await program.ended() == 2
