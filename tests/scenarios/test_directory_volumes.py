@@ -477,6 +477,20 @@ async def test_a_path_that_may_mean_something_else_is_refused(cluster: Cluster, 
     assert (root / "victim" / "inner").is_dir()
 
 
+async def test_a_volume_that_no_worker_removes_can_be_let_go_by_hand(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    link = cluster.efs.folder(directory_steps.file_system(cluster)) / "let-go"
+    link.symlink_to(tmp_path)
+    (tmp_path / "inner").mkdir()
+    volume = directory_steps.released_volume("let-go", _nfs(cluster, "/let-go/inner"))
+    await cluster.client.create(volume)
+    await steps.refusal(cluster, "let-go")
+    await cluster.client.delete(PersistentVolume, "let-go")
+    await steps.gone(cluster.client, "let-go")
+    assert (tmp_path / "inner").is_dir()
+
+
 async def test_a_volume_behind_a_link_waits_until_somebody_has_looked(
     cluster: Cluster, tmp_path: Path
 ) -> None:

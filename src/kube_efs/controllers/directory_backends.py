@@ -80,7 +80,11 @@ def directory_backend(
     if directories is None:
         raise PlatformError("is not mounted in this pod", field="server", value=service.provisioner.server)
     return DirectoryBackend(
-        service.provisioner, inventory=inventory, directories=directories, metrics=metrics
+        service.provisioner,
+        inventory=inventory,
+        directories=directories,
+        metrics=metrics,
+        has_tunnels=workers is not None,
     )
 
 

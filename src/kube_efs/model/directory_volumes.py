@@ -56,12 +56,15 @@ class DirectoryRequest:
 
 
 def parse_request(
-    claim: Claim, storage_class: StorageClass, provisioner: DirectoryProvisioner, targets: TunnelTargets
+    claim: Claim,
+    storage_class: StorageClass,
+    provisioner: DirectoryProvisioner,
+    targets: TunnelTargets | None,
 ) -> DirectoryRequest:
     """What the claim asks for.
 
-    Raises ClaimRefused when it cannot be had until the claim or its class changes, and NotYet when the
-    class wants TLS and there is no tunnel to the file system yet.
+    ``targets`` is None where there are no tunnels. Raises ClaimRefused when it cannot be had until the
+    claim or its class changes, and NotYet when the class wants TLS and the file system has no tunnel yet.
     """
     refuse_unservable(claim)
     if claim.match_labels is not None:
@@ -77,8 +80,19 @@ def parse_request(
         reclaim_policy=storage_class.reclaim_policy,
         mount_options=options or DEFAULT_MOUNT_OPTIONS,
         gids=rules.gids,
-        port=tunnel_port(file_system_id, targets) if rules.tls else None,
+        port=_port(storage_class, file_system_id, targets) if rules.tls else None,
     )
+
+
+def _port(storage_class: StorageClass, file_system_id: FileSystemId, targets: TunnelTargets | None) -> int:
+    if targets is None:
+        raise ClaimRefused(
+            "needs tunnels, which this controller does not keep",
+            field=f"StorageClass {storage_class.name} parameters.tls",
+            value="true",
+            remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or leave it out",
+        )
+    return tunnel_port(file_system_id, targets)
 
 
 def volume_name(claim: Claim) -> str:

@@ -32,6 +32,7 @@
     │   ├── TunnelNotReady       a tunnel on demand could not be had in time
     │   └── TunnelAgentUnavailable
     ├── WorkerFailed             a worker pod could not make or remove directories
+    │   └── WorkerRefused        a guard inside the file system says no; it may say yes another time
     ├── MountFailed              a volume could not be mounted or unmounted on this node
     │   └── MountUnfinished      nor is it known whether that still comes about
     └── PlatformError            this machine lacks something that is needed
@@ -233,6 +234,10 @@ class MountFailed(KubeEfsError):
 
 class MountUnfinished(MountFailed):
     """The file system did not answer in time, so a mount may still come to be, or go."""
+
+
+class WorkerRefused(WorkerFailed):
+    """A guard of data removal says no, such as a link in the path; nothing was touched."""
 
 
 class PlatformError(KubeEfsError):

@@ -94,6 +94,7 @@ class DirectoryBackend:
         inventory: Inventory,
         directories: Directories,
         metrics: ControllerMetrics,
+        has_tunnels: bool = True,
         retry_seconds: float = 5.0,
         rescan_seconds: float = 60.0,
     ) -> None:
@@ -101,6 +102,7 @@ class DirectoryBackend:
         self._provisioner = provisioner
         self._inventory = inventory
         self._directories = directories
+        self._has_tunnels = has_tunnels
         self._retry_seconds = retry_seconds
         self._rescan_seconds = rescan_seconds
         self._alone: frozenset[str] = frozenset()
@@ -144,7 +146,8 @@ class DirectoryBackend:
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> DirectoryPlan:
         """A directory for the claim; raises ClaimRefused, GidRangeFull, NotYet."""
-        request = parse_request(claim, storage_class, self._provisioner, self._inventory.targets)
+        targets = self._inventory.targets if self._has_tunnels else None
+        request = parse_request(claim, storage_class, self._provisioner, targets)
         self._mention(storage_class)
         if not self.scanned.is_set():
             raise NotYet(

@@ -14,7 +14,13 @@ import structlog
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim
-from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound, NotYet, RemovalRefused
+from kube_efs.model.errors import (
+    KubeAlreadyExists,
+    KubeNotFound,
+    NotYet,
+    RemovalRefused,
+    WorkerRefused,
+)
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends import Backend, Plan
@@ -147,7 +153,7 @@ class Engine:
             return None
         try:
             return await self._remove(volume, backend)
-        except RemovalRefused as error:
+        except (RemovalRefused, WorkerRefused) as error:
             if not (volume.deleting and backend.owns(volume)):
                 raise
             # Somebody has deleted it by hand, as people do with one that cannot go by itself.

@@ -9,13 +9,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
-from kube_efs.model.errors import InvalidValue, KubeEfsError
+from kube_efs.model.errors import InvalidValue, KubeEfsError, RemovalRefused
 from kube_efs.provisioning import file_system
 from kube_efs.provisioning.work import DEFAULT_MODE, Action, parse_item, path_in, render_children
 
@@ -31,22 +31,25 @@ class WorkerReport:
     """What became of a worker's directories.
 
     ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
-    was no room for all of them, and only a directory that is known to be done counts as done.
+    was no room for all of them, and only a directory that is known to be done counts as done. ``refused``
+    are those of them that a guard has kept from being touched.
     ``children`` is what was listed; it does not come from the termination message.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
     complete: bool = True
     children: tuple[FoundDirectory, ...] = ()
 
 
-def render_report(failed: Mapping[str, str]) -> str:
+def render_report(failed: Mapping[str, str], refused: Collection[str] = ()) -> str:
     """The termination message for these failures, with as many of them as fit."""
     kept: dict[str, str] = {}
     text = json.dumps({"complete": not failed, "failed": kept})
     for path, reason in failed.items():
         kept[path] = reason[:_REASON_MAX_CHARACTERS]
-        longer = json.dumps({"complete": len(kept) == len(failed), "failed": kept})
+        body = {"complete": len(kept) == len(failed), "failed": kept}
+        longer = json.dumps({**body, "refused": [path for path in kept if path in refused]})
         if len(longer.encode()) > _MESSAGE_MAX_BYTES:
             break
         text = longer
@@ -58,7 +61,8 @@ def parse_report(message: str) -> WorkerReport | None:
     try:
         body = json.loads(message)
         failed = {str(path): str(reason) for path, reason in body["failed"].items()}
-        return WorkerReport(failed=failed, complete=bool(body["complete"]))
+        refused = frozenset(map(str, body.get("refused", ())))
+        return WorkerReport(failed=failed, refused=refused, complete=bool(body["complete"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -67,13 +71,16 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
     """Do what the arguments say; gives the exit code."""
     options = _parser().parse_args(arguments)
     failed: dict[str, str] = {}
+    refused: set[str] = set()
     with _no_umask():
         for item in options.items:
             problem = _attempt(options, item)
             if problem is not None:
-                failed[path_in(item)] = problem
+                failed[path_in(item)] = str(problem)
+            if isinstance(problem, RemovalRefused):
+                refused.add(path_in(item))
             _say(f"{options.action} {item}: {problem or 'done'}")
-    _leave(termination_log, render_report(failed))
+    _leave(termination_log, render_report(failed, refused))
     return 1 if failed else 0
 
 
@@ -118,11 +125,11 @@ def _no_umask() -> Iterator[None]:
         os.umask(former)
 
 
-def _attempt(options: argparse.Namespace, item: str) -> str | None:
+def _attempt(options: argparse.Namespace, item: str) -> Exception | None:
     try:
         _do(options, item)
     except (KubeEfsError, OSError) as error:
-        return str(error)
+        return error
     return None
 
 

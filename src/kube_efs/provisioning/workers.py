@@ -14,7 +14,7 @@ from typing import Self
 from lightkube import AsyncClient
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions
-from kube_efs.model.errors import KubeEfsError, WorkerFailed
+from kube_efs.model.errors import KubeEfsError, WorkerFailed, WorkerRefused
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.file_system import refuse_outside
@@ -167,7 +167,8 @@ def _settle(batch: Sequence[_Task], report: WorkerReport) -> None:
             task.done.set_result(report.children)
         else:
             problem = f"failed in its worker pod ({reason or 'no room for the reason'})"
-            task.done.set_exception(WorkerFailed(problem, field="directory", value=path))
+            kind = WorkerRefused if path in report.refused else WorkerFailed
+            task.done.set_exception(kind(problem, field="directory", value=path))
 
 
 def _fail(batch: Sequence[_Task], error: KubeEfsError) -> None:

@@ -89,6 +89,8 @@ def test_only_tls_needs_a_tunnel() -> None:
     assert parse_request(CLAIM, TLS, PROVISIONER, TARGETS).port == 20490
     with pytest.raises(NotYet) as caught:
         parse_request(CLAIM, TLS, PROVISIONER, TunnelTargets())
+    with pytest.raises(ClaimRefused, match="needs tunnels, which this controller does not keep"):
+        parse_request(CLAIM, TLS, PROVISIONER, None)
     assert str(caught.value) == (
         "file system: 'fs-47a2c22e' has no tunnel port yet; it gets one with the next discovery"
     )
