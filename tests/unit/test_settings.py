@@ -41,8 +41,8 @@ def test_workers_run_the_image_of_this_version() -> None:
 
 def test_each_process_serves_health_on_a_port_of_its_own() -> None:
     # All may run on one node's network.
-    kinds = (ControllerSettings, TunnelSettings, NodeSettings)
-    assert len({load(kind).health_port for kind in kinds}) == len(kinds)
+    controller, tunnel, node = load(ControllerSettings), load(TunnelSettings), load(NodeSettings)
+    assert len({controller.health_port, tunnel.health_port, node.health_port}) == 3
 
 
 def test_the_aws_driver_s_defaults_hold_on_a_node() -> None:
