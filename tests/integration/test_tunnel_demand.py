@@ -16,6 +16,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from cryptography import x509
+from prometheus_client import CollectorRegistry
 from tests.integration.nfs_backend import Authority, Backend
 from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import (
@@ -43,6 +44,8 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.certificates import ACCESS_POINT_OID, FILE_SYSTEM_OID, IAM_OID
 from kube_efs.tunnels.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
@@ -519,3 +522,17 @@ async def test_a_hundred_reloads_under_load_cut_nothing(
             assert two.calls > 50
         assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 0
         assert reloaded(100)
+
+
+async def test_a_socket_that_cannot_be_had_is_told_at_the_start(
+    options: TunnelOptions, tmp_path: Path
+) -> None:
+    assert options.demand
+    demand = replace(options.demand, socket_path=tmp_path / ("long" * 40) / "tunnel.sock")
+    agent = TunnelAgent(replace(options, demand=demand), TunnelMetrics(CollectorRegistry()))
+
+    async def documents() -> AsyncIterator[TargetDocuments]:
+        yield TargetDocuments(targets="")
+
+    with pytest.raises(InvalidSetting, match=r"KUBE_EFS_TUNNEL_SOCKET: .* cannot be listened on"):
+        await agent.run(documents())

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -30,7 +30,7 @@ from kube_efs.tunnels.ports import open_connections, read_ports
 from kube_efs.tunnels.probe import ProbeResult, probe
 from kube_efs.tunnels.reachability import Reachability, try_addresses
 from kube_efs.tunnels.served import Served, follow, release
-from kube_efs.tunnels.service import serve
+from kube_efs.tunnels.service import serving
 from kube_efs.tunnels.state import load_served, save_served
 from kube_efs.tunnels.status import TunnelsStatus
 
@@ -87,10 +87,9 @@ class TunnelAgent:
         """
         await self._remember_earlier()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                if self._demanded and self._options.demand:
+            async with self._answering(), asyncio.TaskGroup() as tasks:
+                if self._demanded:
                     tasks.create_task(self._certificates.run(self._demanded.each))
-                    tasks.create_task(serve(self._options.demand.socket_path, self._demanded, self.status))
                 tasks.create_task(self._keeper.run())
                 tasks.create_task(self._follow_documents(documents))
                 tasks.create_task(self._watch_mount_targets(self._heartbeats[0]))
@@ -98,6 +97,11 @@ class TunnelAgent:
         except asyncio.CancelledError:
             await self._end()
             raise
+
+    def _answering(self) -> AbstractAsyncContextManager[None]:
+        if not self._demanded or not self._options.demand:
+            return nullcontext()
+        return serving(self._options.demand.socket_path, self._demanded, self.status)
 
     async def _remember_earlier(self) -> None:
         self._served = await asyncio.to_thread(load_served, self._options.state_path)

@@ -79,7 +79,7 @@ class TunnelClient:
         return tuple(_parse(one) for one in answer.tunnels)
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
-        """Say who all the holders are; gives those that were forgotten since they are none any more.
+        """Say who all the holders are, those too that are still mounting; gives those that were forgotten.
 
         Nobody is forgotten for missing once: the agent wants to be told again a minute later.
         """

@@ -129,7 +129,7 @@ class DemandedTunnels:
 
         Raises TunnelNotReady when that cannot be remembered.
         """
-        await self._change(lambda wanted: wanted.release([holder]))
+        await self._remember(self._want(self._wanted.release([holder])))
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
         """Forget the holders that are not among these, in this call and in earlier ones for a while.
@@ -142,7 +142,7 @@ class DemandedTunnels:
         self._missing_since = {one: self._missing_since.get(one, now) for one in absent}
         waited = self._demand.orphan_seconds
         gone = frozenset(one for one, since in self._missing_since.items() if now - since >= waited)
-        await self._change(lambda wanted: wanted.release(gone))
+        await self._remember(self._want(self._wanted.release(gone)))
         for holder in sorted(gone):
             log.warning("orphan-released", holder=holder)
         return gone
@@ -157,20 +157,19 @@ class DemandedTunnels:
         if closing:
             log.info("demanded-tunnels-closed", tunnels=sorted(closing))
             with suppress(TunnelNotReady):  # told in the log; it is remembered with the next change
-                await self._change(lambda wanted: wanted.close(closing))
+                await self._remember(self._want(self._wanted.close(closing)))
 
     async def _promise(self, spec: TunnelSpec, holder: Holder) -> int:
+        ports = self._demand.ports
+        # One after the other, so that the first prepares for all who ask for the same.
         async with self._asked[spec.name].preparing:
             source = await self._prepare(spec)
-        avoid = () if spec.name in self._wanted.tunnels else await self._unusable_ports()
-        self._missing_since.pop(holder, None)
-        ports = self._demand.ports
-
-        def held(wanted: Demands) -> Demands:
-            return wanted.hold(spec, holder, ports=ports, avoid=avoid).sign_from(spec.name, source)
-
-        await self._change(held)
-        return self._wanted.tunnels[spec.name].port
+            avoid = () if spec.name in self._wanted.tunnels else await self._unusable_ports()
+            self._missing_since.pop(holder, None)
+            held = self._wanted.hold(spec, holder, ports=ports, avoid=avoid)
+            change = self._want(held.sign_from(spec.name, source))
+        await self._remember(change)
+        return self.demands.tunnels[spec.name].port
 
     async def _prepare(self, spec: TunnelSpec) -> CredentialSource | None:
         """See that there is a certificate and a way; gives where the credentials come from."""
@@ -188,23 +187,28 @@ class DemandedTunnels:
         others = self._remembered.reserved_ports.union(self._surroundings.reserved_ports())
         return others | reading.busy | reading.listening
 
-    async def _change(self, change: Callable[[Demands], Demands]) -> None:
-        """Change what is wanted, and return when that is on the disk and served; raises TunnelNotReady.
+    def _want(self, wanted: Demands) -> int:
+        """Change what is wanted; gives the number of the change, to be remembered."""
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._changes += 1
+        return self._changes
+
+    async def _remember(self, change: int) -> None:
+        """Return when this change is on the disk and served; raises TunnelNotReady.
 
         Those who wait for the disk at the same time are written together. A change that could not be
         written stays wanted: asking again, or anybody's next change, writes it.
         """
-        changed = change(self._wanted)
-        if changed == self._wanted == self.demands:
-            return
-        self._wanted = changed
-        self._changes += 1
-        own = self._changes
         async with self._remembering:
-            if self._changes_remembered < own:
-                await self._remember(self._wanted, self._changes)
+            if self._changes_remembered < change:
+                wanted, changes = self._wanted, self._changes
+                await self._write(wanted)
+                self.demands, self._changes_remembered = wanted, changes
+                self._certificates.forget_all_but(wanted.tunnels.keys() | self._asked.keys())
+                self._surroundings.apply()
 
-    async def _remember(self, demands: Demands, changes: int) -> None:
+    async def _write(self, demands: Demands) -> None:
         path = self._options.demands_path
         unreadable = self._remembered.unreadable
         writing = asyncio.ensure_future(asyncio.to_thread(save_demands, path, demands, unreadable))
@@ -221,9 +225,6 @@ class DemandedTunnels:
             raise TunnelNotReady(
                 f"cannot be written ({error.strerror})", field="state of the tunnels", value=str(path)
             ) from error
-        self.demands, self._changes_remembered = demands, changes
-        self._certificates.forget_all_but(demands.tunnels.keys() | self._asked.keys())
-        self._surroundings.apply()
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:

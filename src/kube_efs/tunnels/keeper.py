@@ -101,7 +101,7 @@ class StunnelKeeper:
 
     async def run(self) -> None:
         """Take over a stunnel that is there and keep it as wanted; leaves it running when cancelled."""
-        self._process = StunnelProcess.adopt(self._program, self._options.conf_path, self._wake.set)
+        self._take_over()
         while True:
             self._wake.clear()
             retry_seconds = await self._converge() if self._wanted is not None else None
@@ -124,6 +124,7 @@ class StunnelKeeper:
     async def _converge(self) -> float | None:
         """Do what is missing; gives the seconds until it is worth trying again, None when all is done."""
         self._bury_the_dead()
+        self._take_over()
         wanted = dict(self._wanted or {})
         if not wanted:
             await self._end_unwanted()
@@ -139,6 +140,11 @@ class StunnelKeeper:
         self._publish(left_out)
         undone = left_out or (self._process and not wanted)
         return self._options.retry_seconds if undone else None
+
+    def _take_over(self) -> None:
+        # Looked for more than once: what an earlier agent starts as it is killed is not seen at first.
+        if self._process is None:
+            self._process = StunnelProcess.adopt(self._program, self._options.conf_path, self._wake.set)
 
     def _bury_the_dead(self) -> None:
         if self._process is None or not self._process.ended.is_set():

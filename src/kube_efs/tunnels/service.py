@@ -1,7 +1,7 @@
 """The agent's socket: tunnels on demand for the other processes of the node, over gRPC."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -29,8 +29,11 @@ _Answer = TypeVar("_Answer")
 _Context = grpc.aio.ServicerContext[object, object]
 
 
-async def serve(socket: Path, tunnels: DemandedTunnels, look: Callable[[], TunnelsStatus]) -> None:
-    """Answer on the socket until cancelled; ``look`` gives the state of the tunnels.
+@asynccontextmanager
+async def serving(
+    socket: Path, tunnels: DemandedTunnels, look: Callable[[], TunnelsStatus]
+) -> AsyncIterator[None]:
+    """Answers on the socket while the context is open; ``look`` gives the state of the tunnels.
 
     Only the user of this process and root may connect. Raises InvalidSetting when the socket cannot be had.
     """
@@ -40,7 +43,7 @@ async def serve(socket: Path, tunnels: DemandedTunnels, look: Callable[[], Tunne
         with _bound(server, socket):
             await server.start()
             log.info("tunnels-on-demand-served", socket=str(socket))
-            await server.wait_for_termination()
+            yield
     finally:
         await server.stop(_GRACE_SECONDS)
 
