@@ -473,10 +473,12 @@ def test_a_server_of_one_s_own_may_be_loopback_but_not_another_file_system_s_tun
         removable_location(on("127.0.0.1", file_system_id="fs-1"), provisioner)
 
 
-@pytest.mark.parametrize("handle", [None, "fs-47a2c22e:/a/b/d"], ids=["no source", "a CSI volume"])
-def test_a_volume_without_nfs_is_refused(handle: str | None) -> None:
+@pytest.mark.parametrize(
+    "csi", [None, CsiSource(handle="fs-47a2c22e:/a/b/d")], ids=["no source", "a CSI volume"]
+)
+def test_a_volume_without_nfs_is_refused(csi: CsiSource | None) -> None:
     with pytest.raises(RemovalRefused) as caught:
-        removable_location(replace(RELEASED, nfs=None, csi=CsiSource(handle=handle)), PROVISIONER)
+        removable_location(replace(RELEASED, nfs=None, csi=csi), PROVISIONER)
     assert str(caught.value) == f"volume: 'pvc-{UID}' has no spec.nfs; remove the volume by hand"
 
 
