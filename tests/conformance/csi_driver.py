@@ -1,0 +1,136 @@
+"""The CSI driver on a real control plane: its controller, Kubernetes' own sidecar, and an account in AWS."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.conformance.control_plane import PROGRAMS, RealControlPlane
+from tests.scenarios.steps import eventually
+
+from kube_efs.csi.endpoints import UnixEndpoint
+from kube_efs.csi.identity import identity_service
+from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
+from kube_efs.csi.server import serving
+from kube_efs.local.efs.aws_api import CREDENTIALS, AwsApi
+from kube_efs.local.efs.process import ChildProcess
+from kube_efs.local.program import Program
+
+REGION = "us-east-1"
+
+
+class Driver:
+    """``kube-efs controller`` for volumes of the CSI driver; everything it writes is in ``folder``."""
+
+    def __init__(self, plane: RealControlPlane, aws: AwsApi, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "csi.sock"
+        self._kubeconfig = plane.admin_kubeconfig
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(self._kubeconfig),
+            "POD_NAMESPACE": "default",
+            "POD_NAME": "controller",
+            "AWS_ENDPOINT_URL": aws.endpoint_url,
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,
+            "KUBE_EFS_BACKENDS": "csi",
+            "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
+            "KUBE_EFS_HEALTH_PORT": "0",
+            "PROVISION_BACKOFF_INTERVAL": "1",
+        }
+
+    @asynccontextmanager
+    async def without_sidecar(self) -> AsyncGenerator[Program, None]:
+        """Meanwhile the controller serves claims itself."""
+        async with self._running("built-in", {}) as program:
+            yield program
+
+    @asynccontextmanager
+    async def on_its_socket(self) -> AsyncGenerator[Program, None]:
+        """Meanwhile the controller serves whoever calls it."""
+        async with self._running("socket", {"CSI_ENDPOINT": f"unix://{self.socket}"}) as program:
+            await eventually(self._is_served, what="the socket is served")
+            yield program
+
+    @asynccontextmanager
+    async def with_sidecar(self) -> AsyncGenerator[Program, None]:
+        """Meanwhile csi-provisioner serves claims through the socket, set up as by the AWS chart."""
+        async with self.on_its_socket() as program:
+            process = await ChildProcess.start(
+                str(PROGRAMS / "csi-provisioner"),
+                f"--csi-address={self.socket}",
+                f"--kubeconfig={self._kubeconfig}",
+                "--v=2",
+                "--feature-gates=Topology=true",
+                "--extra-create-metadata",
+                "--worker-threads=100",
+                "--timeout=15s",
+                "--retry-interval-start=200ms",
+                log_file=self.folder / "csi-provisioner.log",
+            )
+            try:
+                yield program
+            finally:
+                await process.stop(timeout_seconds=5)
+
+    async def _is_served(self) -> bool:
+        return await asyncio.to_thread(self.socket.is_socket)
+
+    @asynccontextmanager
+    async def _running(self, name: str, settings: Mapping[str, str]) -> AsyncGenerator[Program, None]:
+        program = Program("controller", {**self._environment, **settings}, self.folder / f"{name}.log")
+        await program.start()
+        try:
+            await program.ready()
+            yield program
+        finally:
+            await program.stop()
+
+
+class _NoNode(csi_pb2_grpc.NodeServicer):
+    """A node that offers nothing; csi-sanity asks one when it cleans up after tests of the controller."""
+
+    async def NodeGetCapabilities(  # noqa: N802 - the protocol's name
+        self, request: csi_pb2.NodeGetCapabilitiesRequest, context: object
+    ) -> csi_pb2.NodeGetCapabilitiesResponse:
+        return csi_pb2.NodeGetCapabilitiesResponse()
+
+    async def NodeUnpublishVolume(  # noqa: N802
+        self, request: csi_pb2.NodeUnpublishVolumeRequest, context: object
+    ) -> csi_pb2.NodeUnpublishVolumeResponse:
+        return csi_pb2.NodeUnpublishVolumeResponse()
+
+
+async def sanity(folder: Path, *, controller: Path, parameters: Mapping[str, str]) -> dict[str, str]:
+    """How every test of csi-sanity but those of nodes ended: passed, or why it was skipped or failed."""
+    volume = folder / "volume.yaml"
+    volume.write_text("".join(f'{key}: "{value}"\n' for key, value in parameters.items()))
+    report, node = folder / "junit.xml", UnixEndpoint(path=folder / "node.sock")
+    add_node = partial(csi_pb2_grpc.add_NodeServicer_to_server, _NoNode())  # type: ignore[abstract]
+    async with serving(node, identity_service(), add_node):
+        process = await ChildProcess.start(
+            str(PROGRAMS / "csi-sanity"),
+            f"--csi.endpoint=unix://{node.path}",
+            f"--csi.controllerendpoint=unix://{controller}",
+            f"--csi.testvolumeparameters={volume}",
+            f"--csi.junitfile={report}",
+            "--ginkgo.skip=Node Service",
+            "--ginkgo.no-color",
+            log_file=folder / "csi-sanity.log",
+        )
+        async with asyncio.timeout(60):
+            await process.wait()
+    return {case.attrib["name"]: _outcome(case) for case in ElementTree.parse(report).iter("testcase")}
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    for kind in ("failure", "error", "skipped"):
+        found = case.find(kind)
+        if found is not None:
+            return f"{kind}: {found.attrib.get('message', '')}"
+    return "passed"
