@@ -17,7 +17,7 @@ from kube_efs.csi.holders import NodeMount, mount_of
 from kube_efs.csi.routes import LOOPBACK, NodePlace, direct_server, tunnel_spec
 from kube_efs.csi.targets import make_target, remove_target
 from kube_efs.model.csi_errors import ExistingVolumeDiffers, VolumeInUse
-from kube_efs.model.errors import KubeEfsError, MountUnfinished
+from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
 from kube_efs.model.mount_options import MountPlan
 from kube_efs.mounts.mount import Mounter
 from kube_efs.mounts.mountinfo import MountEntry
@@ -29,6 +29,7 @@ log = structlog.get_logger()
 
 # An agent that is away must not hold up what does not need it: its holders are reconciled later.
 _RELEASE_SECONDS: Final = 5.0
+_FORCE_PAUSE_SECONDS: Final = 1.0
 _READINGS: Final = 5
 _READING_PAUSE_SECONDS: Final = 0.2
 
@@ -222,13 +223,26 @@ class NodeVolumes:
 
     async def _unmount(self, target: Path) -> None:
         seconds = self._terms.timeout_seconds
-        for force in (False, True) if self._terms.force else (False,):
-            try:
-                async with asyncio.timeout(seconds):
-                    return await self._mounter.unmount(target, force=force)
-            except TimeoutError:
-                log.warning("unmount-takes-too-long", target=str(target), seconds=seconds, forced=force)
-        raise _unfinished("unmounted", target, seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._mounter.unmount(target)
+        except TimeoutError as error:
+            if not self._terms.force:
+                raise _unfinished("unmounted", target, seconds) from error
+        log.warning("unmount-forced", target=str(target), seconds=seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._force(target)
+        except TimeoutError as error:
+            raise _unfinished("unmounted by force", target, seconds) from error
+
+    async def _force(self, target: Path) -> None:
+        # What still waits for the server is told of it by the first time, and may let go by the second.
+        try:
+            await self._mounter.unmount(target, force=True)
+        except MountFailed:
+            await asyncio.sleep(_FORCE_PAUSE_SECONDS)
+            await self._mounter.unmount(target, force=True)
 
     async def _let_go(self, holder: Holder) -> None:
         """Release the holder's tunnel; an agent that is away learns of it by reconciliation."""

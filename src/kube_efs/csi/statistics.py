@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kube_efs.model.errors import MountUnfinished
+from kube_efs.model.errors import MountFailed, MountUnfinished
 from kube_efs.mounts.usage import Usage, read_usage
 
 # The kubelet asks for one volume after another.
@@ -29,14 +29,14 @@ class _Known:
 
 
 class Statistics:
-    """The usage of each target, taken anew after ``refresh_seconds``, whose answers come when they come."""
+    """The usage of each target, taken anew after ``refresh_seconds``; answers are waited for a while."""
 
     def __init__(
         self,
         *,
         refresh_seconds: float,
         patience_seconds: float = _PATIENCE_SECONDS,
-        ask: Callable[[Path], "asyncio.Future[Usage]"] = read_usage,
+        ask: Callable[[Path], Awaitable[Usage]] = read_usage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._refresh_seconds = refresh_seconds
@@ -44,32 +44,29 @@ class Statistics:
         self._ask = ask
         self._clock = clock
         self._known: dict[Path, _Known] = {}
-        self._asking: dict[Path, asyncio.Future[Usage]] = {}
 
     async def report(self, target: Path) -> Report:
-        """What is known of the volume there; raises MountUnfinished while nothing is."""
+        """What is known of the volume there; raises MountFailed while nothing is."""
         known = self._known.get(target)
         if known and self._clock() - known.since < self._refresh_seconds:
             return Report(usage=known.usage)
-        asking = self._asking.get(target) or self._begin(target)
-        await asyncio.wait([asking], timeout=self._patience_seconds)
-        problem = f"has not answered for {self._patience_seconds:g} s"
-        if asking.done():
-            self._asking.pop(target, None)
-            error = asking.exception()
-            if error is None:
-                self._known[target] = _Known(usage=asking.result(), since=self._clock())
-                return Report(usage=asking.result())
-            problem = f"cannot be used ({getattr(error, 'strerror', error)})"
-        if known is None:
-            raise MountUnfinished(problem, field="volume_path", value=str(target))
-        return Report(usage=known.usage, problem=f"the file system {problem}")
+        try:
+            usage = await self._asked(target)
+        except MountFailed as error:
+            if known is None:
+                raise
+            return Report(usage=known.usage, problem=f"the file system {error.problem}")
+        self._known[target] = _Known(usage=usage, since=self._clock())
+        return Report(usage=usage)
 
     def forget(self, target: Path) -> None:
         """Drop what is known of a target that is used no more."""
         self._known.pop(target, None)
-        self._asking.pop(target, None)
 
-    def _begin(self, target: Path) -> "asyncio.Future[Usage]":
-        self._asking[target] = self._ask(target)
-        return self._asking[target]
+    async def _asked(self, target: Path) -> Usage:
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                return await self._ask(target)
+        except TimeoutError as error:
+            problem = f"has not answered for {self._patience_seconds:g} s"
+            raise MountUnfinished(problem, field="volume_path", value=str(target)) from error

@@ -1,30 +1,23 @@
 """Mounting and unmounting NFS, by mount(8) and umount(8).
 
-Both can wait for ever for a server that is gone. The limit is the caller's (``asyncio.timeout``): when a call
-is cancelled, the program is ended with all that it has started.
+Both can wait for ever for a server that is gone. The limit is the caller's (``asyncio.timeout``).
 """
 
 import asyncio
-import os
 import random
-import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
-from kube_efs.model.errors import MountFailed, PlatformError
+from kube_efs.model.errors import MountFailed
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
+from kube_efs.mounts.programs import run
 from kube_efs.mounts.read_ahead import set_read_ahead
 
 log = structlog.get_logger()
 
-# A program that waits for a dead server can be killed, but need not be gone at once.
-_DYING_SECONDS: Final = 2.0
-_MOST_OUTPUT: Final = 1000
 # A tunnel that has just come up, and an access point that EFS does not know everywhere yet (efs-utils, 3.3).
 _PASSING: Final = ("reset by peer", "access denied by server")
 _ATTEMPTS: Final = 3
@@ -78,13 +71,13 @@ class SystemMounter:
         await self._mount_once(source, target, options)
 
     async def _mount_once(self, source: str, target: Path, options: str) -> None:
-        await _run(target, self._program, "-t", "nfs4", "-o", options, source, str(target))
+        await _run(target, self._program, "-t", "nfs4", "-o", options, source)
         await asyncio.to_thread(set_read_ahead, self.mounts, target, options)
 
     async def unmount(self, target: Path, *, force: bool = False) -> None:
         """Unmount without a look at the target or a helper, either of which would wait for the server."""
         forced = ("--force",) if force else ()
-        await _run(target, self._unmounting, "--no-canonicalize", "--internal-only", *forced, str(target))
+        await _run(target, self._unmounting, "--no-canonicalize", "--internal-only", *forced)
 
     def mounts(self) -> Sequence[MountEntry]:
         """The mount table of this process's namespace."""
@@ -96,39 +89,7 @@ def _pause_seconds(attempt: int) -> float:
 
 
 async def _run(target: Path, program: str, *arguments: str) -> None:
-    try:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *arguments,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except OSError as error:
-        problem, remedy = f"cannot be run ({error.strerror})", f"install {program}(8)"
-        raise PlatformError(problem, field="program", value=program, remedy=remedy) from error
-    ending = asyncio.ensure_future(process.communicate())
-    try:
-        output, _ = await asyncio.shield(ending)
-    except asyncio.CancelledError:
-        await _kill(process, ending, target)
-        raise
-    if process.returncode:
-        raise MountFailed(_problem(program, process.returncode, output), field="target", value=str(target))
-
-
-async def _kill(process: Process, ending: "asyncio.Future[tuple[bytes, bytes]]", target: Path) -> None:
-    """End the program and its helper; what does not die is left, since nothing more can be done."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await asyncio.wait([ending], timeout=_DYING_SECONDS)  # until all that it started have gone too
-    if not ending.done():
-        log.error("program-does-not-die", pid=process.pid, target=str(target))
-        ending.cancel()
-
-
-def _problem(program: str, status: int, output: bytes) -> str:
-    text = " ".join(output.decode(errors="replace").split())
-    return f"{program} ended with status {status}: {text[:_MOST_OUTPUT] or 'no output'}"
+    ended = await run(program, *arguments, str(target))
+    if ended.status:
+        problem = f"{program} ended with status {ended.status}: {ended.output or 'no output'}"
+        raise MountFailed(problem, field="target", value=str(target))

@@ -1,17 +1,24 @@
-"""How full a file system is, asked so that one that does not answer holds up nothing else."""
+"""How full a file system is, asked so that one that does not answer holds up nothing.
 
-import asyncio
-import os
-import threading
-from collections.abc import Callable
+By a program and not in a thread: one that waits for a dead server cannot be ended, and keeps the mount busy.
+"""
+
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
+
+from kube_efs.model.errors import MountFailed
+from kube_efs.mounts.programs import run
+
+# Size of a block; blocks, free ones, those that users can have; inodes, free ones (stat(1)).
+_FORMAT: Final = "%S %b %f %a %c %d"
+_ANSWER: Final = re.compile(r"[0-9]+( [0-9]+){5}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What statvfs(3) says; ``available`` is what users can have. EFS counts no inodes: zero."""
+    """What statfs(2) says; ``available`` is what users can have. EFS counts no inodes: zero."""
 
     total_bytes: int
     used_bytes: int
@@ -21,39 +28,25 @@ class Usage:
     available_inodes: int = 0
 
     @classmethod
-    def of(cls, found: os.statvfs_result) -> Self:
-        """The figures in bytes, as df(1) counts them."""
+    def parse(cls, answer: str) -> Self:
+        """The figures as df(1) counts them, from the answer of stat(1)."""
+        size, blocks, free, available, inodes, free_inodes = map(int, answer.split())
         return cls(
-            total_bytes=found.f_blocks * found.f_frsize,
-            used_bytes=(found.f_blocks - found.f_bfree) * found.f_frsize,
-            available_bytes=found.f_bavail * found.f_frsize,
-            total_inodes=found.f_files,
-            used_inodes=found.f_files - found.f_ffree,
-            available_inodes=found.f_favail,
+            total_bytes=blocks * size,
+            used_bytes=(blocks - free) * size,
+            available_bytes=available * size,
+            total_inodes=inodes,
+            used_inodes=inodes - free_inodes,
+            available_inodes=free_inodes,
         )
 
 
-def read_usage(path: Path, look: Callable[[Path], os.statvfs_result] = os.statvfs) -> "asyncio.Future[Usage]":
-    """The usage of what is mounted there, or OSError, whenever the file system answers.
+async def read_usage(path: Path, *, program: str = "stat") -> Usage:
+    """The usage of what is mounted there, whenever it answers; raises MountFailed.
 
-    Each call waits in a thread of its own, which cannot be ended and does not hold up the end of the process:
-    whoever asks must not ask again before there is an answer.
+    When the call is cancelled nothing of it stays behind.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Usage] = loop.create_future()
-
-    def tell(usage: Usage | OSError) -> None:
-        if not answer.done():
-            answer.set_exception(usage) if isinstance(usage, OSError) else answer.set_result(usage)
-
-    def wait() -> None:
-        try:
-            found: Usage | OSError = Usage.of(look(path))
-        except OSError as error:
-            found = error
-        # After the loop has ended nobody is there to be told.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, found)
-
-    threading.Thread(target=wait, name=f"usage {path}", daemon=True).start()
-    return answer
+    ended = await run(program, "--file-system", f"--format={_FORMAT}", str(path))
+    if ended.status or not _ANSWER.fullmatch(ended.output):
+        raise MountFailed(f"cannot be used ({ended.output or 'no reason'})", field="path", value=str(path))
+    return Usage.parse(ended.output)

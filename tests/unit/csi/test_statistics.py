@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kube_efs.csi.statistics import Report, Statistics
-from kube_efs.model.errors import MountUnfinished
+from kube_efs.model.errors import MountFailed, MountUnfinished
 from kube_efs.mounts.usage import Usage
 
 TARGET, OTHER = Path("/pods/a"), Path("/pods/b")
@@ -19,22 +19,20 @@ def usage(used: int) -> Usage:
 
 @dataclass(slots=True)
 class World:
-    """A clock that jumps, and file systems that answer when told to."""
+    """A clock that jumps, and file systems that answer, fail, or are silent (None)."""
 
     now: float = 0
     asked: list[Path] = field(default_factory=list)
-    answers: list["asyncio.Future[Usage]"] = field(default_factory=list)
-    at_once: Usage | OSError | None = field(default_factory=lambda: usage(1))
+    answer: Usage | MountFailed | None = field(default_factory=lambda: usage(1))
 
-    def ask(self, path: Path) -> "asyncio.Future[Usage]":
-        answer: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
+    async def ask(self, path: Path) -> Usage:
         self.asked.append(path)
-        self.answers.append(answer)
-        if isinstance(self.at_once, OSError):
-            answer.set_exception(self.at_once)
-        elif self.at_once:
-            answer.set_result(self.at_once)
-        return answer
+        if isinstance(self.answer, MountFailed):
+            raise self.answer
+        if self.answer is None:
+            await asyncio.Event().wait()
+        assert isinstance(self.answer, Usage)
+        return self.answer
 
     def statistics(self) -> Statistics:
         return Statistics(refresh_seconds=60, patience_seconds=0.02, ask=self.ask, clock=lambda: self.now)
@@ -48,7 +46,7 @@ def world() -> World:
 async def test_a_file_system_is_asked_once_a_period(world: World) -> None:
     statistics = world.statistics()
     assert await statistics.report(TARGET) == Report(usage=usage(1))
-    world.now, world.at_once = 59.9, usage(2)
+    world.now, world.answer = 59.9, usage(2)
     assert await statistics.report(TARGET) == Report(usage=usage(1))
     assert await statistics.report(OTHER) == Report(usage=usage(2))
     world.now = 60
@@ -56,38 +54,31 @@ async def test_a_file_system_is_asked_once_a_period(world: World) -> None:
     assert world.asked == [TARGET, OTHER, TARGET]
 
 
-async def test_one_that_does_not_answer_is_asked_once_however_often_it_is_wanted(world: World) -> None:
-    world.at_once, statistics = None, world.statistics()
-    for _ in range(3):
-        with pytest.raises(MountUnfinished, match=r"volume_path: '/pods/a' has not answered for 0\.02 s"):
-            await statistics.report(TARGET)
-    assert world.asked == [TARGET]
-
-    world.answers[0].set_result(usage(3))
-    assert await statistics.report(TARGET) == Report(usage=usage(3))
+async def test_one_that_never_answered_has_no_usage(world: World) -> None:
+    world.answer, statistics = None, world.statistics()
+    with pytest.raises(MountUnfinished, match=r"volume_path: '/pods/a' has not answered for 0\.02 s"):
+        await statistics.report(TARGET)
+    world.answer = MountFailed("cannot be used (Stale file handle)")
+    with pytest.raises(MountFailed, match="Stale file handle"):
+        await statistics.report(TARGET)
 
 
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
         pytest.param(None, "the file system has not answered for 0.02 s", id="no answer"),
-        pytest.param(
-            OSError(116, "Stale file handle"),
-            "the file system cannot be used (Stale file handle)",
-            id="stale",
-        ),
+        pytest.param(MountFailed("cannot be used (x)"), "the file system cannot be used (x)", id="a failure"),
     ],
 )
 async def test_the_last_usage_is_told_with_what_is_wrong_now(
-    world: World, answer: OSError | None, problem: str
+    world: World, answer: MountFailed | None, problem: str
 ) -> None:
     statistics = world.statistics()
     await statistics.report(TARGET)
-    world.now, world.at_once = 100, answer
-    assert await statistics.report(TARGET) == Report(usage=usage(1), problem=problem)
-    if answer is None:
-        world.answers[-1].set_result(usage(4))
-    world.at_once = usage(4)
+    world.now, world.answer = 100, answer
+    for _ in range(2):
+        assert await statistics.report(TARGET) == Report(usage=usage(1), problem=problem)
+    world.answer = usage(4)
     assert await statistics.report(TARGET) == Report(usage=usage(4))
 
 
@@ -96,14 +87,5 @@ async def test_a_target_that_is_used_again_starts_anew(world: World) -> None:
     await statistics.report(TARGET)
     statistics.forget(TARGET)
     statistics.forget(OTHER)
-    world.at_once = usage(5)
+    world.answer = usage(5)
     assert await statistics.report(TARGET) == Report(usage=usage(5))
-
-
-async def test_two_who_ask_at_once_share_an_answer(world: World) -> None:
-    world.at_once, statistics = None, world.statistics()
-    both = asyncio.gather(statistics.report(TARGET), statistics.report(TARGET))
-    await asyncio.sleep(0)
-    world.answers[0].set_result(usage(6))
-    assert set(await both) == {Report(usage=usage(6))}
-    assert world.asked == [TARGET]

@@ -2,64 +2,63 @@
 
 import asyncio
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
+from kube_efs.model.errors import MountFailed, PlatformError
 from kube_efs.mounts.usage import Usage, read_usage
 
 
-async def test_usage_is_that_of_statvfs(tmp_path: Path) -> None:
-    found, usage = os.statvfs("/proc"), await read_usage(Path("/proc"))
-    assert usage == Usage.of(found)
-    assert (await read_usage(tmp_path)).total_bytes == Usage.of(os.statvfs(tmp_path)).total_bytes
+async def test_usage_is_that_of_the_kernel() -> None:
+    found, usage = os.statvfs("/"), await read_usage(Path("/"))
+    assert usage.total_bytes == found.f_blocks * found.f_frsize
+    assert usage.total_inodes == found.f_files
+    assert 0 <= usage.available_bytes <= usage.total_bytes - usage.used_bytes
 
 
 def test_figures_are_those_of_df() -> None:
-    values = (4096, 512, 1000, 400, 300, 50, 20, 10, 0, 255)
-    assert Usage.of(os.statvfs_result(values)) == Usage(
+    assert Usage.parse("512 1000 400 300 50 20") == Usage(
         total_bytes=512_000,
         used_bytes=307_200,
         available_bytes=153_600,
         total_inodes=50,
         used_inodes=30,
-        available_inodes=10,
+        available_inodes=20,
     )
 
 
 async def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        await read_usage(tmp_path / "missing")
+    with pytest.raises(MountFailed) as caught:
+        await read_usage(tmp_path / "a b")
+    assert caught.value.problem.startswith("cannot be used (stat: cannot read file system information for")
+    assert caught.value.problem.endswith("No such file or directory)")
+    assert caught.value.value == str(tmp_path / "a b")
 
 
-async def test_a_file_system_that_does_not_answer_holds_up_nobody() -> None:
-    answering = threading.Event()
-
-    def wait(path: Path) -> os.statvfs_result:
-        answering.wait(10)
-        return os.statvfs("/")
-
-    asking = read_usage(Path("/dead"), wait)
-    done, _ = await asyncio.wait([asking], timeout=0.05)
-    assert done == set()
-    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "usage /dead")
-    answering.set()
-    async with asyncio.timeout(5):
-        assert (await asking).total_bytes > 0
+@pytest.mark.parametrize("answer", ["", "1 2 3", "1 2 3 4 5 -6", "a b c d e f"])
+async def test_an_answer_that_is_none_is_no_usage(tmp_path: Path, answer: str) -> None:
+    program = tmp_path / "stat"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    program.chmod(0o755)
+    with pytest.raises(MountFailed, match="cannot be used"):
+        await read_usage(Path("/"), program=str(program))
 
 
-async def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
-    answering, answered = threading.Event(), threading.Event()
+async def test_a_missing_program_is_the_machine_s_fault() -> None:
+    with pytest.raises(PlatformError, match="cannot be run"):
+        await read_usage(Path("/"), program="/nowhere/stat")
 
-    def wait(path: Path) -> os.statvfs_result:
-        answering.wait(10)
-        answered.set()
-        return os.statvfs("/")
 
-    asking = read_usage(Path("/dead"), wait)
-    asking.cancel()
-    answering.set()
-    await asyncio.to_thread(answered.wait, 5)
-    await asyncio.sleep(0)
-    assert asking.cancelled()
+async def test_a_file_system_that_does_not_answer_is_waited_for_as_long_as_the_caller_wants(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "stat"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
+    program.chmod(0o755)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await read_usage(Path("/"), program=str(program))
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
