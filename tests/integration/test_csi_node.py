@@ -17,7 +17,7 @@ from tests.integration.folder_mounter import FolderMounter, private_folder, run
 from tests.integration.nfs_backend import Authority
 from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import Node as TunnelNode
-from tests.integration.tunnel_node import running
+from tests.integration.tunnel_node import running, stunnels_of
 
 from kube_efs.csi.endpoints import UnixEndpoint
 from kube_efs.csi.interceptors import CallInterceptor
@@ -32,6 +32,7 @@ from kube_efs.model.ids import Region, ZoneName
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.telemetry.metrics import CsiMetrics
 from kube_efs.tunnels.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.demand_specs import Holder
 from kube_efs.tunnels.options import TunnelOptions
 
 pytestmark = [
@@ -305,15 +306,30 @@ async def test_without_encryption_the_mount_target_itself_is_mounted(
     assert await tunnels.tunnels() == ()
 
 
-async def test_mounts_of_one_access_point_share_a_tunnel(node: Served, tunnels: TunnelClient) -> None:
-    volume = f"{FS}::{POINT}"
-    await asyncio.gather(*(node.publish(node.target(str(n)), volume) for n in range(20)))
-    await node.publish(node.target("else"), f"{FS}::{OTHER_POINT}")
+async def test_two_hundred_mounts_of_twenty_access_points_share_twenty_tunnels_of_one_process(
+    node: Served, tunnels: TunnelClient, agent: TunnelNode
+) -> None:
+    volumes = {node.target(str(number)): f"{FS}::fsap-{number % 20:017x}" for number in range(200)}
+    await asyncio.gather(*(node.publish(target, volume) for target, volume in volumes.items()))
 
-    assert sorted(len(tunnel.holders) for tunnel in await tunnels.tunnels()) == [1, 20]
+    assert [len(tunnel.holders) for tunnel in await tunnels.tunnels()] == [10] * 20
+    assert stunnels_of(agent.options.conf_path) == [agent.pid]
 
-    await asyncio.gather(*(node.unpublish(node.target(str(n)), volume) for n in range(20)))
-    assert sorted(len(tunnel.holders) for tunnel in await tunnels.tunnels()) in ([1], [0, 1])
+    await asyncio.gather(*(node.unpublish(target, volume) for target, volume in volumes.items()))
+    assert await holders_of(tunnels) == []
+
+
+async def test_a_mount_whose_holder_was_forgotten_holds_its_tunnel_again(
+    node: Served, mounter: FolderMounter, tunnels: TunnelClient
+) -> None:
+    await node.publish()
+    [holder] = await holders_of(tunnels)
+    await tunnels.release(Holder(holder))
+
+    await node.publish()
+
+    assert await holders_of(tunnels) == [holder]
+    assert mounter.calls == 1
 
 
 async def test_an_address_is_chosen_by_the_node_s_zone(node: Served, tunnels: TunnelClient) -> None:

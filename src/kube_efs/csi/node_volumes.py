@@ -113,6 +113,7 @@ class NodeVolumes:
             raise _unfinished("unmounted", mount.target, timeout_seconds) from error
         await asyncio.to_thread(remove_target, mount.target)
         await self._let_go(mount.holder)
+        log.info("volume-unmounted", volume=mount.volume_id, target=str(mount.target))
 
     async def is_mounted(self, target: Path) -> bool:
         """Whether anything is mounted there; raises PlatformError when the mount table cannot be read."""
@@ -212,14 +213,13 @@ class NodeVolumes:
         ports = {option for option in there.super_options if option.startswith("port=")}
         if not wanted.plan.encrypted:
             return ports <= {"port=2049"}
-        # Not asked for with ensure: that would hold a second one when the options have changed.
         spec = tunnel_spec(wanted.plan, self._place)
-        return any(
-            wanted.mount.holder in tunnel.holders
-            and f"port={tunnel.port}" in ports
-            and tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region)
-            for tunnel in await self._tunnels.tunnels()
-        )
+        for tunnel in await self._tunnels.tunnels():
+            has_spec = tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region)
+            if has_spec and f"port={tunnel.port}" in ports:
+                # It is there, so this only makes sure that the mount holds it.
+                return await self._tunnels.ensure(spec, wanted.mount.holder) == tunnel.port
+        return False
 
     async def _unmount(self, target: Path) -> None:
         seconds = self._terms.timeout_seconds
