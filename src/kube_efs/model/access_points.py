@@ -111,15 +111,21 @@ def client_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
     origin = request.origin
     if not request.parameters.reuses_access_point:
         return plain_name(request.name)
-    if not origin.claim_name or not origin.claim_namespace:
+    check_reuse(request)
+    # No part can have a slash, so no two claims give the same text.
+    identity = f"{file_system_id}/{origin.claim_namespace}/{origin.claim_name}"
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def check_reuse(request: VolumeRequest) -> None:
+    """Raises InvalidArgument when an access point is to be reused for a claim that is not told."""
+    origin = request.origin
+    if request.parameters.reuses_access_point and not (origin.claim_name and origin.claim_namespace):
         raise InvalidArgument(
             "needs the claim's name and namespace",
             field="reuseAccessPoint",
             remedy="run csi-provisioner with --extra-create-metadata",
         )
-    # No part can have a slash, so no two claims give the same text.
-    identity = f"{file_system_id}/{origin.claim_namespace}/{origin.claim_name}"
-    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def check_existing(found: AccessPoint, request: VolumeRequest) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from kube_efs.kube.references import References
-from kube_efs.model.access_points import AccessPoint, VolumeRequest, volume_directory
+from kube_efs.model.access_points import AccessPoint, VolumeRequest, check_reuse, volume_directory
 from kube_efs.model.cross_account import (
     CrossAccountRole,
     TargetAddress,
@@ -87,6 +87,7 @@ class CsiVolumes:
         WorkerFailed.
         """
         directory = volume_directory(request)
+        check_reuse(request)
         candidates = await self._file_systems(request.parameters)
         account = await self._accounts.of(role)
         # Whatever can fail without leaving anything behind comes first.

@@ -1,0 +1,354 @@
+"""The Controller service over real gRPC: every code of the contract, and what the answers hold."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from grpc import StatusCode
+from structlog.testing import capture_logs
+from tests.unit.csi.served import Connect
+from tests.unit.provisioning.csi_world import FS, OTHER, CsiWorld
+
+from kube_efs.csi.controller import Controller, controller_service
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsLimitReached,
+    AwsNotFound,
+    AwsThrottled,
+    AwsUnavailable,
+    KubeEfsError,
+)
+from kube_efs.model.ids import ZoneName
+
+# The generated type of a stub is that of calls that block, unless mypy sees the channel that it is made with.
+Stub = Any
+MODES = csi.VolumeCapability.AccessMode
+NEEDFUL = {"provisioningMode": "efs-ap", "fileSystemId": str(FS), "directoryPerms": "700"}
+ROLE = {"awsRoleArn": "arn:aws:iam::123456789012:role/storage"}
+
+
+def capability(mode: int = MODES.MULTI_NODE_MULTI_WRITER, **mount: Any) -> csi.VolumeCapability:
+    return csi.VolumeCapability(
+        mount=csi.VolumeCapability.MountVolume(**mount),
+        access_mode=MODES(mode=mode),  # type: ignore[arg-type]
+    )
+
+
+BLOCK = csi.VolumeCapability(
+    block=csi.VolumeCapability.BlockVolume(), access_mode=MODES(mode=MODES.SINGLE_NODE_WRITER)
+)
+
+
+def wanted(name: str = "pvc-1", **changes: Any) -> csi.CreateVolumeRequest:
+    parameters = {**NEEDFUL, **changes.pop("parameters", {})}
+    fields = {"volume_capabilities": [capability()], **changes}
+    kept = {key: value for key, value in parameters.items() if value != "-"}
+    return csi.CreateVolumeRequest(name=name, parameters=kept, **fields)
+
+
+@pytest.fixture
+def world() -> CsiWorld:
+    return CsiWorld()
+
+
+@pytest.fixture
+async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Stub]:
+    async with connect(controller_service(Controller(world.volumes, has_driver_tags=True))) as channel:
+        yield ControllerStub(channel)
+
+
+async def refused(call: Any) -> tuple[StatusCode, str]:
+    """Code and text of a call that fails."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def test_only_what_is_done_is_offered(stub: Stub) -> None:
+    answer = await stub.ControllerGetCapabilities(csi.ControllerGetCapabilitiesRequest())
+    kinds = {csi.ControllerServiceCapability.RPC.Type.Name(one.rpc.type) for one in answer.capabilities}
+    assert kinds == {"CREATE_DELETE_VOLUME", "SINGLE_NODE_MULTI_WRITER"}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("ControllerPublishVolume", "ControllerUnpublishVolume", "ListVolumes", "GetCapacity"),
+        *("CreateSnapshot", "DeleteSnapshot", "ListSnapshots", "ControllerExpandVolume"),
+        *("ControllerGetVolume", "ControllerModifyVolume"),
+    ],
+)
+async def test_what_is_not_offered_is_unimplemented(connect: Connect, world: CsiWorld, method: str) -> None:
+    async with connect(controller_service(Controller(world.volumes))) as channel:
+        code, _ = await refused(channel.unary_unary(f"/csi.v1.Controller/{method}")(b""))  # type: ignore[arg-type]
+    assert code is StatusCode.UNIMPLEMENTED
+
+
+# --- CreateVolume
+
+
+async def test_a_volume_is_told_by_its_handle_and_nothing_else(stub: Stub) -> None:
+    answer = await stub.CreateVolume(wanted(capacity_range=csi.CapacityRange(required_bytes=7)))
+    assert answer.volume == csi.Volume(capacity_bytes=7, volume_id=f"efs:{FS}::fsap-{1:017x}")
+
+
+async def test_a_volume_of_one_zone_and_another_account_says_both(stub: Stub, world: CsiWorld) -> None:
+    world.gateway.zone = ZoneName("us-east-1a")
+    answer = await stub.CreateVolume(
+        wanted(parameters={"enforceZoneAffinity": "true", "az": "us-east-1b"}, secrets=ROLE)
+    )
+    assert dict(answer.volume.volume_context) == {"mounttargetip": "10.0.1.1"}
+    (topology,) = answer.volume.accessible_topology
+    assert dict(topology.segments) == {"topology.kubernetes.io/zone": "us-east-1a"}
+
+
+async def test_the_claim_that_the_sidecar_tells_is_in_tags_and_path(stub: Stub, world: CsiWorld) -> None:
+    prefix = "csi.storage.k8s.io"
+    told = {f"{prefix}/pvc/name": "data", f"{prefix}/pvc/namespace": "team", f"{prefix}/pv/name": "pvc-1"}
+    pattern = {"subPathPattern": "${.PVC.namespace}/${.PVC.name}", "ensureUniqueDirectory": "false"}
+    await stub.CreateVolume(wanted(parameters=told | pattern))
+    (point,) = world.api.points.values()
+    assert str(point.directory) == "/team/data"
+    assert point.tags["kubernetes.io/created-for/pvc/name"] == "data"
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *(MODES.SINGLE_NODE_WRITER, MODES.SINGLE_NODE_READER_ONLY, MODES.MULTI_NODE_READER_ONLY),
+        *(MODES.MULTI_NODE_MULTI_WRITER, MODES.SINGLE_NODE_SINGLE_WRITER, MODES.SINGLE_NODE_MULTI_WRITER),
+    ],
+)
+async def test_every_mode_that_nfs_can_hold_is_served(stub: Stub, mode: int) -> None:
+    assert (await stub.CreateVolume(wanted(volume_capabilities=[capability(mode)]))).volume.volume_id
+
+
+INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
+    "no name": (wanted(""), "name: is missing"),
+    "no capabilities": (wanted(volume_capabilities=[]), "volume capabilities: are missing"),
+    "no mode": (wanted(volume_capabilities=[capability(MODES.UNKNOWN)]), "access mode: 'UNKNOWN'"),
+    "one writer of many nodes": (
+        wanted(volume_capabilities=[capability(MODES.MULTI_NODE_SINGLE_WRITER)]),
+        "access mode: 'MULTI_NODE_SINGLE_WRITER' is not supported",
+    ),
+    "a mode of later": (wanted(volume_capabilities=[capability(99)]), "access mode: 'UNKNOWN'"),
+    "a block device": (wanted(volume_capabilities=[BLOCK]), "access type: 'block' is not supported"),
+    "one bad of two": (wanted(volume_capabilities=[capability(), BLOCK]), "access type: 'block'"),
+    "the flag of another account": (
+        wanted(volume_capabilities=[capability(mount_flags=["tls,crossaccount"])]),
+        "mount flags: 'tls,crossaccount' is not allowed",
+    ),
+    "another file system's type": (
+        wanted(volume_capabilities=[capability(fs_type="ext4")]),
+        "fs_type: 'ext4' is not supported; leave it out or use efs",
+    ),
+    "a copy": (
+        wanted(volume_content_source=csi.VolumeContentSource()),
+        "volume_content_source: is not supported; leave it out; the volume would be empty",
+    ),
+    "no class": (wanted(parameters=dict.fromkeys(NEEDFUL, "-")), "provisioningMode: is missing"),
+    "no tags though the driver has some": (
+        wanted(parameters={"enableTagging": "false"}),
+        "enableTagging: 'false' contradicts the tags of the driver",
+    ),
+    "a reuse that is no boolean": (wanted(parameters={"reuseAccessPoint": ""}), "reuseAccessPoint: "),
+    "a reuse without the claim": (
+        wanted(parameters={"reuseAccessPoint": "true"}),
+        "reuseAccessPoint: needs the claim's name and namespace; run csi-provisioner with",
+    ),
+    "too deep a path": (wanted(parameters={"basePath": "/1/2/3/4"}), "root directory: "),
+    "a role that is none": (wanted(secrets={"awsRoleArn": "hush"}), "secret awsRoleArn: is no ARN of a role"),
+    "a switch that is none": (wanted(secrets={"crossaccount": "hush"}), "secret crossaccount: is no boolean"),
+}
+
+
+@pytest.mark.parametrize(("request_", "text"), INVALID.values(), ids=INVALID.keys())
+async def test_what_can_never_be_served_is_invalid_and_costs_no_call(
+    stub: Stub, world: CsiWorld, request_: csi.CreateVolumeRequest, text: str
+) -> None:
+    code, details = await refused(stub.CreateVolume(request_))
+    assert code is StatusCode.INVALID_ARGUMENT
+    assert text in details
+    assert "hush" not in details
+    assert not world.api.calls
+
+
+FAULTS = {
+    "denied": (AwsDenied, StatusCode.PERMISSION_DENIED),
+    "no file system": (AwsNotFound, StatusCode.NOT_FOUND),
+    "throttled": (AwsThrottled, StatusCode.UNAVAILABLE),
+    "away": (AwsUnavailable, StatusCode.UNAVAILABLE),
+    "full": (AwsLimitReached, StatusCode.RESOURCE_EXHAUSTED),
+}
+
+
+@pytest.mark.parametrize("call", ["list", "create", "file_system", "mount_targets"])
+@pytest.mark.parametrize(("kind", "code"), FAULTS.values(), ids=FAULTS.keys())
+async def test_every_failure_of_aws_has_its_code_wherever_it_comes(
+    stub: Stub, world: CsiWorld, call: str, kind: type[KubeEfsError], code: StatusCode
+) -> None:
+    world.api.faults[call] = kind("says no", field=call)
+    request = wanted(parameters={"enforceZoneAffinity": "true"}, secrets=ROLE)
+    assert (await refused(stub.CreateVolume(request)))[0] is code
+
+
+async def test_a_full_range_of_ids_is_exhausted(stub: Stub) -> None:
+    narrow = {"gidRangeStart": "7", "gidRangeEnd": "8"}
+    for name in ("pvc-1", "pvc-2"):
+        await stub.CreateVolume(wanted(name, parameters=narrow))
+    code, details = await refused(stub.CreateVolume(wanted("pvc-3", parameters=narrow)))
+    assert (code, "7-8" in details) == (StatusCode.RESOURCE_EXHAUSTED, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        pytest.param({"capacity_range": csi.CapacityRange(required_bytes=9)}, "required_bytes", id="a size"),
+        pytest.param({"parameters": {"basePath": "/x"}}, "is not in basePath /x", id="another base"),
+        pytest.param({"parameters": {"gid": "7"}}, "has gid 50000, which is not 7", id="another group"),
+        pytest.param({"parameters": {"fileSystemId": str(OTHER)}}, f"is on {FS}", id="another file system"),
+    ],
+)
+async def test_the_same_name_for_something_else_already_exists(
+    stub: Stub, changes: dict[str, Any], text: str
+) -> None:
+    await stub.CreateVolume(wanted(capacity_range=csi.CapacityRange(required_bytes=7)))
+    again = {"capacity_range": csi.CapacityRange(required_bytes=7), **changes}
+    code, details = await refused(stub.CreateVolume(wanted(**again)))
+    assert (code, text in details) == (StatusCode.ALREADY_EXISTS, True), details
+
+
+async def test_an_access_point_without_identity_is_refused_and_no_crash(stub: Stub, world: CsiWorld) -> None:
+    await stub.CreateVolume(wanted())
+    world.api.points = {key: replace(one, user=None) for key, one in world.api.points.items()}
+    code, details = await refused(stub.CreateVolume(wanted()))
+    assert (code, "has no POSIX user" in details) == (StatusCode.ALREADY_EXISTS, True)
+
+
+async def test_a_second_call_for_a_volume_at_work_is_aborted(stub: Stub, world: CsiWorld) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    real = world.api.create
+
+    async def slow(request: Any) -> Any:
+        begun.set()
+        await may_end.wait()
+        return await real(request)
+
+    world.api.create = slow  # type: ignore[method-assign]
+    first = asyncio.ensure_future(stub.CreateVolume(wanted()))
+    await asyncio.wait_for(begun.wait(), 10)
+    assert (await refused(stub.CreateVolume(wanted())))[0] is StatusCode.ABORTED
+    may_end.set()
+    assert (await first).volume.volume_id
+
+
+async def test_what_has_no_effect_is_logged(stub: Stub) -> None:
+    with capture_logs() as logs:
+        await stub.CreateVolume(wanted(parameters={"basepath": "/x"}))
+    (line,) = [one for one in logs if one["event"] == "storage-class-odd"]
+    assert "'basepath' is not known and has no effect; did you mean basePath?" in line["oddity"]
+
+
+# --- DeleteVolume
+
+
+async def test_a_volume_is_deleted_once_and_gone_ever_after(stub: Stub, world: CsiWorld) -> None:
+    handle = (await stub.CreateVolume(wanted())).volume.volume_id
+    for _ in range(2):
+        assert (
+            await stub.DeleteVolume(csi.DeleteVolumeRequest(volume_id=handle)) == csi.DeleteVolumeResponse()
+        )
+    assert not world.api.points
+
+
+@pytest.mark.parametrize("handle", ["vol-1", "nfs:fs-1", str(FS), f"efs:{FS}:/by/hand", f"{FS}::fsap-x"])
+async def test_what_was_never_ours_is_deleted_without_an_effect(
+    stub: Stub, world: CsiWorld, handle: str
+) -> None:
+    await stub.DeleteVolume(csi.DeleteVolumeRequest(volume_id=handle))
+    assert not world.api.calls
+    assert not world.folders.removed
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (csi.DeleteVolumeRequest(), "volume_id: is missing"),
+        (csi.DeleteVolumeRequest(secrets={"crossaccount": "x"}, volume_id="efs:fs-1"), "secret crossaccount"),
+    ],
+    ids=["no id", "a malformed secret"],
+)
+async def test_a_deletion_of_nothing_is_invalid(
+    stub: Stub, request_: csi.DeleteVolumeRequest, text: str
+) -> None:
+    code, details = await refused(stub.DeleteVolume(request_))
+    assert (code, text in details) == (StatusCode.INVALID_ARGUMENT, True)
+
+
+@pytest.mark.parametrize(("kind", "code"), FAULTS.values(), ids=FAULTS.keys())
+async def test_a_deletion_that_aws_refuses_has_its_code(
+    stub: Stub, world: CsiWorld, kind: type[KubeEfsError], code: StatusCode
+) -> None:
+    handle = (await stub.CreateVolume(wanted())).volume.volume_id
+    world.api.faults["delete"] = kind("says no", field="delete")
+    call = stub.DeleteVolume(csi.DeleteVolumeRequest(volume_id=handle))
+    if kind is AwsNotFound:
+        await call
+    else:
+        assert (await refused(call))[0] is code
+
+
+async def test_a_deletion_of_another_s_access_point_fails_a_precondition(stub: Stub) -> None:
+    handle = (await stub.CreateVolume(wanted())).volume.volume_id
+    crafted = handle.replace(FS, OTHER)
+    code, details = await refused(stub.DeleteVolume(csi.DeleteVolumeRequest(volume_id=crafted)))
+    assert (code, f"belongs to {FS}" in details) == (StatusCode.FAILED_PRECONDITION, True)
+
+
+# --- ValidateVolumeCapabilities
+
+
+async def validated(stub: Stub, handle: str, *capabilities: csi.VolumeCapability) -> Any:
+    return await stub.ValidateVolumeCapabilities(
+        csi.ValidateVolumeCapabilitiesRequest(
+            volume_id=handle,
+            volume_capabilities=capabilities,
+            volume_context={"a": "b"},
+            parameters={"c": "d"},
+        )
+    )
+
+
+async def test_what_a_volume_can_is_confirmed_with_all_that_was_asked(stub: Stub) -> None:
+    handle = (await stub.CreateVolume(wanted())).volume.volume_id
+    answer = await validated(stub, handle, capability())
+    assert list(answer.confirmed.volume_capabilities) == [capability()]
+    assert dict(answer.confirmed.volume_context) == {"a": "b"}
+    assert dict(answer.confirmed.parameters) == {"c": "d"}
+    assert answer.message == ""
+
+
+async def test_what_a_volume_cannot_is_told_with_the_reason(stub: Stub) -> None:
+    handle = (await stub.CreateVolume(wanted())).volume.volume_id
+    answer = await validated(stub, handle, BLOCK)
+    assert not answer.HasField("confirmed")
+    assert answer.message == "access type: 'block' is not supported; use volumeMode Filesystem"
+
+
+@pytest.mark.parametrize("handle", ["vol-1", f"efs:{FS}::fsap-0123456789abcdef0"])
+async def test_a_volume_that_is_not_there_is_not_found(stub: Stub, handle: str) -> None:
+    assert (await refused(validated(stub, handle, capability())))[0] is StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("handle", "capabilities"), [("", [capability()]), (f"efs:{FS}", [])], ids=["no id", "no capabilities"]
+)
+async def test_a_question_about_nothing_is_invalid(
+    stub: Stub, handle: str, capabilities: list[csi.VolumeCapability]
+) -> None:
+    assert (await refused(validated(stub, handle, *capabilities)))[0] is StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,285 @@
+"""The driver's volumes: the same for the same name, and removed only when nobody else needs them."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.provisioning.csi_world import FS, OTHER, CsiWorld, request
+
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.cross_account import CrossAccountRole
+from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.errors import (
+    AwsLimitReached,
+    AwsUnavailable,
+    GidRangeFull,
+    PlatformError,
+    RemovalRefused,
+    WorkerFailed,
+)
+from kube_efs.model.file_systems import LifeCycleState
+from kube_efs.model.ids import ZoneName
+from kube_efs.model.volume_attributes import render_attributes
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.volumes import VolumePhase
+
+ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")
+LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
+SHARED = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "uid": "7", "gid": "7"}
+
+
+async def test_an_access_point_is_made_once_whoever_repeats_it() -> None:
+    world = CsiWorld()
+    first = await world.volumes.create(request())
+    assert await world.volumes.create(request()) == first
+    assert str(first.handle) == f"efs:{FS}::fsap-{1:017x}"
+    assert len(world.api.points) == 1
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_zone_is_looked_up_only_where_asked_for(asked: bool) -> None:
+    world = CsiWorld()
+    world.gateway.zone = ZoneName("us-east-1a")
+    made = await world.volumes.create(request(enforceZoneAffinity=str(asked)))
+    assert made.zone == ("us-east-1a" if asked else None)
+    assert world.api.calls["file_system"] == asked
+
+
+@pytest.mark.parametrize(
+    ("role", "parameters", "attributes", "looks"),
+    [
+        pytest.param(replace(ROLE, by_zone_id=True), {"az": "us-east-1b"}, {"crossaccount": "true"}, 0),
+        pytest.param(ROLE, {"az": "us-east-1b"}, {"mounttargetip": "10.0.1.1"}, 1),
+        pytest.param(ROLE, {"az": "us-east-1z"}, {"mounttargetip": "10.0.2.1"}, 1),
+        pytest.param(
+            ROLE,
+            {},
+            {"mounttargetipmap": '{"use1-az1":"10.0.2.1","use1-az2":"10.0.1.1","use1-az3":"10.0.0.1"}'},
+            1,
+        ),
+        pytest.param(None, {"az": "us-east-1b"}, {}, 0),
+    ],
+    ids=["by DNS", "the zone's", "a zone without one", "every zone's", "our own account"],
+)
+async def test_volumes_of_another_account_say_how_they_are_reached(
+    role: CrossAccountRole | None, parameters: dict[str, str], attributes: dict[str, str], looks: int
+) -> None:
+    world = CsiWorld()
+    made = await world.volumes.create(request(**parameters), role)
+    assert render_attributes(made.attributes) == attributes
+    assert world.api.calls["mount_targets"] == looks
+    assert world.accounts.roles == [role]
+
+
+async def test_nothing_is_made_when_the_file_system_cannot_be_reached() -> None:
+    world = CsiWorld()
+    world.gateway.states = [LifeCycleState.CREATING] * 3
+    with pytest.raises(NoMountTarget, match="has no mount target that is available"):
+        await world.volumes.create(request(), ROLE)
+    assert world.api.calls["create"] == 0
+
+
+@pytest.mark.parametrize("fault", ["file_system", "list"])
+async def test_nothing_is_made_when_a_look_fails(fault: str) -> None:
+    world = CsiWorld()
+    world.api.faults[fault] = AwsUnavailable("is away", field=fault)
+    with pytest.raises(AwsUnavailable):
+        await world.volumes.create(request(enforceZoneAffinity="true"))
+    assert not world.api.points
+
+
+async def test_what_no_volume_can_have_costs_no_call() -> None:
+    world = CsiWorld()
+    with pytest.raises(InvalidArgument, match="too deep"):
+        await world.volumes.create(request(basePath="/a/b/c/d"))
+    assert not world.api.calls
+
+
+async def test_a_pool_is_filled_in_order_and_then_refused() -> None:
+    world = CsiWorld(quota=1)
+    names = [request(f"pvc-{number}", fileSystemId=f"{FS},{OTHER}") for number in range(3)]
+    made = [(await world.volumes.create(one)).handle.file_system_id for one in names[:2]]
+    assert made == [FS, OTHER]
+    with pytest.raises(AwsLimitReached, match="have no room for another access point"):
+        await world.volumes.create(names[2])
+
+
+async def test_a_file_system_may_stand_in_another_object() -> None:
+    world = CsiWorld()
+    wanted = request(fileSystemId="-", fileSystemIdConfigRef="team/efs/id")
+    with pytest.raises(InvalidArgument, match=r"ConfigMap team/efs data\.id: is missing or empty"):
+        await world.volumes.create(wanted)
+    world.texts.texts["ConfigMap team/efs data.id"] = f" {OTHER}\n"
+    assert (await world.volumes.create(wanted)).handle.file_system_id == OTHER
+
+
+# --- what is removed
+
+
+async def test_an_access_point_goes_and_its_directory_stays() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request())).handle
+    await world.volumes.delete(handle)
+    assert not world.api.points
+    assert not world.folders.removed
+    await world.volumes.delete(handle)
+
+
+async def test_a_volume_without_an_access_point_of_ours_is_left_alone() -> None:
+    world = CsiWorld()
+    await world.volumes.delete(VolumeHandle(file_system_id=FS, directory=parse_directory("/a")))
+    assert not world.api.calls
+    assert not world.folders.removed
+
+
+async def test_an_access_point_of_another_file_system_is_left_alone() -> None:
+    world = CsiWorld()
+    made = (await world.volumes.create(request())).handle
+    with pytest.raises(RemovalRefused, match=f"belongs to {FS}"):
+        await world.volumes.delete(VolumeHandle(file_system_id=OTHER, access_point_id=made.access_point_id))
+    assert len(world.api.points) == 1
+
+
+@pytest.mark.parametrize("form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "old", "a path"])
+async def test_an_access_point_stays_while_another_volume_leads_through_it(form: str) -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request())).handle
+    world.note("going", handle, **LEAVING)
+    other = form.format(handle.file_system_id, handle.access_point_id)
+    world.note("staying", other)
+
+    with pytest.raises(RemovalRefused, match="leads to the data of volume staying too") as caught:
+        await world.volumes.delete(handle)
+    assert caught.value.value == handle.access_point_id
+
+    world.note("staying", other, **LEAVING)
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_a_volume_whose_release_has_not_been_seen_is_no_reason_to_wait() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request())).handle
+    world.note("going", handle, phase=VolumePhase.BOUND)
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_an_access_point_that_is_about_to_go_is_given_to_nobody() -> None:
+    world = CsiWorld()
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    world.note("pvc-1", handle, **LEAVING)
+
+    with pytest.raises(VolumePending, match="is about to be removed with volume pvc-1"):
+        await world.volumes.create(request("pvc-2", **again))
+
+    await world.volumes.delete(handle)
+    assert (await world.volumes.create(request("pvc-2", **again))).handle != handle
+
+
+# --- directories of access points
+
+
+async def test_a_directory_goes_with_its_access_point_where_told_so() -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(basePath="/base"))).handle
+    await world.volumes.delete(handle)
+    assert world.folders.removed == [f"{FS}:/base/pvc-1 in /"]
+    assert not world.api.points
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(SHARED, id="the same"),
+        pytest.param(SHARED | {"subPathPattern": "both/below"}, id="below"),
+        pytest.param(SHARED | {"subPathPattern": ""}, id="the root"),
+    ],
+)
+async def test_a_directory_that_others_see_stays(other: dict[str, str]) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**SHARED))).handle
+    await world.volumes.create(request("pvc-2", **other))
+    await world.volumes.delete(handle)
+    assert not world.folders.removed
+    assert len(world.api.points) == 1
+
+
+async def test_the_root_of_the_file_system_always_stays() -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**(SHARED | {"subPathPattern": ""})))).handle
+    await world.volumes.delete(handle)
+    assert not world.folders.removed
+    assert not world.api.points
+
+
+async def test_a_directory_that_a_volume_without_access_point_sees_stays() -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**SHARED))).handle
+    world.note("by-hand", f"{FS}:/both/deep")
+    await world.volumes.delete(handle)
+    assert not world.folders.removed
+
+
+# --- volumes without access points
+
+
+async def test_a_directory_volume_has_ids_of_its_own_and_gives_them_back() -> None:
+    world = CsiWorld()
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
+    made = [await world.volumes.create(request(f"pvc-{number}", **plain)) for number in (1, 2)]
+    assert [str(one.handle) for one in made] == [f"efs:{FS}:/b/./pvc-1", f"efs:{FS}:/b/./pvc-2"]
+    permissions = world.folders.made
+    assert [(one.mode, one.uid, one.gid) for one in permissions.values()] == [(0o700, 5, 5), (0o700, 6, 6)]
+    assert not world.api.calls
+    with pytest.raises(GidRangeFull, match="5-6"):
+        await world.volumes.create(request("pvc-3", **plain))
+    await world.volumes.delete(made[0].handle)
+    assert world.folders.removed == [f"{FS}:/b/pvc-1 in /b"]
+    await world.volumes.create(request("pvc-3", **plain))
+    assert permissions[f"{FS}:/b/pvc-3"].gid == 5
+
+
+async def test_a_controller_that_has_just_started_learns_which_ids_directories_have() -> None:
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
+    before, world = CsiWorld(), CsiWorld()
+    await before.volumes.create(request("pvc-1", **plain))
+    world.folders.made = before.folders.made
+    await world.volumes.create(request("pvc-2", **plain))
+    await world.volumes.create(request("pvc-1", **plain))
+    assert [one.gid for one in world.folders.made.values()] == [5, 6]
+
+
+async def test_a_directory_that_could_not_be_made_costs_no_second_id() -> None:
+    world = CsiWorld()
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6"}
+    world.folders.fault = WorkerFailed("has failed", field="pod")
+    with pytest.raises(WorkerFailed):
+        await world.volumes.create(request("pvc-1", **plain))
+    world.folders.fault = None
+    for name in ("pvc-2", "pvc-1"):
+        await world.volumes.create(request(name, **plain))
+    assert {place: one.gid for place, one in world.folders.made.items()} == {
+        f"{FS}:/pvc-1": 5,
+        f"{FS}:/pvc-2": 6,
+    }
+
+
+async def test_a_directory_that_several_volumes_name_goes_with_the_last_that_stays() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request(provisioningMode="efs-dir", **SHARED))).handle
+    world.note("going", handle, **LEAVING)
+    world.note("staying", handle)
+    with pytest.raises(RemovalRefused, match="the directory of staying; delete the other volumes"):
+        await world.volumes.delete(handle)
+    world.note("staying", handle, **LEAVING)
+    await world.volumes.delete(handle)
+    assert not world.folders.made
+
+
+async def test_without_worker_pods_there_are_access_points_only() -> None:
+    world = CsiWorld(has_workers=False)
+    await world.volumes.create(request())
+    with pytest.raises(PlatformError, match="put tunnel into the controller's KUBE_EFS_BACKENDS"):
+        await world.volumes.create(request(provisioningMode="efs-dir"))
