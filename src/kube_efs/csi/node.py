@@ -1,7 +1,7 @@
 """The Node service: messages of the protocol to values, and back.
 
 CSI specification 1.12, "Node Service RPC". Volumes are mounted where they are published, so there is nothing
-to stage or to expand: that is answered with UNIMPLEMENTED by the generated base class.
+to stage or to expand: our part of the protocol has no such calls, and gRPC answers them with UNIMPLEMENTED.
 """
 
 import asyncio

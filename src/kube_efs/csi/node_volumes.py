@@ -126,7 +126,9 @@ class NodeVolumes:
         read, and what the agent raises; nothing is forgotten then.
         """
         held = await self._holders()
-        points = await self._mount_points()
+        points = await mount_points(
+            self._mounter.mounts, readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
+        )
         mounted = {one for one in held if (mount := mount_of(one)) is None or mount.target in points}
         for holder in await self._tunnels.reconcile(mounted | self._publishing):
             log.warning("tunnel-holder-without-mount", holder=holder)
@@ -134,13 +136,10 @@ class NodeVolumes:
     async def _holders(self) -> frozenset[Holder]:
         return frozenset(one for tunnel in await self._tunnels.tunnels() for one in tunnel.holders)
 
-    async def _mount_points(self) -> frozenset[Path]:
-        return await mount_points(
-            self._mounter.mounts, readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
-        )
-
     async def _mount(self, wanted: Publication) -> None:
         plan, target = wanted.plan, wanted.mount.target
+        if plan.attributes.is_far_from(*self._place.zones):
+            log.warning("mount-target-of-another-zone", volume=wanted.mount.volume_id, zone=self._place.zone)
         await asyncio.to_thread(make_target, target)
         try:
             server, port = await self._reach(wanted)
@@ -170,13 +169,13 @@ class NodeVolumes:
 
     async def _refuse_second(self, wanted: Publication) -> None:
         """Raise VolumeInUse when the volume is mounted at another target."""
-        entries = await asyncio.to_thread(self._mounter.mounts)
         if wanted.plan.encrypted:
             held = filter(None, map(mount_of, await self._holders()))
             places = {one.target for one in held if one.volume_id == wanted.mount.volume_id}
-            others = places.intersection(entry.mount_point for entry in entries)
+            others = places & await mount_points(self._mounter.mounts)
         else:
             source = wanted.plan.source(direct_server(wanted.plan, self._place))
+            entries = await asyncio.to_thread(self._mounter.mounts)
             others = {entry.mount_point for entry in entries if entry.source == source}
         for other in sorted(others - {wanted.mount.target}):
             raise VolumeInUse(

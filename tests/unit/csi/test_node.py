@@ -1,0 +1,227 @@
+"""What the Node service refuses, over gRPC, before it touches a mount or a tunnel."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from structlog.testing import capture_logs
+from tests.unit.csi.served import Connect
+
+from kube_efs.csi.node import Node, NodeOptions, node_service
+from kube_efs.csi.node_volumes import NodeVolumes
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
+from kube_efs.csi.routes import NodePlace
+from kube_efs.csi.statistics import Statistics
+from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.tunnels.client import TunnelOnDemand
+from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+
+FS, POINT = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
+INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+Modes = csi.VolumeCapability.AccessMode
+
+
+class Recorder:
+    """A mounter and a tunnel agent of nothing, which tell what was asked of them."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    async def mount(self, source: str, target: Path, options: str) -> None:
+        self.calls.append(("mount", source, target.name, options))
+
+    async def unmount(self, target: Path, *, force: bool = False) -> None:
+        self.calls.append(("unmount", target.name))
+
+    def mounts(self) -> Sequence[MountEntry]:
+        return ()
+
+    async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
+        self.calls.append(("ensure", spec.address))
+        return 22049
+
+    async def release(self, holder: Holder) -> None:
+        self.calls.append(("release", holder))
+
+    async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
+        return ()
+
+    async def reconcile(self, holders: object) -> frozenset[Holder]:
+        self.calls.append(("reconcile", holders))
+        return frozenset()
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+async def channel(connect: Connect, recorder: Recorder) -> AsyncIterator[grpc.aio.Channel]:
+    place = NodePlace(node_id="i-0a")
+    volumes = NodeVolumes(recorder, recorder, place)
+    node = Node(volumes, Statistics(refresh_seconds=60), place, NodeOptions())
+    async with connect(node_service(node)) as channel:
+        yield channel
+
+
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> Any:
+    return NodeStub(channel)
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePublishVolumeRequest:
+    mode = fields.pop("mode", Modes.MULTI_NODE_MULTI_WRITER)
+    flags = fields.pop("flags", ())
+    mount = csi.VolumeCapability.MountVolume(mount_flags=flags, fs_type="ext4")
+    capability = csi.VolumeCapability(mount=mount, access_mode=Modes(mode=mode))
+    if fields.pop("is_block", False):
+        capability.block.SetInParent()
+    return csi.NodePublishVolumeRequest(
+        volume_id=volume,
+        target_path=str(target),
+        volume_capability=capability,
+        volume_context=fields.pop("context", {}),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        pytest.param(wanted(""), "target_path: is missing", id="no target"),
+        pytest.param(wanted("pods/x"), "target_path: 'pods/x' is no absolute path", id="a relative target"),
+        pytest.param(
+            csi.NodePublishVolumeRequest(volume_id=FS, target_path="/x/y"),
+            "volume_capability: is missing",
+            id="no capability",
+        ),
+        pytest.param(wanted("/x/y", mode=Modes.UNKNOWN), "access mode: 'UNKNOWN' is not", id="no mode"),
+        pytest.param(
+            wanted("/x/y", mode=Modes.MULTI_NODE_SINGLE_WRITER),
+            "access mode: 'MULTI_NODE_SINGLE_WRITER' is not supported",
+            id="one writer of many nodes",
+        ),
+        pytest.param(wanted("/x/y", is_block=True), "access type: 'block' is not supported", id="block"),
+        pytest.param(wanted("/x/y", ""), "volume id: is missing", id="no volume"),
+        pytest.param(wanted("/x/y", "vol-1"), "volume id: 'vol-1' is no file system id", id="no handle"),
+        pytest.param(wanted("/x/y", f"{FS}:/a:{POINT}:x"), "has too many fields", id="too many fields"),
+        pytest.param(
+            wanted("/x/y", context={"path": "/a"}),
+            "volume attribute: 'path' is not supported; put the path into the volume handle",
+            id="the attribute that was dropped",
+        ),
+        pytest.param(wanted("/x/y", context={"color": "red"}), "'color' is not supported", id="an attribute"),
+        pytest.param(
+            wanted("/x/y", context={"EncryptInTransit": "yes"}), "encryptInTransit: 'yes'", id="no boolean"
+        ),
+        pytest.param(
+            wanted("/x/y", context={"mounttargetip": "10.0.0"}), "mounttargetip: '10.0.0'", id="address"
+        ),
+        pytest.param(
+            wanted("/x/y", context={"mounttargetipmap": "[1]"}), "is no JSON object", id="a map that is none"
+        ),
+        pytest.param(
+            wanted("/x/y", context={"crossaccount": "true", "mounttargetip": "10.0.0.1"}),
+            "exclude each other",
+            id="another account and an address",
+        ),
+        pytest.param(
+            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'CrossAccount' is not allowed", id="a flag"
+        ),
+        pytest.param(
+            wanted("/x/y", flags=["tls"], context={"encryptInTransit": "false"}),
+            "mount flags: 'tls' contradicts encryptInTransit: false",
+            id="tls and not",
+        ),
+        pytest.param(
+            wanted("/x/y", f"{FS}::{POINT}", flags=["accesspoint=fsap-01234567"]),
+            f"is not that of the volume handle, {POINT}",
+            id="two access points",
+        ),
+        pytest.param(wanted("/x/y", flags=["port=1"]), "would lead past the tunnel", id="a port"),
+        pytest.param(wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="no check"),
+    ],
+)
+async def test_a_volume_that_cannot_be_mounted_as_asked(
+    stub: Any, recorder: Recorder, request_: csi.NodePublishVolumeRequest, told: str
+) -> None:
+    code, text = await refused(stub.NodePublishVolume(request_))
+    assert code is INVALID
+    assert told in text
+    assert recorder.calls == []
+
+
+@pytest.mark.parametrize(
+    ("volume", "target", "told"),
+    [
+        pytest.param("", "/x/y", "volume_id: is missing", id="no volume"),
+        pytest.param(FS, "", "target_path: is missing", id="no target"),
+        pytest.param(FS, "/x/../y", "is no absolute path below /", id="upwards"),
+    ],
+)
+async def test_what_cannot_be_unmounted(
+    stub: Any, recorder: Recorder, volume: str, target: str, told: str
+) -> None:
+    request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=target)
+    code, text = await refused(stub.NodeUnpublishVolume(request))
+    assert code is INVALID
+    assert told in text
+    assert recorder.calls == []
+
+
+@pytest.mark.parametrize(
+    ("volume", "path", "code", "told"),
+    [
+        pytest.param("", "/x/y", INVALID, "volume_id: is missing", id="no volume"),
+        pytest.param(FS, "", INVALID, "volume_path: is missing", id="no path"),
+        pytest.param(FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is no absolute path", id="a relative path"),
+        pytest.param(
+            FS, "/x/y", NOT_FOUND, "volume_path: '/x/y' has no volume mounted on it", id="nothing there"
+        ),
+    ],
+)
+async def test_what_has_no_usage(stub: Any, volume: str, path: str, code: grpc.StatusCode, told: str) -> None:
+    request = csi.NodeGetVolumeStatsRequest(volume_id=volume, volume_path=path)
+    got, text = await refused(stub.NodeGetVolumeStats(request))
+    assert got is code
+    assert told in text
+
+
+async def test_any_volume_id_is_unmounted_whether_or_not_it_could_be_mounted(
+    stub: Any, recorder: Recorder, tmp_path: Path
+) -> None:
+    target = tmp_path / "x"
+    request = csi.NodeUnpublishVolumeRequest(volume_id="of an older driver", target_path=str(target))
+    await stub.NodeUnpublishVolume(request)
+    assert recorder.calls == [("release", f"of%20an%20older%20driver {target}")]
+
+
+async def test_oddities_are_told_in_the_log_and_not_in_the_way(
+    stub: Any, recorder: Recorder, tmp_path: Path
+) -> None:
+    addresses = '{"us-east-1c":"10.0.0.3","us-east-1b":"10.0.0.2"}'
+    with capture_logs() as logs:
+        await stub.NodePublishVolume(
+            wanted(tmp_path / "x", flags=["tlsport=20000"], context={"mounttargetipmap": addresses})
+        )
+    assert recorder.calls[0] == ("ensure", "10.0.0.2")
+    told = {line["event"]: line for line in logs}
+    assert told["mount-option-odd"]["oddity"].startswith("mount flags: 'tlsport=20000' has no effect")
+    assert "mount-target-of-another-zone" in told
+
+
+@pytest.mark.parametrize("name", ["NodeStageVolume", "NodeUnstageVolume", "NodeExpandVolume"])
+async def test_what_the_driver_does_not_do(channel: grpc.aio.Channel, name: str) -> None:
+    code, _ = await refused(channel.unary_unary(f"/csi.v1.Node/{name}")(b""))
+    assert code is grpc.StatusCode.UNIMPLEMENTED
