@@ -223,5 +223,6 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
 
 @pytest.mark.parametrize("name", ["NodeStageVolume", "NodeUnstageVolume", "NodeExpandVolume"])
 async def test_what_the_driver_does_not_do(channel: grpc.aio.Channel, name: str) -> None:
-    code, _ = await refused(channel.unary_unary(f"/csi.v1.Node/{name}")(b""))
+    call: Any = channel.unary_unary(f"/csi.v1.Node/{name}")
+    code, _ = await refused(call(b""))
     assert code is grpc.StatusCode.UNIMPLEMENTED
