@@ -64,8 +64,7 @@ class CsiPlan:
 
     async def adopt(self, found: Volume) -> None:
         """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
-        wanted = self.volume(0)
-        if found.csi is None or wanted.csi is None or found.csi.handle != wanted.csi.handle:
+        if _handle(found) != _handle(self.volume(0)):
             remedy = "look at its handle; it is not what this driver makes for the claim"
             raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
 
