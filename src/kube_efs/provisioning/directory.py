@@ -76,12 +76,11 @@ class DirectoryPlan:
 
     async def adopt(self, found: Volume) -> None:
         """Give the directory back the group that the volume tells; raises KubeAlreadyExists."""
-        wanted = self.volume(0)
-        if found.nfs != wanted.nfs:
+        if found.nfs != self.volume(0).nfs:
             remedy = "look at its server and path; it is not what this provisioner makes"
             raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
-        if found.gid != wanted.gid:
-            await self.directories.make(self.location, permissions_for(found.gid))
+        # Watches may have shown it by now, so what is known as its group may not be what it was given.
+        await self.directories.make(self.location, permissions_for(found.gid))
 
 
 class DirectoryBackend:
@@ -188,7 +187,8 @@ class DirectoryBackend:
             volume = volume_of_directory(child.name)
             if volume:
                 made_for_volumes.add(volume)
-            found[volume or str(location)] = (location, child.gid)
+            is_first = volume is not None and volume not in found
+            found[volume if volume and is_first else str(location)] = (location, child.gid)
         without_volume = self._inventory.found_directories(scan, self._base, found)
         self._alone = frozenset(made_for_volumes & without_volume)
         for name in sorted(self._alone):

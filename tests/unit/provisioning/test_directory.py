@@ -214,13 +214,29 @@ async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(
     assert (await world.provision(TWO)).gid == 2000
 
 
-async def test_a_volume_with_the_same_group_is_left_as_it_is(world: World) -> None:
+async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_group(world: World) -> None:
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    before = replace(plan.volume(0), gid=2002, uid="before")
+
+    def show(moment: str) -> int:
+        if moment == "after make":
+            world.store.volumes[before.name] = before
+            world.inventory.put_volume(before)
+        return 0
+
+    world.moment.on_moment = show
+    assert await world.engine.provision(plan) == before
+    assert world.folders.permissions[place_of(ONE)] == Permissions(mode=0o2771, gid=2002, enforced=True)
+    assert world.inventory.gids.of(before.name) == 2002
+
+
+async def test_a_volume_that_is_there_is_found_again(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert plan is not None
     first = await world.engine.provision(plan)
-    world.moment.passed.clear()
     assert await world.engine.provision(plan) == first
-    assert world.moment.passed == ["before make", "after make", "before create", "before get"]
+    assert world.store.volumes == {first.name: first}
 
 
 @pytest.mark.parametrize(
@@ -421,6 +437,13 @@ async def test_a_directory_with_another_group_than_its_volume_tells_keeps_both(w
     world.folders.permissions[place_of(ONE)] = Permissions(gid=2000)
     await world.scan()
     assert (await world.provision(THREE)).gid == 2001
+
+
+async def test_of_two_directories_that_are_named_for_one_volume_both_keep_their_groups(world: World) -> None:
+    put(world, f"a-pvc-{TWO.uid}", 2000)
+    put(world, f"b-pvc-{TWO.uid}", 2001)
+    await world.scan()
+    assert (await world.provision(ONE)).gid == 2002
 
 
 async def test_directories_without_a_volume_are_counted_and_named(world: World) -> None:
