@@ -13,7 +13,7 @@ from enum import StrEnum
 import structlog
 
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.claims import Claim
+from kube_efs.model.claims import Claim, ReclaimPolicy
 from kube_efs.model.errors import (
     KubeAlreadyExists,
     KubeNotFound,
@@ -148,7 +148,7 @@ class Engine:
         if backend is None:
             return None
         if _is_let_go(volume) and backend.owns(volume):
-            return await self._let_go(volume, f"its reclaim policy is {volume.reclaim_policy}")
+            return await self._let_go(volume, _why_kept(volume))
         if not _is_to_go(volume):
             return None
         try:
@@ -258,6 +258,12 @@ def _is_let_go(volume: Volume) -> bool:
         and volume.phase is not VolumePhase.BOUND
         and not _is_to_go(volume)
     )
+
+
+def _why_kept(volume: Volume) -> str:
+    if volume.reclaim_policy is ReclaimPolicy.DELETE:
+        return f"it was {volume.phase} when somebody deleted it, and not Released"
+    return f"its reclaim policy is {volume.reclaim_policy}"
 
 
 def _refuse(volume: Volume, location: Location, neighbours: frozenset[str]) -> None:

@@ -637,6 +637,11 @@ async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_
         pytest.param(
             {"reclaim_policy": ReclaimPolicy.RETAIN, "phase": VolumePhase.AVAILABLE},
             "its reclaim policy is Retain",
+            id="never used and retained",
+        ),
+        pytest.param(
+            {"phase": VolumePhase.AVAILABLE},
+            "it was Available when somebody deleted it, and not Released",
             id="never used",
         ),
         pytest.param(
