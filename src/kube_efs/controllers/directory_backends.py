@@ -46,7 +46,7 @@ async def directory_services(
         services = []
         for one in settings.directory_provisioners:
             mounted = await _find(one, settings, _server(one, settings, region))
-            base = mounted.base if mounted else one.base or Directory()
+            base = _base(one, mounted)
             services.append(
                 DirectoryService(
                     provisioner=DirectoryProvisioner(
@@ -92,6 +92,13 @@ def _server(one: DirectoryProvisionerSettings, settings: ControllerSettings, reg
     return one.dns_name or dns_name(one.file_system_id, region, settings.dns_suffix)
 
 
+def _base(one: DirectoryProvisionerSettings, mounted: Mounted | None) -> Directory:
+    """What the settings say, unless they name a mount point: what is there is the whole base."""
+    if mounted and (one.mount or one.base is None):
+        return mounted.base
+    return one.base or Directory()
+
+
 async def _find(
     one: DirectoryProvisionerSettings, settings: ControllerSettings, server: str
 ) -> Mounted | None:
@@ -103,8 +110,9 @@ async def _find(
             base=one.base,
             timeout_seconds=settings.mount_timeout_seconds,
         )
-    except PlatformError:
+    except PlatformError as error:
         if one.mount is None and BackendName.TUNNEL in settings.backends:
+            log.info("worker-pods-make-directories", provisioner=one.name, reason=str(error))
             return None
         raise
 

@@ -17,15 +17,23 @@ from typing import Self, TypeVar
 import structlog
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
-from kube_efs.model.errors import InvalidValue, KubeEfsError, PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.model.errors import (
+    InvalidValue,
+    KubeEfsError,
+    PlatformError,
+    RemovalRefused,
+    WorkerFailed,
+    WorkerRefused,
+)
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location
-from kube_efs.mounts.mountinfo import MountEntry, export_of, find_exports, read_mountinfo
+from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
 from kube_efs.provisioning import file_system
 
 log = structlog.get_logger(__name__)
 
 _THREADS = 4
+_INSIDE = frozenset({Relation.SAME, Relation.BELOW})
 _T = TypeVar("_T")
 
 
@@ -48,7 +56,7 @@ class Mounted:
         directory = location.directory
         if location.file_system_id != self.file_system_id:
             return None
-        if directory.relation_to(self.base) not in {Relation.SAME, Relation.BELOW}:
+        if directory.relation_to(self.base) not in _INSIDE:
             return None
         return Directory(directory.parts[len(self.base.parts) :])
 
@@ -65,7 +73,8 @@ async def find_mounted(
 
     ``base`` is what of the file system is there, None what the mount's source says. A mount by an access
     point or by a helper's tunnel says nothing of it; one from the server's own name wins over ``base`` at
-    a mount point that is given. Of several mounts from the server the first is taken.
+    a mount point that is given. Of several mounts from the server the first is taken, with a ``base`` the
+    first of those that have the least above it.
     Raises PlatformError when there is none, WorkerFailed when it does not answer.
     """
     threads = ThreadPoolExecutor(1)
@@ -114,7 +123,8 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def remove(self, location: Location, base: Directory) -> None:
         """Remove the directory with all that is in it, if it is there.
 
-        Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerFailed.
+        Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerRefused
+        when a link or file is in its place, and WorkerFailed.
         """
         file_system.refuse_outside(location.directory, base)
         hands, directory = self._place(location, RemovalRefused)
@@ -168,11 +178,17 @@ class _Hands:
             log.warning("trash-not-emptied", file_system=self.mounted.file_system_id, reason=str(error))
 
     async def remove(self, directory: Directory) -> None:
-        """Remove the directory; one at a time."""
-        await self._run(
-            self._remover,
-            lambda root: file_system.remove_directory(root, directory, base=Directory()),
-        )
+        """Remove the directory; one at a time. Raises WorkerRefused and WorkerFailed."""
+        try:
+            await self._run(
+                self._remover,
+                lambda root: file_system.remove_directory(root, directory, base=Directory()),
+            )
+        except RemovalRefused as error:
+            # What lies there may be put right, of which no watch tells; so it is to be tried again.
+            raise WorkerRefused(
+                error.problem, field=error.field, value=error.value, remedy=error.remedy
+            ) from error
 
     async def work(self, action: Callable[[Path], _T]) -> _T:
         """What the action gives, called with the mount point."""
@@ -251,7 +267,7 @@ def _mounted_from(
     server: str, base: Directory | None, entries: Sequence[MountEntry]
 ) -> tuple[MountEntry, Directory]:
     """What is mounted from there, and what of the file system that is."""
-    exports = [export for export in find_exports(entries, server) if base in {None, export.directory}]
+    exports = _nearest(base, find_exports(entries, server))
     if not exports:
         wanted = "" if base is None else f" with its directory {base}"
         problem = f"is not mounted{wanted} in this pod, which has {_seen(entries)}"
@@ -265,6 +281,15 @@ def _mounted_from(
         value, remedy = str(exports[0].mount_point), "unmount what lies over it"
         raise PlatformError("is covered by another mount", field="mount", value=value, remedy=remedy)
     return entry, exports[0].directory
+
+
+def _nearest(base: Directory | None, exports: Sequence[Export]) -> list[Export]:
+    """Those that have the base in them, with the least above it; all of them without a base."""
+    if base is None:
+        return list(exports)
+    holding = [one for one in exports if base.relation_to(one.directory) in _INSIDE]
+    deepest = max((len(one.directory.parts) for one in holding), default=0)
+    return [one for one in holding if len(one.directory.parts) == deepest]
 
 
 def _seen(entries: Sequence[MountEntry]) -> str:

@@ -94,6 +94,17 @@ async def test_a_mounted_file_system_is_found_by_its_server_and_used(mount: Moun
 
 
 @as_root
+async def test_directories_may_be_made_deeper_than_what_is_mounted(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/x")
+    async with directory_services(configured(path="/x/pvs"), REGION) as (one,):
+        assert str(one.provisioner.base) == "/x/pvs"
+        assert one.mounted is not None
+        made = Location(file_system_id=FS1, directory=parse_directory("/x/pvs/data"))
+        await one.mounted.make(made, Permissions())
+        assert (point / "pvs/data").is_dir()
+
+
+@as_root
 async def test_each_provisioner_has_its_own(mount: Mount) -> None:
     mount(f"{SERVER}:/x")
     point = mount("efs.example.com:/y")
@@ -124,7 +135,10 @@ async def test_without_a_mount_worker_pods_do_the_work(path: str | None, base: s
     with capture_logs() as logs:
         async with directory_services(configured(path=path), REGION) as (one,):
             assert (str(one.provisioner.base), one.mounted) == (base, None)
-    assert logs == [
+    why, *rest = logs
+    assert (why["event"], why["provisioner"]) == ("worker-pods-make-directories", NAME)
+    assert why["reason"].startswith(f"server: {SERVER!r} is not mounted")
+    assert rest == [
         {
             "event": "directory-provisioner",
             "log_level": "info",

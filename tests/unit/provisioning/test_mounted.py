@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
-from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import read_mountinfo
@@ -141,6 +141,20 @@ async def test_of_several_mounts_the_one_of_the_base_is_taken(mount: Mount) -> N
     with pytest.raises(PlatformError) as caught:
         await find_mounted(FILE_SYSTEM, server=SERVER, base=parse_directory("/c"))
     assert caught.value.problem.startswith("is not mounted with its directory /c in this pod, which has ")
+
+
+async def test_a_base_may_lie_deeper_than_what_is_mounted(mount: Mount) -> None:
+    root = mount(f"{SERVER}:/", "root")
+    part = mount(f"{SERVER}:/a", "part")
+    for base, expected in [("/b/c", (root, "/")), ("/a/b", (part, "/a")), ("/ab", (root, "/"))]:
+        with capture_logs() as logs:
+            mounted = await find_mounted(FILE_SYSTEM, server=SERVER, base=parse_directory(base))
+        assert ((mounted.mount_point, str(mounted.base)), logs) == (expected, [])
+    async with working(mounted) as directories:
+        await directories.make(at("/ab/data"), OWNED)
+        assert (root / "ab/data").is_dir()
+        await directories.remove(at("/ab/data"), parse_directory("/ab"))
+        assert not (root / "ab/data").exists()
 
 
 @pytest.mark.parametrize(
@@ -291,8 +305,9 @@ async def test_a_link_is_not_passed(mount: Mount, tmp_path: Path) -> None:
     (tmp_path / "outside/data").mkdir(parents=True)
     (point / "link").symlink_to(tmp_path / "outside")
     async with working(await found()) as directories:
-        with pytest.raises(RemovalRefused):
+        with pytest.raises(WorkerRefused) as caught:
             await directories.remove(at("/link/data"), ROOT)
+        assert caught.value.remedy == "look at it; a volume's directory is never a link"
         with pytest.raises(WorkerFailed):
             await directories.make(at("/link/more"), OWNED)
     assert [entry.name for entry in (tmp_path / "outside").iterdir()] == ["data"]
