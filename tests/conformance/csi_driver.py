@@ -1,4 +1,4 @@
-"""The CSI driver on a real control plane: its controller, Kubernetes' own sidecar, and an account in AWS."""
+"""The CSI driver on a control plane: its controller, Kubernetes' own sidecar, and an account in AWS."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.conformance.control_plane import PROGRAMS, RealControlPlane
+from tests.conformance.control_plane import PROGRAMS
 from tests.scenarios.steps import eventually
 
 from kube_efs.csi.endpoints import UnixEndpoint
@@ -25,10 +25,10 @@ REGION = "us-east-1"
 class Driver:
     """``kube-efs controller`` for volumes of the CSI driver; everything it writes is in ``folder``."""
 
-    def __init__(self, plane: RealControlPlane, aws: AwsApi, folder: Path) -> None:
+    def __init__(self, kubeconfig: Path, aws: AwsApi, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "csi.sock"
-        self._kubeconfig = plane.admin_kubeconfig
+        self._kubeconfig = kubeconfig
         self._environment = {
             "PATH": os.environ["PATH"],
             "KUBECONFIG": str(self._kubeconfig),

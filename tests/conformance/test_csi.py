@@ -72,7 +72,7 @@ async def driver(
     control_plane: RealControlPlane, aws: AwsApi, tmp_path_factory: pytest.TempPathFactory
 ) -> Driver:
     await Kubectl(control_plane.admin_kubeconfig)("apply", "-f", "-", stdin=NODE)
-    return Driver(control_plane, aws, tmp_path_factory.mktemp("csi"))
+    return Driver(control_plane.admin_kubeconfig, aws, tmp_path_factory.mktemp("csi"))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
