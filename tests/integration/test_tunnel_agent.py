@@ -14,6 +14,7 @@ from tests.integration.nfs_backend import Authority, Backend, free_address
 from tests.integration.tunnel_node import (
     NEAR,
     agent_process,
+    connect,
     connected,
     document,
     end,
@@ -214,8 +215,7 @@ async def test_no_byte_passes_to_a_server_with_the_wrong_certificate(
         )
         assert f"CN={host_of(certificate_host)}" in node.tunnel("fs-1").reason
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            async with connected(port):
-                pass
+            await connect(port)
         assert backend.bytes_received == 0
 
 

@@ -132,6 +132,11 @@ class Client:
             reply = await read_record(self.reader)
         assert struct.unpack(">I", reply[:4]) == (self.calls,)
 
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
     async def call_until(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await self.call()
@@ -139,15 +144,27 @@ class Client:
 
 @asynccontextmanager
 async def connected(port: int) -> AsyncIterator[Client]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(10):
+        client = None
+        while client is None:
+            # As the kernel does: what was not yet accepted when stunnel loads its configuration is reset.
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                client = await connect(port)
     try:
-        client = Client(reader, writer)
-        await client.call()
         yield client
     finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        await client.close()
+
+
+async def connect(port: int) -> Client:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client = Client(reader, writer)
+    try:
+        await client.call()
+    except BaseException:
+        await client.close()
+        raise
+    return client
 
 
 async def end(process: asyncio.subprocess.Process, number: signal.Signals) -> int:

@@ -6,9 +6,10 @@ of its own: when one hangs, nothing else does.
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -118,7 +119,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         hands, directory = self._place(location, InvalidValue)
         if directory.is_root:
             raise _outside(location, InvalidValue)
-        await hands.work(lambda root: file_system.make_directory(root, directory, permissions))
+        await hands.make(directory, permissions)
 
     async def remove(self, location: Location, base: Directory) -> None:
         """Remove the directory with all that is in it, if it is there.
@@ -135,7 +136,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
         """The directories in this one; none when it is not there; raises InvalidValue and WorkerFailed."""
         hands, directory = self._place(location, InvalidValue)
-        return await hands.work(lambda root: file_system.list_children(root, directory))
+        return await hands.children(directory)
 
     def _place(self, location: Location, refusal: type[InvalidValue]) -> "tuple[_Hands, Directory]":
         """Who works there, and the directory as seen from the mount point; raises the refusal."""
@@ -164,6 +165,8 @@ class _Hands:
         self._workers = ThreadPoolExecutor(_THREADS)
         # Removals empty the trash, of which two must not do the same part.
         self._remover = ThreadPoolExecutor(1)
+        self._making: set[Directory] = set()
+        self._making_lock = threading.Lock()
 
     def close(self) -> None:
         """Begin nothing more; what is being done goes on."""
@@ -176,6 +179,18 @@ class _Hands:
             await self._run(self._remover, file_system.empty_trash)
         except KubeEfsError as error:
             log.warning("trash-not-emptied", file_system=self.mounted.file_system_id, reason=str(error))
+
+    async def make(self, directory: Directory, permissions: Permissions) -> None:
+        """Make the directory; raises WorkerFailed also while an earlier attempt at it has not ended."""
+        await self._run(
+            self._workers,
+            lambda root: file_system.make_directory(root, directory, permissions),
+            within=self._alone(directory),
+        )
+
+    async def children(self, directory: Directory) -> Sequence[FoundDirectory]:
+        """The directories in this one."""
+        return await self._run(self._workers, lambda root: file_system.list_children(root, directory))
 
     async def remove(self, directory: Directory) -> None:
         """Remove the directory; one at a time. Raises WorkerRefused and WorkerFailed."""
@@ -190,16 +205,37 @@ class _Hands:
                 error.problem, field=error.field, value=error.value, remedy=error.remedy
             ) from error
 
-    async def work(self, action: Callable[[Path], _T]) -> _T:
-        """What the action gives, called with the mount point."""
-        return await self._run(self._workers, action)
+    @contextmanager
+    def _alone(self, directory: Directory) -> Iterator[None]:
+        """Hold the directory in a thread: an attempt that was given up would give it its group too late."""
+        with self._making_lock:
+            if directory in self._making:
+                raise WorkerFailed(
+                    "is still being made by an earlier attempt, which was given up",
+                    field="directory",
+                    value=str(directory),
+                    remedy="see whether the file system's mount targets can be reached",
+                )
+            self._making.add(directory)
+        try:
+            yield
+        finally:
+            with self._making_lock:
+                self._making.remove(directory)
 
-    async def _run(self, threads: ThreadPoolExecutor, action: Callable[[Path], _T]) -> _T:
+    async def _run(
+        self,
+        threads: ThreadPoolExecutor,
+        action: Callable[[Path], _T],
+        *,
+        within: AbstractContextManager[None] | None = None,
+    ) -> _T:
         root = self.mounted.mount_point
 
         def checked() -> _T:
-            _check(self.mounted)
-            return action(root)
+            with within or nullcontext():
+                _check(self.mounted)
+                return action(root)
 
         return await _in_time(threads, checked, root, self._timeout_seconds)
 

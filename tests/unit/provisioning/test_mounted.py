@@ -5,7 +5,7 @@ import os
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -429,3 +429,21 @@ async def test_what_was_given_up_before_it_began_is_not_done_later(
         await directories.make(at("/next"), OWNED)
         assert (point / "next").is_dir()
         assert not (point / "late").exists()
+
+
+async def test_an_attempt_that_was_given_up_never_has_the_last_word(
+    mount: Mount, hanging: threading.Event
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    async with working(await found(), seconds=0.3) as directories:
+        with pytest.raises(WorkerFailed, match="did not answer"):
+            await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2001, enforced=True))
+        with pytest.raises(WorkerFailed) as caught:
+            await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2002, enforced=True))
+        hanging.set()
+        while True:
+            with suppress(WorkerFailed):
+                await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2002, enforced=True))
+                break
+    assert caught.value.problem == "is still being made by an earlier attempt, which was given up"
+    assert (point / "hang").stat().st_gid == 2002

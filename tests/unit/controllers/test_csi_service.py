@@ -1,0 +1,113 @@
+"""The driver's parts in the controller: looking again, and the socket for csi-provisioner."""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from lightkube import AsyncClient
+from prometheus_client import CollectorRegistry
+from tests.unit.provisioning.csi_world import FS, CsiWorld, request
+
+from kube_efs.aws.connection import AwsCredentials, AwsOptions
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.controllers.csi import Aws, CsiService
+from kube_efs.controllers.csi_socket import serve_csi
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
+from kube_efs.model.errors import AwsUnavailable, InvalidSetting
+from kube_efs.model.ids import Region
+from kube_efs.provisioning.accounts import Accounts
+from kube_efs.provisioning.csi_claims import CsiBackend
+from kube_efs.settings import ControllerSettings, load
+from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+
+class Refreshed(Accounts):
+    """Counts looks; the first one fails."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def refresh(self) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            raise AwsUnavailable("is away", field="DescribeAccessPoints")
+
+
+async def test_a_look_that_fails_is_followed_by_the_next(eventually: Eventually) -> None:
+    world, accounts = CsiWorld(), Refreshed()
+    backend = CsiBackend(volumes=world.volumes, references=world.texts)
+    service = CsiService(volumes=world.volumes, backend=backend, accounts=accounts, refresh_seconds=0.001)
+    looking = asyncio.create_task(service.refresh_for_ever())
+
+    async def has_looked_twice() -> bool:
+        return accounts.looks > 1
+
+    await eventually(has_looked_twice)
+    looking.cancel()
+    with suppress(asyncio.CancelledError):
+        await looking
+
+
+async def test_access_points_that_others_have_removed_are_forgotten() -> None:
+    world = CsiWorld(quota=1)
+    account = await world.accounts.of(None)
+    await world.volumes.create(request("pvc-1"))
+    world.api.points.clear()
+    await account.access_points.refresh_known()
+    assert (await world.volumes.create(request("pvc-2"))).handle.file_system_id == FS
+
+
+async def _serve(stack: AsyncExitStack, kube: AsyncClient, endpoint: str) -> None:
+    """What the controller does with that endpoint, in an account where nobody answers."""
+    nobody = AwsOptions(
+        region=Region("us-east-1"),
+        endpoint_url="http://127.0.0.1:9",
+        credentials=AwsCredentials(access_key_id="a", secret_access_key="b"),
+        max_attempts=1,
+    )
+    metrics = AwsMetrics(CollectorRegistry())
+    gateway = await stack.enter_async_context(AwsGateway(nobody, metrics))
+    aws, registry = Aws(gateway=gateway, options=nobody, metrics=metrics), CollectorRegistry()
+    settings = load(ControllerSettings, KUBE_EFS_BACKENDS="csi", CSI_ENDPOINT=endpoint)
+    await serve_csi(endpoint, settings, kube, aws, ControllerMetrics(registry), registry)
+
+
+async def test_the_socket_is_served_until_the_controller_ends(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="csi-") as name:
+        socket = Path(name) / "csi.sock"
+        async with AsyncExitStack() as stack:
+            serving = asyncio.create_task(_serve(stack, kube, f"unix://{socket}"))
+
+            async def is_served() -> bool:
+                return await asyncio.to_thread(socket.is_socket)
+
+            await eventually(is_served)
+            async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+                assert (await IdentityStub(channel).Probe(csi.ProbeRequest(), timeout=5)).ready.value
+                await ControllerStub(channel).ControllerGetCapabilities(
+                    csi.ControllerGetCapabilitiesRequest(), timeout=5
+                )
+                gone = csi.DeleteVolumeRequest(volume_id=f"efs:{FS}::fsap-0123456789abcdef0")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await ControllerStub(channel).DeleteVolume(gone, timeout=10)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+        assert not socket.exists()
+
+
+async def test_an_endpoint_that_cannot_be_had_ends_the_controller(kube: AsyncClient) -> None:
+    async with AsyncExitStack() as stack:
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await _serve(stack, kube, "unix:///no/such/folder/csi.sock")
+        assert caught.group_contains(InvalidSetting)
