@@ -150,6 +150,7 @@ def test_a_process_is_told_only_settings_that_it_has(
     assert container["args"] == [command]
     known = {str(field.validation_alias) for field in settings.model_fields.values()}
     assert {variable["name"] for variable in container["env"]} <= known
+    assert load(settings, **_environment(container))
 
 
 @pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)
@@ -264,7 +265,7 @@ def _mounted(pod: Any, container: Any) -> dict[str, str]:
 
 
 def _environment(container: Any) -> dict[str, str]:
-    return {one["name"]: one.get("value", "") for one in container["env"]}
+    return {one["name"]: one["value"] for one in container["env"] if "value" in one}
 
 
 def test_nothing_of_the_driver_is_there_unless_asked_for() -> None:
