@@ -8,6 +8,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# A file to each core: what a file shares, such as a whole cluster, is made once.
+PYTEST := $(BIN)/pytest --timeout=180 --numprocesses=auto --dist=loadfile
 
 .PHONY: help setup programs demo up test conformance kernel lint format settings proto clean
 
@@ -18,11 +20,11 @@ demo: setup ## Set up what is missing, then show the way from a claim to data an
 	$(BIN)/kube-efs demo
 
 test: setup ## Set up what is missing, then run the tests
-	$(BIN)/pytest --timeout=180
+	$(PYTEST)
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build
-	$(BIN)/pytest --timeout=180 --cluster real tests/conformance tests/scenarios
+	$(PYTEST) --cluster real tests/conformance tests/scenarios
 
 kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
 	@scripts/install-programs kernel
