@@ -82,10 +82,11 @@ class Workload:
         client = self._cluster.client
         volumes = [one async for one in client.list(PersistentVolume)]
         made = [one for one in volumes if one.spec and one.spec.storageClassName != ROOT_CLASS]
-        objects = [*made, *[one async for one in client.list(Pod, namespace="*")]]
+        about = [one.metadata for one in made]
+        about += [one.metadata async for one in client.list(Pod, namespace="*")]
         async with connect_tunnels(self._socket) as tunnels:
             names = [tunnel.name for tunnel in await tunnels.tunnels()]
-        return names + [str(one.metadata and one.metadata.name) for one in objects]
+        return names + [str(one and one.name) for one in about]
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], ends: float) -> None:
         name = work.__name__.strip("_").replace("_", " ")
