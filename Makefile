@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # A file to each core: what a file shares, such as a whole cluster, is made once.
-PYTEST := $(BIN)/pytest --timeout=180 --numprocesses=auto --dist=loadfile
+PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile
 
 .PHONY: help setup programs demo up test conformance kernel soak lint format settings proto clean
 
