@@ -22,7 +22,15 @@ Manifest: TypeAlias = Mapping[str, Any]
 DEFAULT_STORAGE_CLASS = "efs-stunnel"
 
 # In the order in which a cluster can take them.
-_ASSETS = ("namespace", "service-accounts", "controller-rbac", "tunnel-rbac", "storage-class")
+_ASSETS = (
+    "namespace",
+    "shared-volumes-crd",
+    "service-accounts",
+    "controller-rbac",
+    "shared-volumes-rbac",
+    "tunnel-rbac",
+    "storage-class",
+)
 _WORKLOADS = ("controller", "tunnel")
 _OPENSHIFT_ASSETS = ("security-context-constraints",)
 
