@@ -464,6 +464,7 @@ async def test_a_claim_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
     assert claim
     assert claim.claim.uid == uid
     assert not claim.claim.deleting
+    await volumes.delete_claim()
 
 
 async def test_no_other_claim_gets_the_volume(cluster: Cluster) -> None:

@@ -42,7 +42,7 @@ class SharedVolumeSettings(Environment):
     )
     shared_volume_limits: Annotated[InstanceOf[Limits], NoDecode, BeforeValidator(_read_limits)] = setting(
         "KUBE_EFS_SHARED_VOLUME_LIMITS",
-        Limits(),
+        Limits,
         "File systems and access points that the SharedVolumes of a namespace may lead to, by its name; of"
         f" all others under `{OTHERS}`, unless annotation `{ANNOTATION}` of the Namespace says it.",
         accepts="a mapping of names to lists of ids in JSON or YAML, where `*` is every id",
