@@ -11,7 +11,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
 from kube_efs.local.clients import Handshake, TunnelClient, shake_hands
-from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
+from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.manifests import (
     DIRECTORY_CLAIM,
     DIRECTORY_CLASS,
@@ -20,6 +20,7 @@ from kube_efs.local.manifests import (
     apply,
     claim_like_example,
 )
+from kube_efs.local.programs import NAMESPACE
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import KubeEfsError, NotYet, TunnelError
 from kube_efs.model.file_systems import dns_name

@@ -29,11 +29,12 @@ from kube_efs.tunnels.keeper import StunnelKeeper
 from kube_efs.tunnels.log import ConnectionLog
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_demands
-from kube_efs.tunnels.ports import PortReading, open_connections, read_ports
+from kube_efs.tunnels.ports import PortReading, read_ports
 from kube_efs.tunnels.probe import ProbeResult, probe
 from kube_efs.tunnels.reachability import Reachability, try_addresses
 from kube_efs.tunnels.served import Served, follow, release
 from kube_efs.tunnels.service import serving
+from kube_efs.tunnels.standstill import Standstill
 from kube_efs.tunnels.state import load_served, save_served
 from kube_efs.tunnels.status import TunnelsStatus
 
@@ -88,6 +89,7 @@ class TunnelAgent:
         self._reachability = Reachability()
         self._seen = Observations()
         self._idleness = Idleness()
+        self._standstill = Standstill()
         self._xids = itertools.cycle(range(1, 2**32))
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
@@ -251,7 +253,7 @@ class TunnelAgent:
         probes = await self._probe_all()
         # Counted after the probes, so that none of their connections is taken for a mount.
         reading = await asyncio.to_thread(self._read, self._loaded_ports())
-        connections = reading.connections if reading else await asyncio.to_thread(open_connections)
+        connections = reading.connections if reading else self._seen.connections
         self._keeper.read_log()
         names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
         self._connections.forget_all_but(names)
@@ -261,9 +263,19 @@ class TunnelAgent:
         self._recorder.record(
             (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
         )
+        self._doubt_what_stands_still(reading)
         await self._close_unused(reading)
         if self._demanded:
             await self._demanded.look(reading)
+
+    def _doubt_what_stands_still(self, reading: PortReading | None) -> None:
+        ports = {tunnel.service.port for tunnel in self._plan if tunnel.service}
+        now, limit = self._clock(), self._options.standstill_seconds
+        self._standstill = self._standstill.after(reading, ports, now=now)
+        if self._standstill.lasts(limit, now=now):
+            log.warning("stunnel-accepts-nothing", pid=self._keeper.report.pid, seconds=limit)
+            self._keeper.doubt()
+            self._standstill = Standstill()
 
     async def _close_unused(self, reading: PortReading | None) -> None:
         """Close what has left the document and, by this and earlier readings, nobody uses."""
