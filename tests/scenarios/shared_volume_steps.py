@@ -20,6 +20,7 @@ from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentV
 from lightkube.types import PatchType
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios import steps
+from tests.scenarios.csi_steps import Aws
 from tests.scenarios.steps import Cluster
 
 from kube_efs.kube.reading import read_claim
@@ -29,6 +30,8 @@ from kube_efs.kube.shared_volumes import (
     read_marked_volume,
     read_shared_volume,
 )
+from kube_efs.model.access_points import AccessPoint, AccessPointRequest, PosixUser
+from kube_efs.model.directories import parse_directory
 from kube_efs.model.shared_volumes import (
     GROUP,
     PLURAL,
@@ -72,6 +75,7 @@ spec:
 """
 FILE_SYSTEM, ACCESS_POINT, OTHER_POINT = "fs-1234cdef", "fsap-0123456789abcdef", "fsap-fedcba9876543210"
 
+OWNER_ID = 123456
 _numbers = itertools.count(1)
 
 
@@ -255,6 +259,48 @@ class SharedVolumes:
         finally:
             for name in pods:
                 await self._client.delete(Pod, name, namespace=self.namespace, grace_period=0)
+
+    async def run(self, name: str, script: str, *, claim: str = "pvc-sv1") -> None:
+        """Have a pod do this with the volume, to the end."""
+        body = self.pod(name, claim=claim)
+        assert body.spec
+        (container,) = body.spec.containers
+        assert container.volumeMounts
+        container.command, container.image = ["/bin/sh", "-c", script], "centos"
+        container.volumeMounts[0].mountPath = "/mnt/efs-data"
+        body.spec.nodeName, body.spec.restartPolicy = None, "Never"
+        await self._client.create(body)
+        await self.pod_in_phase(name, "Succeeded")
+
+    async def pod_in_phase(self, name: str, phase: str) -> None:
+        """Wait until a pod is in this phase."""
+
+        async def look() -> bool:
+            found = await self._client.get(Pod, name, namespace=self.namespace)
+            return found.status is not None and found.status.phase == phase
+
+        await steps.eventually(look, what=f"pod {self.namespace}/{name} is {phase}")
+
+    async def end_pods(self, *names: str) -> None:
+        """Delete pods and wait until they are gone."""
+        for name in names:
+            await self._client.delete(Pod, name, namespace=self.namespace, grace_period=1)
+            await self._until_none(lambda name=name: self._found(Pod, name), f"pod {name}")  # type: ignore[misc]
+
+
+async def new_access_point(cluster: Cluster) -> AccessPoint:
+    """An access point of the first file system, whose directory belongs to ``OWNER_ID``, as AWS makes it."""
+    number = next(_numbers)
+    request = AccessPointRequest(
+        client_token=f"shared-volumes-{number}",
+        file_system_id=cluster.file_system_ids[0],
+        directory=parse_directory(f"/shared-{number}"),
+        permissions="775",
+        user=PosixUser(uid=OWNER_ID, gid=OWNER_ID),
+        tags=(),
+    )
+    async with Aws.of(cluster) as aws:
+        return await aws.access_points.create(request)
 
 
 async def claim_by_hand(volumes: SharedVolumes, cluster: Cluster, name: str, volume: str = "") -> str:

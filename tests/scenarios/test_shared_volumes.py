@@ -1,5 +1,6 @@
 """SharedVolumes: the session of aws-efs-operator's README, and what its users could not rely on."""
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -17,10 +18,13 @@ from tests.scenarios.shared_volume_steps import (
     CRD,
     FILE_SYSTEM,
     OTHER_POINT,
+    OWNER_ID,
     SEED,
+    SEED_POD,
     SharedVolumes,
     claim_by_hand,
     define,
+    new_access_point,
 )
 from tests.scenarios.steps import Cluster
 
@@ -44,7 +48,6 @@ PENDING, DELETING = SharedVolumePhase.PENDING, SharedVolumePhase.DELETING
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
     return {
-        "KUBE_EFS_SHARED_VOLUMES": "true",
         "KUBE_EFS_SHARED_VOLUME_LIMITS": "{limited-by-settings: [fs-0000000a]}",
         "PROVISION_BACKOFF_INTERVAL": "1",
     }
@@ -95,6 +98,39 @@ async def test_the_readme_s_session(cluster: Cluster) -> None:
     assert listed[1].split()[4:6] == ["RWX", "efs-sc"]
     assert deleted.startswith('sharedvolume.aws-efs.managed.openshift.io "sv1" deleted')
     await volumes.gone()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only")
+async def test_data_outlives_shared_volumes_and_is_shared(cluster: Cluster) -> None:
+    one, other = await SharedVolumes.of(cluster), await SharedVolumes.of(cluster)
+    place = await new_access_point(cluster)
+    folder = await cluster.efs.access_point_folder(place.access_point_id)
+    ids = {ACCESS_POINT: place.access_point_id, FILE_SYSTEM: place.file_system_id}
+    manifest = SEED
+    for example, real in ids.items():
+        manifest = manifest.replace(example, real)
+    for volumes in (one, other):
+        await volumes.kubectl("create", "-n", volumes.namespace, "-f", "-", stdin=manifest)
+        await volumes.bound()
+
+    # The README leaves out what kubectl wants to be told.
+    await one.kubectl("create", "-n", one.namespace, "-f", "-", stdin=f"apiVersion: v1{SEED_POD}")
+    await one.pod_in_phase("pod1", "Running")
+    await one.run("writer", 'echo "Hello world" > /mnt/efs-data/f1')
+    await other.run("reader", 'test "$(cat /mnt/efs-data/f1)" = "Hello world"')
+
+    assert (folder / "f1").read_text() == "Hello world\n"
+    assert folder.stat().st_uid == OWNER_ID
+    for volumes, pods in ((one, ("pod1", "writer")), (other, ("reader",))):
+        await volumes.end_pods(*pods)
+        await volumes.removed()
+    assert (folder / "f1").read_text() == "Hello world\n"
+
+    await one.create("sv2", file_system=place.file_system_id, access_point=place.access_point_id)
+    await one.bound("sv2")
+    await one.run("reader", "grep 'Hello world' /mnt/efs-data/f1", claim="pvc-sv2")
+    await one.end_pods("reader")
+    await one.removed("sv2")
 
 
 async def test_volume_and_claim_are_those_of_the_older_system(cluster: Cluster) -> None:
