@@ -14,6 +14,7 @@ import pytest
 
 _CLAIMS = {
     "efs": "Bound",
+    "efs-claim-1": "Bound",
     "efs-example": "Bound",
     "efs-kept": "Bound",
     "efs-chosen": "Bound",
@@ -27,10 +28,15 @@ _CHECKS = [
     "file written and read back through the tunnel",
     "directory of a group of its own",
     "only its group writes into it",
+    "pod writes into its access point through a CSI mount",
+    "another pod reads it",
+    "the mounts' tunnel leads to the same file",
     "TLS negotiated, peer verified",
     "peer of another name refused",
+    "pods deleted, volumes unmounted",
     "claims deleted",
     "Delete removed the data",
+    "Delete removed the access point",
     "Retain kept the data",
 ]
 

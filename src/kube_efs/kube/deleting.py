@@ -1,23 +1,24 @@
-"""Deleting one particular object, and not another one that has got its name meanwhile."""
-
-from contextlib import suppress
-from typing import Any
+"""Deleting an object, and no other one that has its name by then."""
 
 from lightkube import AsyncClient
-from lightkube.core.resource import Resource
-
-from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeNotFound
+from lightkube.core.resource import GlobalResource, NamespacedResource
 
 
 async def delete_exactly(
-    client: AsyncClient, kind: type[Resource], name: str, *, uid: str, namespace: str | None = None
+    client: AsyncClient,
+    kind: type[GlobalResource] | type[NamespacedResource],
+    name: str,
+    uid: str,
+    *,
+    namespace: str | None = None,
 ) -> None:
-    """Delete the object of that uid; one that is gone is no error. Raises KubeConflict for another one."""
-    # The client's own call has no body to put the condition into.
-    generic: Any = client._client  # noqa: SLF001
-    request = generic.prepare_request("delete", kind, name=name, namespace=namespace)
+    """Delete the object of that name if it has that uid; the API server answers 409 if it has another one.
+
+    Raises what the client raises.
+    """
+    # The client's own method sends no body, where the API has the uid (DeleteOptions, v1).
+    requests = client._client  # noqa: SLF001
+    request = requests.prepare_request("delete", kind, name=name, namespace=namespace)
     request.data = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-    with suppress(KubeNotFound), translated(f"{kind.__name__} {name}"):
-        answer = await generic.send(generic.build_adapter_request(request))
-        generic.handle_response("delete", answer, request)
+    answer = await requests.send(requests.build_adapter_request(request))  # type: ignore[no-untyped-call]
+    requests.handle_response("delete", answer, request)

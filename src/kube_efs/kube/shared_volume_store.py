@@ -1,6 +1,7 @@
 """What is asked of the Kubernetes API about SharedVolumes, and what is written there; all raise KubeError."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from lightkube import AsyncClient
@@ -170,18 +171,18 @@ class SharedVolumeStore:
         return read_marked_claim(found.to_dict())
 
     async def remove_volume(self, volume: MarkedVolume) -> None:
-        """Have the volume deleted; it may stay for as long as a claim is bound to it."""
-        await delete_exactly(self._client, PersistentVolume, volume.volume.name, uid=volume.volume.uid)
+        """Have the volume deleted, if it is still this one; it may stay while a claim is bound to it."""
+        one = volume.volume
+        with suppress(KubeNotFound), translated(f"PersistentVolume {one.name}"):
+            await delete_exactly(self._client, PersistentVolume, one.name, one.uid)
 
     async def remove_claim(self, claim: MarkedClaim) -> None:
-        """Have the claim deleted; it may stay for as long as pods use it."""
-        await delete_exactly(
-            self._client,
-            PersistentVolumeClaim,
-            claim.claim.name,
-            uid=claim.claim.uid,
-            namespace=claim.claim.namespace,
-        )
+        """Have the claim deleted, if it is still this one; it may stay for as long as pods use it."""
+        one = claim.claim
+        with suppress(KubeNotFound), translated(f"PersistentVolumeClaim {one.name}"):
+            await delete_exactly(
+                self._client, PersistentVolumeClaim, one.name, one.uid, namespace=one.namespace
+            )
 
 
 def _uses(pod: Pod, owner: Owner) -> bool:

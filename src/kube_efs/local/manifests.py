@@ -145,6 +145,30 @@ spec:
 """
 
 
+# A second pod of the claim, which ends once it has read what the first one has written.
+READER_POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: efs-reader
+spec:
+  restartPolicy: Never
+  containers:
+    - name: reader
+      image: centos
+      command: ["/bin/sh"]
+      args: ["-c", "until grep . /data/out1; do sleep 0.2; done"]
+      volumeMounts:
+        - name: persistent-storage
+          mountPath: /data
+          readOnly: true
+  volumes:
+    - name: persistent-storage
+      persistentVolumeClaim:
+        claimName: efs-claim-1
+"""
+
+
 def access_point_class(file_system_id: FileSystemId) -> str:
     """The class, on a file system that is there."""
     return ACCESS_POINT_CLASS.replace("fs-09a658ebf884ec043", file_system_id)

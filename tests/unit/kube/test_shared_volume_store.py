@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import httpx2
 import pytest
 import pytest_asyncio
 from lightkube import AsyncClient
@@ -17,10 +16,10 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, Pod
 from tests.unit.kube.shared_volume_definition import define
 
-from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
-from kube_efs.model.errors import KubeConflict, KubeUnavailable
+from kube_efs.model.errors import KubeConflict
+from kube_efs.model.ids import ClaimUid
 from kube_efs.model.shared_volumes import (
     FINALIZER,
     OWNED,
@@ -166,21 +165,14 @@ async def test_only_the_object_that_was_seen_is_removed(kube: AsyncClient, store
     volume, claim = await store.make_volume(shared, None), await store.make_claim(shared)
 
     with pytest.raises(KubeConflict):
-        await delete_exactly(kube, PersistentVolume, OWNER.volume_name, uid="another")
+        await store.remove_volume(replace(volume, volume=replace(volume.volume, uid="another")))
+    with pytest.raises(KubeConflict):
+        await store.remove_claim(replace(claim, claim=replace(claim.claim, uid=ClaimUid("another"))))
     assert await store.volume(OWNER) is not None
 
     await store.remove_claim(claim)
     await store.remove_volume(volume)
     await store.remove_volume(volume)
-
-
-async def test_an_api_server_that_is_away_is_told(client_of: Any) -> None:
-    async def away(request: httpx2.Request) -> httpx2.Response:
-        raise httpx2.ConnectError("no route", request=request)
-
-    with pytest.raises(KubeUnavailable) as caught:
-        await delete_exactly(client_of(away), PersistentVolume, "pv", uid="u")
-    assert caught.value.field == "PersistentVolume pv"
 
 
 def _pod(name: str, claim: str, node: str | None) -> Pod:

@@ -83,6 +83,7 @@ LOOKS = st.lists(
     ),
     max_size=6,
 )
+IDLE_LOOKS = st.sampled_from([0, IDLE.readings - 1, IDLE.readings - 1])
 
 
 def kept(served: Served | None) -> object:
@@ -169,7 +170,7 @@ class Tunnels(RuleBasedStateMachine):
         self.connect_to(data.draw(st.sampled_from(sorted(self.node.stunnel.ports))))
         self.look([(1, Sight.CLEAR)])  # of what nobody asked for, it must have been seen once
 
-    @rule(number=st.sampled_from(NUMBERS), idle_looks=st.integers(0, IDLE.readings - 1), looks=LOOKS)
+    @rule(number=st.sampled_from(NUMBERS), idle_looks=IDLE_LOOKS, looks=LOOKS)
     def let_go_while_connected(self, number: int, idle_looks: int, looks: list[tuple[float, Sight]]) -> None:
         """Of a tunnel that had been idle for some looks, but not for long enough."""
         self.let_go(number)
@@ -185,7 +186,7 @@ class Tunnels(RuleBasedStateMachine):
         for one in HOLDERS:
             self.do([Release(one)])
 
-    @rule(before=DOCUMENTS, after=DOCUMENTS, idle_looks=st.integers(0, IDLE.readings - 1), looks=LOOKS)
+    @rule(before=DOCUMENTS, after=DOCUMENTS, idle_looks=IDLE_LOOKS, looks=LOOKS)
     def take_away_while_connected(
         self, before: Document, after: Document, idle_looks: int, looks: list[tuple[float, Sight]]
     ) -> None:
