@@ -342,6 +342,27 @@ async def test_claim_and_volume_that_were_deleted_come_back(cluster: Cluster) ->
     await volumes.removed()
 
 
+async def test_a_volume_that_was_torn_away_comes_back_to_its_claim(cluster: Cluster) -> None:
+    volumes = await SharedVolumes.of(cluster)
+    owner = await volumes.create()
+    claim, before = await volumes.bound(), await volumes.volume()
+    assert before
+
+    torn = {"metadata": {"finalizers": None}}
+    await cluster.client.delete(PersistentVolume, owner.volume_name)
+    await cluster.client.patch(PersistentVolume, owner.volume_name, torn, patch_type=PatchType.MERGE)
+
+    async def is_bound_again() -> bool:
+        volume, now = await volumes.volume(), await volumes.claim()
+        is_new = volume is not None and volume.volume.uid != before.volume.uid
+        return is_new and now is not None and now.claim.phase == "Bound"
+
+    await steps.eventually(is_bound_again, what="the claim is Bound to another volume")
+    again = await volumes.bound()
+    assert again.claim.uid == claim.claim.uid
+    await volumes.removed()
+
+
 async def test_labels_come_back(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     owner = await volumes.create()
@@ -412,6 +433,23 @@ async def test_deletions_without_a_controller_are_finished_when_it_returns(clust
 
     await volumes.gone("one")
     await volumes.gone("two")
+
+
+async def test_a_killed_controller_goes_on_where_it_was(cluster: Cluster) -> None:
+    volumes = await SharedVolumes.of(cluster)
+    names = [f"sv{number}" for number in range(20)]
+    for name in names:
+        await volumes.create(name)
+    async with _absent(cluster):
+        pass
+    for name in names:
+        await volumes.bound(name)
+
+    await volumes.kubectl("delete", "sv", "--all", "-n", volumes.namespace, "--wait=false")
+    async with _absent(cluster):
+        pass
+    for name in names:
+        await volumes.gone(name)
 
 
 async def test_the_definition_takes_everything_with_it(cluster: Cluster) -> None:
@@ -592,8 +630,7 @@ async def test_a_namespace_is_limited_by_its_annotation(cluster: Cluster) -> Non
 
     assert f"is not allowed in namespace {volumes.namespace}" in shared.status.message
     assert await volumes.volume("no") is None
-    opened = {"metadata": {"annotations": {ANNOTATION: "*"}}}
-    await cluster.client.patch(Namespace, volumes.namespace, opened, patch_type=PatchType.MERGE)
+    await volumes.kubectl("annotate", "--overwrite", "namespace", volumes.namespace, f"{ANNOTATION}=*")
     await volumes.bound("no")
     for name in ("no", "point", "system"):
         await volumes.removed(name)

@@ -94,7 +94,8 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
     async def _handle(self, owner: Owner) -> float | None:
         try:
             shared = await self._store.get(owner)
-            return None if shared is None else await self._bring_on(shared)
+            if shared is not None:
+                return await self._bring_on(shared)
         except _OVERTAKEN:
             return _SOON_SECONDS
         except KubeError as error:
@@ -105,6 +106,8 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
                 retry_seconds=self._backoff_seconds,
             )
             return self._backoff_seconds
+        self._news.gone(owner)
+        return None
 
     async def _bring_on(self, shared: SharedVolume) -> float | None:
         outcome = await self._outcome(shared)
