@@ -30,6 +30,7 @@ _SETTINGS = {
     "NODE_NAME": NODE,
     "WORKER_IMAGE": IMAGE,
     "KUBE_EFS_BACKENDS": "tunnel,directory,csi",
+    "KUBE_EFS_SHARED_VOLUMES": "true",
 }
 # Where no other embedded cluster looks for ports, nor the kernel for outgoing connections.
 _DEMAND_PORTS = 128
