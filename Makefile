@@ -28,7 +28,7 @@ conformance: setup ## Build a Kubernetes control plane (once, a quarter of an ho
 
 kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
 	@scripts/install-programs kernel
-	$(BIN)/pytest --timeout=600 tests/kernel
+	$(BIN)/pytest --timeout=900 tests/kernel
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up
