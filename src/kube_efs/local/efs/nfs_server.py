@@ -25,6 +25,9 @@ _PROBE_PAUSE_SECONDS = 0.05
 # NFS_Port 0: the kernel picks a free port, which is asked back of it. Attr_Expiration_Time 0: the embedded
 # kubelet and its pods change the folder directly, and NFS clients have to see that at once. Numeric owners,
 # minor versions and transfer sizes are those of EFS ("Mounting EFS file systems", "Quotas" of its guide).
+# Scope and owner are a server's own: with the same, a kernel takes two servers for two ways to one
+# (RFC 8881, 2.10.5) and sends the files of both to the first, as soon as they gave it the same client id,
+# which servers do that were started in the same second.
 _CONFIGURATION = """\
 NFS_CORE_PARAM {{
   NFS_Port = 0; Protocols = 4; Bind_addr = 127.0.0.1;
@@ -34,6 +37,7 @@ NFSv4 {{
   Grace_Period = 1; Lease_Lifetime = 10; Graceless = true;
   RecoveryBackend = fs; RecoveryRoot = {recovery};
   Minor_Versions = 0, 1; Only_Numeric_Owners = true;
+  Server_Scope = {recovery}; Server_Owner = {recovery};
 }}
 EXPORT {{
   Export_Id = 1; Path = {folder}; Pseudo = /;

@@ -19,6 +19,7 @@ NFSv4 {
   Grace_Period = 1; Lease_Lifetime = 10; Graceless = true;
   RecoveryBackend = fs; RecoveryRoot = "/srv/nfs state";
   Minor_Versions = 0, 1; Only_Numeric_Owners = true;
+  Server_Scope = "/srv/nfs state"; Server_Owner = "/srv/nfs state";
 }
 EXPORT {
   Export_Id = 1; Path = "/srv/data"; Pseudo = /;
