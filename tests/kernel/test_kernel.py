@@ -16,7 +16,6 @@ from tests.kernel.results import Result
 from tests.kernel.scenarios import (
     certificates,
     crashes,
-    many,
     network,
     publishing,
     resources,
@@ -27,7 +26,7 @@ from tests.kernel.scenarios import (
 from tests.kernel.uml import Guest, what_is_missing
 
 # The longest first.
-_MODULES = (tables, crashes, resources, network, certificates, restarts, publishing, many, server_gone)
+_MODULES = (tables, crashes, resources, network, certificates, restarts, publishing, server_gone)
 _GUESTS_AT_ONCE = 2
 _GUEST_SECONDS = 900.0
 

@@ -13,7 +13,7 @@ from tests.kernel.results import Result, read_results
 KERNEL = "linux.uml"
 _PROJECT = Path(__file__).parents[2]
 _BOOT = Path(__file__).with_name("boot")
-_MEMORY = "mem=1G"
+_MEMORY = "mem=2G"
 _LONGEST_TAIL = 4000
 _NEEDED = (KERNEL, "modprobe", "mount.nfs4", "stunnel", "ganesha.nfsd")
 _FOLDERS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
@@ -58,7 +58,7 @@ class Guest:
 
     def log(self, scenario: str) -> str:
         """The end of everything that was logged in the guest by a scenario, and by the guest itself."""
-        files = [*sorted(self.folder.glob(f"{scenario}/*")), self.folder / "console.log"]
+        files = [*sorted(self.folder.glob(f"{scenario}/*")), *sorted(self.folder.glob("*.log"))]
         return "\n".join(f"--- {file}\n{_tail(file)}" for file in files if file.is_file())
 
     def _command(self) -> list[str]:
