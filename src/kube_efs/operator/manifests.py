@@ -114,3 +114,8 @@ def _text(text: str, values: Mapping[str, object]) -> object:
     if whole:
         return values[whole[1]]
     return _PLACEHOLDER.sub(lambda found: str(values[found[1]]), text)
+
+
+def render_asset(name: str, values: Mapping[str, object]) -> tuple[Manifest, ...]:
+    """The objects of one asset, with these values for its placeholders."""
+    return tuple(_filled(document, values) for document in load_asset(name))
