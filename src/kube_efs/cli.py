@@ -187,7 +187,7 @@ def status(
 
 
 @app.command()
-def render(
+def render(  # noqa: PLR0913 - one for each option
     platform: Annotated[Platform, typer.Option("--for", help="The kind of cluster.")],
     *,
     namespace: Annotated[
@@ -202,6 +202,22 @@ def render(
     storage_class: Annotated[str, typer.Option(help="Name of the storage class.")] = "efs-stunnel",
     region: Annotated[
         str | None, typer.Option(help="Region of the file systems.", show_default="each instance's own")
+    ] = None,
+    csi: Annotated[bool, typer.Option("--csi", help="Add the CSI driver efs.csi.aws.com.")] = False,
+    kubelet_dir: Annotated[
+        str, typer.Option(help="The kubelet's --root-dir, for the CSI driver.")
+    ] = "/var/lib/kubelet",
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME", help="Secret that classes of the CSI driver name; repeatable."
+        ),
+    ] = None,
+    config_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME", help="ConfigMap that classes of the CSI driver name; repeatable."
+        ),
     ] = None,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="YAML documents, or one list in JSON.")
@@ -218,5 +234,9 @@ def render(
         provisioner=provisioner,
         storage_class_name=storage_class,
         region=region,
+        csi=csi,
+        kubelet_folder=kubelet_dir,
+        secrets=tuple(secret or ()),
+        config_maps=tuple(config_map or ()),
     )
     typer.echo(render_text(options, as_json=output is ManifestFormat.JSON), nl=False)

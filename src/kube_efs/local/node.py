@@ -7,6 +7,7 @@ from pathlib import Path
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
 
+import kube_efs
 from kube_efs.kube.errors import translated
 from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.kubelet.kubelet import Kubelet
@@ -28,6 +29,12 @@ _IMAGES = {
     own_image(): _PROGRAM,
     "quay.io/external_storage/efs-provisioner:latest": (*_PROGRAM, "controller"),
 }
+# An installation below /tmp would vanish from a pod that has a volume there; below /usr nothing does.
+_PROGRAM_FILES = tuple(
+    path
+    for path in (Path(sys.prefix), Path(sys.base_prefix), Path(kube_efs.__file__).parents[1])
+    if not path.is_relative_to("/usr")
+)
 # Pods have the machine's own network here, and so have other clusters on it.
 _ANY_PORT = {"KUBE_EFS_HEALTH_HOST": LOOPBACK, "KUBE_EFS_HEALTH_PORT": "0"}
 _REGION = frozenset({"AWS_REGION", "AWS_DEFAULT_REGION"})
@@ -46,6 +53,7 @@ def make_kubelet(client: AsyncClient, efs: EmbeddedEfs, *, name: str, namespace:
         root=root,
         nfs=nfs,
         images=_IMAGES,
+        program_files=_PROGRAM_FILES,
         # What an instance of the cloud has without being told: where its services are, and a role.
         environment={
             **{name: text for name, text in efs.environment().items() if name not in _REGION},

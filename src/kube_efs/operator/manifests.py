@@ -1,11 +1,13 @@
 """The assets, filled in: what ``kubectl apply`` and the operator bring into a cluster.
 
-A string of an asset may contain placeholders, ``{name}``. They are filled in after the YAML is parsed, so
-no value can change the structure of an object.
+A string of an asset may contain placeholders, ``{name}``, and a mapping ``$if: name``, which keeps it only if
+there is such a value. Both are looked at after the YAML is parsed, so no value can change the structure of
+an object.
 """
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -20,14 +22,22 @@ from kube_efs.settings import DEFAULT_NAMESPACE, DEFAULT_PROVISIONER, own_image
 Manifest: TypeAlias = Mapping[str, Any]
 
 DEFAULT_STORAGE_CLASS = "efs-stunnel"
+DEFAULT_KUBELET_FOLDER = "/var/lib/kubelet"
 
 # In the order in which a cluster can take them.
 _ASSETS = ("namespace", "service-accounts", "controller-rbac", "tunnel-rbac", "storage-class")
+_CSI_ASSETS = ("csi-driver", "node-rbac")
 _WORKLOADS = ("controller", "tunnel")
-_OPENSHIFT_ASSETS = ("security-context-constraints",)
+_CSI_WORKLOADS = ("node",)
+_CONSTRAINTS = "security-context-constraints"
+_CSI_CONSTRAINTS = "security-context-constraints-csi"
+_REFERENCES = "class-references-rbac"
 
 # Anybody but root; OpenShift gives each namespace ids of its own instead.
 _USER_ID = 65532
+# On the node, so that tunnels have the same ports when the pod that keeps them is replaced.
+_STATE_FOLDER = "/var/lib/kube-efs"
+_SOCKET_FOLDER = "/run/kube-efs"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = rf"{_LABEL}(\.{_LABEL})*"
@@ -37,14 +47,21 @@ _ACCEPTED: Mapping[str, tuple[str, str]] = {
     "provisioner": (rf"{_NAME}(/[A-Za-z0-9._-]+)?", "use a name such as example.com/efs"),
     "storage_class_name": (_NAME, "use a storage class's name, such as efs"),
     "region": (_LABEL, "use a region's name, such as us-east-1"),
+    "kubelet_folder": (
+        r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+",
+        "use the kubelet's --root-dir, such as /var/lib/kubelet",
+    ),
 }
+_REFERENCE = re.compile(rf"({_LABEL})/({_NAME})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderOptions:
     """What differs between installations.
 
-    ``region`` None means that each process asks its instance. Raises InvalidSetting.
+    ``region`` None means that each process asks its instance. ``csi`` adds the driver ``efs.csi.aws.com``,
+    and ``secrets`` and ``config_maps``, each as NAMESPACE/NAME, are what classes of it name: the controller
+    may read them and no others. Raises InvalidSetting.
     """
 
     platform: Platform
@@ -53,20 +70,64 @@ class RenderOptions:
     provisioner: str = DEFAULT_PROVISIONER
     storage_class_name: str = DEFAULT_STORAGE_CLASS
     region: str | None = None
+    csi: bool = False
+    kubelet_folder: str = DEFAULT_KUBELET_FOLDER
+    secrets: tuple[str, ...] = ()
+    config_maps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, (pattern, remedy) in _ACCEPTED.items():
             value = getattr(self, name)
             if value is not None and not re.fullmatch(pattern, value):
                 raise InvalidSetting("is not acceptable", field=name, value=value, remedy=remedy)
+        self._check_references("secrets")
+        self._check_references("config_maps")
+
+    def _check_references(self, name: str) -> None:
+        for value in getattr(self, name):
+            if not self.csi:
+                remedy = "leave it out, or ask for the CSI driver too"
+                raise InvalidSetting(
+                    "is read for the CSI driver only", field=name, value=value, remedy=remedy
+                )
+            if not _REFERENCE.fullmatch(value):
+                remedy = "use NAMESPACE/NAME"
+                raise InvalidSetting("is not acceptable", field=name, value=value, remedy=remedy)
 
 
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
     """Every object of an installation, in the order in which a cluster can take them."""
-    is_openshift = options.platform is Platform.OPENSHIFT
-    assets = (*_ASSETS, *(_OPENSHIFT_ASSETS if is_openshift else ()), *_WORKLOADS)
     values = _values(options)
-    return tuple(_filled(document, values) for asset in assets for document in load_asset(asset))
+    before = [manifest for asset in _asset_names(options) for manifest in _render(asset, values)]
+    workloads = (*_WORKLOADS, *(_CSI_WORKLOADS if options.csi else ()))
+    after = [manifest for asset in workloads for manifest in _render(asset, values)]
+    return (*before, *_class_references(options, values), *after)
+
+
+def _asset_names(options: RenderOptions) -> Iterator[str]:
+    yield from _ASSETS
+    if options.csi:
+        yield from _CSI_ASSETS
+    if options.platform is Platform.OPENSHIFT:
+        yield _CONSTRAINTS
+        if options.csi:
+            yield _CSI_CONSTRAINTS
+
+
+def _class_references(options: RenderOptions, values: Mapping[str, object]) -> Iterator[Manifest]:
+    """What the controller needs to read the objects that classes name, for each of their namespaces."""
+    names: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for kind, references in (("secrets", options.secrets), ("config_maps", options.config_maps)):
+        for reference in dict.fromkeys(references):
+            namespace, name = reference.split("/")
+            names[namespace][kind].append(name)
+    for namespace, of_kinds in names.items():
+        there = {"referenced_namespace": namespace, "secrets": None, "config_maps": None}
+        yield from _render(_REFERENCES, {**values, **there, **of_kinds})
+
+
+def _render(asset: str, values: Mapping[str, object]) -> Iterator[Manifest]:
+    return (_filled(document, values) for document in load_asset(asset))
 
 
 def load_asset(name: str) -> Iterator[Any]:
@@ -84,27 +145,39 @@ def render_text(options: RenderOptions, *, as_json: bool) -> str:
 
 
 def _values(options: RenderOptions) -> Mapping[str, object]:
-    region = {"name": "AWS_REGION", "value": options.region}
+    is_openshift = options.platform is Platform.OPENSHIFT
     return {
         "namespace": options.namespace,
         "image": options.image,
         "provisioner": options.provisioner,
         "storage_class_name": options.storage_class_name,
-        "region_variable": region if options.region else None,
-        "user_id": None if options.platform is Platform.OPENSHIFT else _USER_ID,
+        "region": options.region,
+        "csi": options.csi,
+        "selinux": is_openshift and options.csi,
+        "user_id": None if is_openshift else _USER_ID,
+        # Who owns folders of the node must be known beforehand.
+        "tunnel_user_id": None if is_openshift and not options.csi else _USER_ID,
+        "kubelet_folder": options.kubelet_folder,
+        "state_folder": _STATE_FOLDER,
+        "socket_folder": _SOCKET_FOLDER,
     }
 
 
 def _filled(node: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401 - any JSON
-    """The same with values for placeholders; an entry or item whose whole value is None falls away."""
+    """The same with values for placeholders, and less what is not to be there.
+
+    An entry or item whose whole value is None falls away, and so does a list of which nothing is left.
+    """
     match node:
         case str():
             return _text(node, values)
+        case {"$if": condition, **rest}:
+            return _filled(rest, values) if values[condition] else None
         case Mapping():
             filled = {key: _filled(value, values) for key, value in node.items()}
             return {key: value for key, value in filled.items() if value is not None}
-        case list():
-            return [value for value in (_filled(item, values) for item in node) if value is not None]
+        case [_, *_]:
+            return [value for value in (_filled(item, values) for item in node) if value is not None] or None
         case _:
             return node
 

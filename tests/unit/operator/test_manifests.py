@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -8,17 +9,28 @@ import yaml
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
+from kube_efs.csi.startup_taint import STARTUP_TAINT
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
 from kube_efs.operator.platforms import Platform
 from kube_efs.provisioning.worker_pods import LABELS
-from kube_efs.settings import DEFAULT_LEASE, CommonSettings, ControllerSettings, TunnelSettings, own_image
+from kube_efs.settings import (
+    DEFAULT_LEASE,
+    CommonSettings,
+    ControllerSettings,
+    NodeSettings,
+    TunnelSettings,
+    load,
+    own_image,
+)
 
 IMAGE = "registry.example.com/kube-efs:1.2.3"
 PROCESSES = [
     pytest.param("efs-manager", "controller", ControllerSettings, id="controller"),
     pytest.param("efs-stunnel", "tunnel", TunnelSettings, id="tunnel"),
+    pytest.param("efs-csi-node", "node", NodeSettings, id="node"),
 ]
 
 
@@ -37,9 +49,10 @@ def _find(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
     return found
 
 
-def _workload(platform: Platform, name: str) -> Any:
+def _workload(platform: Platform, name: str, *, csi: bool = True) -> Any:
     kind = "Deployment" if name == "efs-manager" else "DaemonSet"
-    return _find(render_manifests(RenderOptions(platform=platform)), kind, name)["spec"]["template"]["spec"]
+    manifests = render_manifests(RenderOptions(platform=platform, csi=csi))
+    return _find(manifests, kind, name)["spec"]["template"]["spec"]
 
 
 def _strings(node: Any) -> Iterator[str]:
@@ -53,16 +66,23 @@ def _strings(node: Any) -> Iterator[str]:
             yield from _strings(value)
 
 
+@pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
 @pytest.mark.parametrize("platform", Platform)
-def test_the_whole_installation_is_as_reviewed(platform: Platform, yaml_file: SnapshotAssertion) -> None:
-    assert render_text(RenderOptions(platform=platform, image=IMAGE), as_json=False) == yaml_file
+def test_the_whole_installation_is_as_reviewed(
+    platform: Platform, csi: bool, yaml_file: SnapshotAssertion
+) -> None:
+    assert render_text(RenderOptions(platform=platform, image=IMAGE, csi=csi), as_json=False) == yaml_file
 
 
 @pytest.mark.parametrize("platform", Platform)
 @pytest.mark.parametrize("region", [None, "eu-west-1"])
-def test_every_placeholder_is_filled(platform: Platform, region: str | None) -> None:
-    manifests = render_manifests(RenderOptions(platform=platform, region=region))
-    assert [text for text in _strings(list(manifests)) if re.search(r"[{}]|\bNone\b", text)] == []
+@pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
+def test_every_placeholder_is_filled(platform: Platform, region: str | None, csi: bool) -> None:
+    secrets = ("team/role",) if csi else ()
+    manifests = render_manifests(RenderOptions(platform=platform, region=region, csi=csi, secrets=secrets))
+    assert [text for text in _strings(list(manifests)) if re.search(r"[{}$]|\bNone\b", text)] == [
+        "None"
+    ] * csi
 
 
 def test_every_option_reaches_the_objects() -> None:
@@ -107,6 +127,9 @@ def test_a_value_cannot_change_the_structure() -> None:
         pytest.param("provisioner", "a/b/c", id="two slashes"),
         pytest.param("storage_class_name", "_", id="an underscore"),
         pytest.param("region", "us east", id="a blank"),
+        pytest.param("kubelet_folder", "var/lib/kubelet", id="a relative folder"),
+        pytest.param("kubelet_folder", "/var/../etc", id="a folder with dots"),
+        pytest.param("kubelet_folder", "/", id="the root"),
     ],
 )
 def test_bad_values_are_refused_by_name(name: str, value: str) -> None:
@@ -127,6 +150,7 @@ def test_a_process_is_told_only_settings_that_it_has(
     assert container["args"] == [command]
     known = {str(field.validation_alias) for field in settings.model_fields.values()}
     assert {variable["name"] for variable in container["env"]} <= known
+    assert load(settings, **_environment(container))
 
 
 @pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)
@@ -141,14 +165,16 @@ def test_probes_ask_the_port_that_is_served(
     assert [(one["path"], one["port"]) for one in asked] == [("/healthz", "health"), ("/readyz", "health")]
 
 
+@pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
 @pytest.mark.parametrize("workload", ["efs-manager", "efs-stunnel"])
 @pytest.mark.parametrize("platform", Platform)
-def test_long_running_processes_have_no_privilege(platform: Platform, workload: str) -> None:
-    pod = _workload(platform, workload)
+def test_long_running_processes_have_no_privilege(platform: Platform, workload: str, csi: bool) -> None:
+    pod = _workload(platform, workload, csi=csi)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    # OpenShift gives each namespace its own range of ids, and refuses others.
-    assert ("runAsUser" in pod["securityContext"]) == (platform is Platform.KUBERNETES)
+    # OpenShift gives each namespace its own range of ids; but a folder of the node has one owner.
+    keeps_folder = csi and workload == "efs-stunnel"
+    assert ("runAsUser" in pod["securityContext"]) == (platform is Platform.KUBERNETES or keeps_folder)
     for container in pod["containers"]:
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -171,7 +197,7 @@ def test_roles_name_the_objects_that_the_code_uses(role: str) -> None:
 
 
 def test_no_rule_has_a_wildcard() -> None:
-    manifests = render_manifests(RenderOptions(platform=Platform.OPENSHIFT))
+    manifests = render_manifests(RenderOptions(platform=Platform.OPENSHIFT, csi=True))
     rules = [rule for one in manifests if one["kind"] in {"Role", "ClusterRole"} for rule in one["rules"]]
     assert rules
     assert [rule for rule in rules if "*" in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}] == []
@@ -205,7 +231,7 @@ def test_the_storage_class_is_that_of_the_older_system() -> None:
 
 def test_only_openshift_gets_its_own_kinds() -> None:
     kinds = {
-        platform: {one["kind"] for one in render_manifests(RenderOptions(platform=platform))}
+        platform: {one["kind"] for one in render_manifests(RenderOptions(platform=platform, csi=True))}
         for platform in Platform
     }
     assert kinds[Platform.OPENSHIFT] - kinds[Platform.KUBERNETES] == {"SecurityContextConstraints"}
@@ -225,3 +251,138 @@ def test_json_and_yaml_say_the_same() -> None:
 def test_an_asset_can_be_read_as_it_is() -> None:
     (namespace,) = load_asset("namespace")
     assert namespace["metadata"]["name"] == "{namespace}"
+
+
+# --- the CSI driver
+
+
+def _mounted(pod: Any, container: Any) -> dict[str, str]:
+    """Where the container has which folder of the node."""
+    folders = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    return {
+        one["mountPath"]: folders[one["name"]] for one in container["volumeMounts"] if one["name"] in folders
+    }
+
+
+def _environment(container: Any) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in container["env"] if "value" in one}
+
+
+def test_nothing_of_the_driver_is_there_unless_asked_for() -> None:
+    text = render_text(RenderOptions(platform=Platform.OPENSHIFT), as_json=False)
+    for word in (DRIVER, "efs-csi", "hostPath", "initContainers", "KUBE_EFS_TUNNEL_SOCKET", "spc_t"):
+        assert word not in text
+
+
+def test_the_driver_is_told_to_kubernetes_as_the_aws_driver_is() -> None:
+    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
+    spec = _find(manifests, "CSIDriver", DRIVER)["spec"]
+    assert spec["attachRequired"] is False
+    assert spec["podInfoOnMount"] is False
+
+
+def test_the_controller_serves_the_driver_s_claims_too() -> None:
+    (container,) = _workload(Platform.KUBERNETES, "efs-manager")["containers"]
+    settings = load(ControllerSettings, **_environment(container))
+    assert set(settings.backends) == {"tunnel", "directory", "csi"}
+    assert settings.csi_endpoint is None
+
+
+def test_driver_and_tunnels_meet_at_one_socket() -> None:
+    pods = {name: _workload(Platform.KUBERNETES, name) for name in ("efs-stunnel", "efs-csi-node")}
+    sockets, folders = set(), set()
+    for pod in pods.values():
+        (container,) = pod["containers"]
+        socket = PurePosixPath(_environment(container)["KUBE_EFS_TUNNEL_SOCKET"])
+        sockets.add(socket)
+        folders.add(_mounted(pod, container)[str(socket.parent)])
+        assert pod["hostNetwork"] is True
+    assert (len(sockets), len(folders)) == (1, 1)
+
+
+def test_what_tunnels_have_promised_stays_on_the_node() -> None:
+    pod = _workload(Platform.KUBERNETES, "efs-stunnel")
+    (container,), (init,) = pod["containers"], pod["initContainers"]
+    state = _environment(container)["KUBE_EFS_STATE_DIR"]
+    assert state in _mounted(pod, container)
+    # All folders of the node are given to the user that the agent runs as.
+    assert _mounted(pod, init) == _mounted(pod, container)
+    owner = f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"
+    assert init["command"] == ["chown", owner, *_mounted(pod, init)]
+    assert init["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+
+
+@pytest.mark.parametrize("kubelet", ["/var/lib/kubelet", "/var/lib/k0s/kubelet"])
+def test_the_kubelet_finds_the_driver_in_its_own_folder(kubelet: str) -> None:
+    options = RenderOptions(platform=Platform.KUBERNETES, csi=True, kubelet_folder=kubelet)
+    pod = _find(render_manifests(options), "DaemonSet", "efs-csi-node")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environment, mounted = _environment(container), _mounted(pod, container)
+    # The kubelet must see what is mounted, so paths there and here are the same.
+    assert mounted[f"{kubelet}/pods"] == f"{kubelet}/pods"
+    propagated = [one for one in container["volumeMounts"] if "mountPropagation" in one]
+    assert [(one["mountPath"], one["mountPropagation"]) for one in propagated] == [
+        (f"{kubelet}/pods", "Bidirectional")
+    ]
+    assert mounted[environment["KUBE_EFS_REGISTRATION_FOLDER"]] == f"{kubelet}/plugins_registry"
+    socket = PurePosixPath(environment["CSI_ENDPOINT"].removeprefix("unix://"))
+    assert f"{mounted[str(socket.parent)]}/{socket.name}" == environment["DRIVER_REG_SOCK_PATH"]
+
+
+def test_the_driver_may_come_to_every_node_that_can_have_it() -> None:
+    pod = _workload(Platform.KUBERNETES, "efs-csi-node")
+    # The startup taint among them.
+    assert pod["tolerations"] == [{"operator": "Exists"}], STARTUP_TAINT
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    (expression,) = term["matchExpressions"]
+    assert (expression["operator"], expression["values"]) == ("NotIn", ["fargate", "hybrid"])
+
+
+def test_health_ports_of_one_node_differ() -> None:
+    ports = [
+        port["containerPort"]
+        for name in ("efs-stunnel", "efs-csi-node")
+        for container in _workload(Platform.KUBERNETES, name)["containers"]
+        for port in container["ports"]
+    ]
+    assert len(set(ports)) == len(ports) == 2
+
+
+def test_the_controller_reads_what_classes_name_and_nothing_else() -> None:
+    options = RenderOptions(
+        platform=Platform.KUBERNETES,
+        csi=True,
+        secrets=("team/role", "team/role", "other/x-account"),
+        config_maps=("team/ids",),
+    )
+    name = f"kube-efs-class-references:{options.namespace}"
+    found = [
+        one for one in render_manifests(options) if one["kind"] == "Role" and one["metadata"]["name"] == name
+    ]
+    rules = {
+        (role["metadata"]["namespace"], *rule["resources"]): (rule["resourceNames"], rule["verbs"])
+        for role in found
+        for rule in role["rules"]
+    }
+    assert rules == {
+        ("team", "secrets"): (["role"], ["get"]),
+        ("team", "configmaps"): (["ids"], ["get"]),
+        ("other", "secrets"): (["x-account"], ["get"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        pytest.param({"secrets": ("role",)}, "use NAMESPACE/NAME", id="no namespace"),
+        pytest.param({"config_maps": ("a/b/c",)}, "use NAMESPACE/NAME", id="a key too"),
+        pytest.param({"secrets": ("a/*",)}, "use NAMESPACE/NAME", id="every name"),
+        pytest.param({"secrets": ("a/b",), "csi": False}, "ask for the CSI driver too", id="no driver"),
+    ],
+)
+def test_a_reference_is_one_object_of_a_namespace(changes: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(InvalidSetting, match=remedy) as caught:
+        RenderOptions(platform=Platform.KUBERNETES, **{"csi": True, **changes})
+    assert caught.value.field in changes

@@ -41,3 +41,14 @@ def test_a_bad_value_exits_with_2_and_says_what_to_use() -> None:
         answer.stderr
         == "error: namespace: 'No_Name' is not acceptable; use a namespace's name, such as efs\n"
     )
+
+
+def test_the_driver_is_added_by_an_option() -> None:
+    more = ("--kubelet-dir", "/k", "--secret", "a/b", "--secret", "a/c", "--config-map", "a/d")
+    answer = _render("--for", "kubernetes", "--csi", *more)
+    assert answer.returncode == 0, answer.stderr
+    documents = list(yaml.safe_load_all(answer.stdout))
+    assert "efs.csi.aws.com" in {one["metadata"]["name"] for one in documents}
+    rules = [rule for one in documents if one["kind"] == "Role" for rule in one["rules"]]
+    assert [rule["resourceNames"] for rule in rules if "secrets" in rule["resources"]] == [["b", "c"]]
+    assert "path: /k/pods\n" in answer.stdout

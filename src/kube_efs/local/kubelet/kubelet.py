@@ -15,8 +15,11 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.local.kubelet.cluster import Cluster
+from kube_efs.local.kubelet.csi_volumes import CsiVolumes
+from kube_efs.local.kubelet.driver_book import NodeDriverBook
+from kube_efs.local.kubelet.drivers import Drivers
 from kube_efs.local.kubelet.logs import read_log
-from kube_efs.local.kubelet.nfs import NfsMounter, mount_points
+from kube_efs.local.kubelet.nfs import NfsMounter, detach, mount_points
 from kube_efs.local.kubelet.node import NodeDescription, keep_alive, register
 from kube_efs.local.kubelet.pod_runner import Node, PodRunner
 from kube_efs.local.kubelet.pods import Pod
@@ -24,6 +27,8 @@ from kube_efs.local.kubelet.reading import read_pod
 from kube_efs.local.kubelet.volumes import Volumes, remove_tree, standard_makers
 
 log = structlog.get_logger(__name__)
+
+_PATIENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,9 @@ class Kubelet:
     """Runs pods while ``run`` runs; none of their processes and mounts is left when it ends.
 
     ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
-    source of the logs of its pods. ``environment`` is what every container gets besides its own variables
-    and those by which it finds the API server.
+    source of the logs of its pods. ``images`` has the programs that stand for images, which need
+    ``program_files``. ``environment`` is what every container gets besides its own variables and those by
+    which it finds the API server.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class Kubelet:
         root: Path,
         nfs: NfsMounter,
         images: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        program_files: tuple[Path, ...] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._client = client
@@ -55,6 +62,7 @@ class Kubelet:
         self._root = root.resolve()  # as the table of mounts has it
         self._nfs = nfs
         self._images = images
+        self._program_files = program_files
         self._environment = environment
         self._pods: dict[str, _Running] = {}
         # A pod's last words may be seen after it was removed, and must not bring it back.
@@ -64,19 +72,24 @@ class Kubelet:
         """Register the node and run its pods until cancelled."""
         async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
             cluster = Cluster(self._client)
+            drivers = Drivers(
+                self._root / "plugins_registry", NodeDriverBook(self._client, self._description.name)
+            )
+            csi = CsiVolumes(cluster, drivers)
             node = Node(
                 name=self._description.name,
                 address=self._description.address,
                 root=self._root,
                 cluster=cluster,
-                volumes=Volumes(standard_makers(cluster, self._nfs)),
+                volumes=Volumes(standard_makers(cluster, self._nfs, csi)),
                 events=events,
                 images=self._images,
+                program_files=self._program_files,
                 environment={**self._environment, **_api_server(self._client.config.cluster.server)},
             )
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._register_and_keep_alive())
+                    tasks.create_task(self._be_a_node(drivers))
                     tasks.create_task(self._follow(node))
             finally:
                 await self._stop_all()
@@ -93,9 +106,11 @@ class Kubelet:
                             yield chunk
                         return
 
-    async def _register_and_keep_alive(self) -> None:
+    async def _be_a_node(self, drivers: Drivers) -> None:
         await register(self._client, self._description)
-        await keep_alive(self._client, self._description)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep_alive(self._client, self._description))
+            tasks.create_task(drivers.run())
 
     async def _follow(self, node: Node) -> None:
         fields = {"spec.nodeName": node.name}
@@ -153,13 +168,17 @@ class Kubelet:
                 continue
             for point in sorted(mount_points(), reverse=True):
                 if Path(point).is_relative_to(directory):
-                    await self._nfs.unmount(Path(point))
+                    await detach(Path(point))
             await asyncio.to_thread(remove_tree, directory)
 
     async def _stop_all(self) -> None:
         tasks = [running.task for running in self._pods.values()]
         for task in tasks:
             task.cancel()
+        if tasks:
+            _, waiting = await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
+            for task in waiting:  # for a CSI driver that does not answer
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -19,6 +19,18 @@ class ContainerPaths:
     log: Path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePaths:
+    """Where the kubelet's files are on this machine, which no container sees, and what all of them see.
+
+    ``program`` are the files that stand for the image: to be seen whatever is mounted over the directory
+    that they happen to be in.
+    """
+
+    hidden: Path
+    program: tuple[Path, ...] = ()
+
+
 def plan_launch(
     pod: Pod,
     container: Container,
@@ -27,9 +39,10 @@ def plan_launch(
     environment: Mapping[str, str],
     mounted: Mapping[str, Mounted],
     paths: ContainerPaths,
-    hidden: Path,
+    node: NodePaths,
 ) -> Launch:
     """The launch; raises InvalidValue for mounts that cannot be."""
+    image = [Bind(source=str(path), target=str(path), read_only=True) for path in node.program]
     binds = [_bind(container, mounted, index) for index in range(len(container.mounts))]
     message = Bind(source=str(paths.message), target=container.message_path)
     identity, common = container.identity, pod.identity
@@ -45,8 +58,10 @@ def plan_launch(
         groups=_groups(pod, mounted),
         read_only_root=container.read_only_root,
         # Outer paths first, so that none is mounted over another.
-        binds=tuple(sorted((message, *binds), key=lambda bind: len(PurePosixPath(bind.target).parts))),
-        hidden=(str(hidden),),
+        binds=tuple(
+            sorted((*image, message, *binds), key=lambda bind: len(PurePosixPath(bind.target).parts))
+        ),
+        hidden=(str(node.hidden),),
     )
 
 

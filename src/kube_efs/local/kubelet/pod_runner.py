@@ -21,7 +21,7 @@ from kube_efs.local.kubelet.environment import (
     wanted_stores,
 )
 from kube_efs.local.kubelet.launch import Launch
-from kube_efs.local.kubelet.planning import ContainerPaths, plan_launch
+from kube_efs.local.kubelet.planning import ContainerPaths, NodePaths, plan_launch
 from kube_efs.local.kubelet.pods import Container, Pod, RestartPolicy, Volume
 from kube_efs.local.kubelet.states import Clock, Condition, PodState, render_status
 from kube_efs.local.kubelet.status_writer import StatusWriter
@@ -45,7 +45,8 @@ _HOST_PROCESSES = Condition(
 class Node:
     """What all pods of the node share.
 
-    ``images`` has the programs that stand for images, ``environment`` the variables of every container.
+    ``images`` has the programs that stand for images, ``program_files`` the directories that these are
+    in, ``environment`` the variables of every container.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Node:
     volumes: Volumes
     events: EventRecorder
     images: Mapping[str, tuple[str, ...]]
+    program_files: tuple[Path, ...]
     environment: Mapping[str, str]
 
 
@@ -226,7 +228,10 @@ class PodRunner:
             environment=environment,
             mounted=self._mounted,
             paths=runner.paths,
-            hidden=self._node.root,
+            node=NodePaths(
+                hidden=self._node.root,
+                program=self._node.program_files if container.image in self._node.images else (),
+            ),
         )
 
     def _runner(self, container: Container, policy: RestartPolicy) -> ContainerRunner:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from kube_efs.local.kubelet.launch import Bind, Launch
-from kube_efs.local.kubelet.planning import ContainerPaths, plan_launch
+from kube_efs.local.kubelet.planning import ContainerPaths, NodePaths, plan_launch
 from kube_efs.local.kubelet.pods import Container, Identity, Pod, VolumeMount
 from kube_efs.local.kubelet.volume_makers import Mounted
 from kube_efs.model.errors import InvalidValue
@@ -25,7 +25,7 @@ def plan(pod: Pod | None = None, **fields: Any) -> Launch:
         environment={"A": "1"},
         mounted=MOUNTED,
         paths=PATHS,
-        hidden=Path("/k"),
+        node=NodePaths(hidden=Path("/k")),
     )
 
 
@@ -47,6 +47,23 @@ def test_outer_mounts_come_first() -> None:
         MESSAGE,
         Bind(source="/efs", target="/a/b", read_only=True),
         Bind(source="/efs", target="/a/b/c"),
+    )
+
+
+def test_a_program_is_seen_under_a_mount_over_its_directory() -> None:
+    launch = plan_launch(
+        Pod(namespace="n", name="p", uid="u"),
+        Container(name="c", mounts=(VolumeMount(volume="efs", path="/tmp"),)),
+        argv=("prog",),
+        environment={},
+        mounted=MOUNTED,
+        paths=PATHS,
+        node=NodePaths(hidden=Path("/k"), program=(Path("/tmp/checkout"),)),
+    )
+    assert launch.binds == (
+        Bind(source="/efs", target="/tmp"),
+        Bind(source="/tmp/checkout", target="/tmp/checkout", read_only=True),
+        MESSAGE,
     )
 
 
