@@ -133,6 +133,18 @@ def node() -> None:
     _finish(run_node(settings))
 
 
+@app.command()
+def operator() -> None:
+    """Install and look after kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
+    from kube_efs.operator.run import run_operator
+    from kube_efs.settings import OperatorSettings, load
+    from kube_efs.telemetry.logging import configure
+
+    settings = load(OperatorSettings)
+    configure(settings.logging_level)
+    _finish(run_operator(settings))
+
+
 @app.command(
     hidden=True,
     add_help_option=False,

@@ -52,7 +52,7 @@ def has_foreign_fields(live: Manifest) -> bool:
 
 
 def replacement(live: Manifest, wanted: Manifest) -> Manifest:
-    """The workload with the wanted specification whole, and everybody's metadata; a restart stays asked for."""
+    """The workload with the wanted specification whole, and all metadata; a restart stays asked for."""
     spec = json.loads(json.dumps(wanted["spec"]))
     restarted = _at(live, ("spec", "template", "metadata", "annotations", RESTARTED))
     if restarted:

@@ -42,7 +42,7 @@ def with_spec_hash(workload: Manifest) -> Manifest:
 
 
 def with_environment(workload: Manifest, variables: Mapping[str, str]) -> Manifest:
-    """With these variables in every container, in the place of others of that name; empty ones are left out."""
+    """With these variables in every container, in the place of others of that name; without empty ones."""
     changed = _copy(workload)
     added = [{"name": name, "value": value} for name, value in sorted(variables.items()) if value]
     names = {one["name"] for one in added}

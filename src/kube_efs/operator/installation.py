@@ -24,6 +24,8 @@ _BY_KIND: Final = {
 _ORDER: Final = (Part.STATIC, Part.CREDENTIALS, Part.MONITOR, Part.TUNNEL, Part.NODE, Part.CONTROLLER)
 _TOKEN_PATH: Final = "/var/run/secrets/openshift/serviceaccount/token"  # noqa: S105 - a path
 MANUAL: Final = "Manual"
+# With this tag the cluster's end is the end of what it has made (OpenShift's installer).
+OWNED_BY: Final = "kubernetes.io/cluster/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class Surroundings:
 
     ``proxy`` has the variables of a proxy. ``ca_version`` and ``credentials_version`` are the versions of the
     ConfigMap and the Secret, empty when there are none. ``credentials_mode`` is None where nothing makes
-    credentials for those who ask. ``nodes`` counts those that can take the controller.
+    credentials for those who ask. With ``cluster_id`` access points are tagged. ``nodes`` counts those that
+    can take the controller.
     """
 
     proxy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -40,6 +43,7 @@ class Surroundings:
     credentials_version: str = ""
     credentials_mode: str | None = None
     role_arn: str = ""
+    cluster_id: str = ""
     nodes: int = 2
 
     @property
@@ -93,6 +97,9 @@ def _finish(
         manifest = injecting.with_environment(manifest, {"LOGGING_LEVEL": log_level.name_here})
     if part is Part.CONTROLLER:
         manifest = injecting.with_replicas(manifest, max(1, min(2, around.nodes)))
+        if around.cluster_id:
+            tags = {"KUBE_EFS_ACCESS_POINT_TAGS": f"{OWNED_BY}{around.cluster_id}:owned"}
+            manifest = injecting.with_environment(manifest, tags)
         if around.credentials_mode is not None or around.credentials_version:
             manifest = injecting.with_credentials(manifest)
         if around.credentials_version:

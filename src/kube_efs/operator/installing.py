@@ -115,7 +115,7 @@ class Installer:
 
     @staticmethod
     def _has_to_wait(part: Part, live: Manifest, wanted: Manifest, report: Report) -> bool:
-        """Whether the driver of the nodes must stay as it is: tunnels of its new version are not there yet."""
+        """Whether the driver of the nodes must stay as it is: not all tunnels have come so far yet."""
         tunnel = report.workloads.get(Part.TUNNEL)
         rolls = tunnel is None or not has_rolled_out(tunnel)
         return part is Part.NODE and rolls and _spec_hash(live) not in {"", _spec_hash(wanted)}
@@ -134,7 +134,7 @@ class Installer:
         return applied
 
     async def _remove(self, reference: Reference) -> None:
-        """Make room for the object as it is to be; pods of a DaemonSet stay until their successors may come."""
+        """Make room for the object as it is to be; pods of a DaemonSet stay, for mounts stand on them."""
         cascades = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
         log.info("object-made-anew", object=str(reference))
         await self._cluster.delete(reference, cascade=cascades.get(reference.kind, CascadeType.BACKGROUND))

@@ -23,6 +23,7 @@ CredentialsRequest = create_namespaced_resource(
     "cloudcredential.openshift.io", "v1", "CredentialsRequest", "credentialsrequests"
 )
 CloudCredential = create_global_resource("operator.openshift.io", "v1", "CloudCredential", "cloudcredentials")
+Infrastructure = create_global_resource("config.openshift.io", "v1", "Infrastructure", "infrastructures")
 Proxy = create_global_resource("config.openshift.io", "v1", "Proxy", "proxies")
 SecurityContextConstraints = create_global_resource(
     "security.openshift.io", "v1", "SecurityContextConstraints", "securitycontextconstraints"

@@ -97,7 +97,7 @@ class RenderOptions:
 
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
     """Every object of an installation, in the order in which a cluster can take them."""
-    values = _values(options)
+    values = values_of(options)
     before = [manifest for asset in _asset_names(options) for manifest in _render(asset, values)]
     workloads = (*_WORKLOADS, *(_CSI_WORKLOADS if options.csi else ()))
     after = [manifest for asset in workloads for manifest in _render(asset, values)]
@@ -144,7 +144,8 @@ def render_text(options: RenderOptions, *, as_json: bool) -> str:
     return yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True)
 
 
-def _values(options: RenderOptions) -> Mapping[str, object]:
+def values_of(options: RenderOptions) -> Mapping[str, object]:
+    """The values of placeholders that every asset may have."""
     is_openshift = options.platform is Platform.OPENSHIFT
     return {
         "namespace": options.namespace,

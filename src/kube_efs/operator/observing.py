@@ -47,6 +47,10 @@ class Observed:
         """What is known of an object that the operator keeps."""
         return self._objects.get(reference)
 
+    def of_kind(self, kind: str) -> list[Manifest]:
+        """All that is known of one kind."""
+        return [live for reference, live in self._objects.items() if reference.kind == kind]
+
     def note(self, live: Manifest) -> None:
         """Take over the answer to a write, and follow objects of its kind from now on."""
         kind = live["kind"]
@@ -63,8 +67,13 @@ class Observed:
         """Objects that lose the label count as gone, and are thus given it again."""
         resource: type[Resource] = KINDS[kind].resource
         namespace = "*" if kind == "CredentialsRequest" else self._namespace
-        scope = {"namespace": namespace} if KINDS[kind].is_namespaced else {}
-        async with aclosing(follow(self._client, resource, labels=MANAGED_BY, **scope)) as changes:
+        stream = follow(
+            self._client,
+            resource,
+            labels=MANAGED_BY,
+            namespace=namespace if KINDS[kind].is_namespaced else None,
+        )
+        async with aclosing(stream) as changes:
             async for change in changes:
                 match change:
                     case Listed(objects):

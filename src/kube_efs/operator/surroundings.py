@@ -11,26 +11,29 @@ from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.injecting import CA_KEY
 from kube_efs.operator.installation import Surroundings
-from kube_efs.operator.kinds import CloudCredential, Proxy
+from kube_efs.operator.kinds import CloudCredential, Infrastructure, Proxy
 from kube_efs.operator.observing import Observed
 from kube_efs.operator.platforms import Platform
+from kube_efs.settings import OperatorSettings
 
 _PROXY: Final = {"HTTP_PROXY": "httpProxy", "HTTPS_PROXY": "httpsProxy", "NO_PROXY": "noProxy"}
 _CLUSTER: Final = "cluster"  # the name of each of OpenShift's single objects
 
 
 async def read_surroundings(
-    client: AsyncClient, observed: Observed, platform: Platform, *, role_arn: str
+    client: AsyncClient, observed: Observed, platform: Platform, settings: OperatorSettings
 ) -> Surroundings:
     """The same whichever of OpenShift's kinds there are; raises KubeError."""
     proxy = await _single(client, Proxy)
+    infrastructure = await _single(client, Infrastructure)
     credentials = await _single(client, CloudCredential) if platform is Platform.OPENSHIFT else None
     return Surroundings(
         proxy=_from_environment() if proxy is None else _from_status(proxy),
         ca_version=_ca_version(observed),
         credentials_version=observed.credentials_version,
         credentials_mode=None if credentials is None else _mode(credentials),
-        role_arn=role_arn,
+        role_arn=settings.role_arn or "",
+        cluster_id=settings.cluster_id or _cluster_id(infrastructure),
         nodes=await _nodes(client),
     )
 
@@ -53,6 +56,10 @@ def _from_status(proxy: Mapping[str, Any]) -> dict[str, str]:
 def _from_environment() -> dict[str, str]:
     """OLM gives operators the cluster's proxy, and so may a person."""
     return {name: os.environ[name] for name in _PROXY if os.environ.get(name)}
+
+
+def _cluster_id(infrastructure: Mapping[str, Any] | None) -> str:
+    return str(((infrastructure or {}).get("status") or {}).get("infrastructureName") or "")
 
 
 def _mode(credentials: Mapping[str, Any]) -> str:

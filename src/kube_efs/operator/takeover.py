@@ -32,6 +32,7 @@ _CHART: Final = (("Deployment", "efs-csi-controller"), ("DaemonSet", "efs-csi-no
 _COMMUNITY_DAEMON_SET: Final = "efs-csi-node"
 _DAEMON_SETS: Final = (_COMMUNITY_DAEMON_SET, "aws-efs-csi-driver-node")
 _DEPLOYMENT: Final = "aws-efs-csi-driver-controller"
+OLDER_WORKLOADS: Final = (*_OPERATORS, *_DAEMON_SETS, _DEPLOYMENT, "efs-csi-controller")
 _POD_LABELS: Final = tuple({"app": name} for name in _DAEMON_SETS)
 # What is left over when the pods are gone, of both operators.
 _LEFT_OVER: Final = (
@@ -84,6 +85,11 @@ class OlderSystems:
                         f"{reference_of(found)} of the AWS driver is still there;"
                         " remove its release or add-on, its volumes stay"
                     )
+        for name in (*_DAEMON_SETS, _DEPLOYMENT):
+            for found in await self._cluster.find(_kind_of(name), name=name):
+                namespace = found["metadata"]["namespace"]
+                if namespace != self._namespace and not _is_own(found):
+                    return f"{reference_of(found)} can be taken over by an operator in its namespace only"
         return ""
 
     async def release_workloads(self) -> None:
@@ -120,7 +126,7 @@ class OlderSystems:
         found: list[Pod] = []
         for labels in _POD_LABELS:
             with translated("pods of older drivers"):
-                listing = self._cluster.client.list(Pod, namespace="*", labels=labels)
+                listing = self._cluster.client.list(Pod, namespace="*", labels={**labels})
                 found += [pod async for pod in listing if not _is_own(pod.to_dict())]
         return tuple(found)
 
@@ -147,8 +153,8 @@ class OlderSystems:
         return await find_uses(self._cluster.client)
 
 
-async def take_over(older: OlderSystems, *, forced: bool, may_go_on: bool) -> Takeover:
-    """Go one step further. ``may_go_on`` when the nodes that have changed already have a driver that works.
+async def take_over(older: OlderSystems, *, forced: bool, node_set: Manifest | None) -> Takeover:
+    """Go one step further. ``node_set`` is the new driver's DaemonSet, as soon as there is one.
 
     ``forced`` replaces the driver on nodes whose pods use volumes, too.
     """
@@ -163,7 +169,7 @@ async def take_over(older: OlderSystems, *, forced: bool, may_go_on: bool) -> Ta
         return Takeover(done=True)
     uses = () if forced else tuple(use for use in await older.uses() if use.by_driver)
     free, waits = choose(pods, uses)
-    if free is not None and may_go_on:
+    if free is not None and _works(node_set, except_for=len(pods)):
         await older.remove_pod(free)
     return Takeover(waits=waits or f"{len(pods)} nodes have the older driver still")
 
@@ -183,6 +189,18 @@ def choose(pods: Sequence[Pod], uses: Iterable[Use]) -> tuple[Pod | None, str]:
         waits += f" (drain the node, or set the annotation {FORCE_TAKEOVER})"
     going = any(pod.metadata and pod.metadata.deletionTimestamp for pod in pods)
     return (free[0] if free and not going else None), waits
+
+
+def _works(node_set: Manifest | None, *, except_for: int) -> bool:
+    """Whether every node but so many has a new driver that is ready."""
+    status = (node_set or {}).get("status") or {}
+    if "desiredNumberScheduled" not in status:
+        return False
+    return bool(status["desiredNumberScheduled"] - (status.get("numberReady") or 0) <= except_for)
+
+
+def _kind_of(name: str) -> str:
+    return "Deployment" if name == _DEPLOYMENT else "DaemonSet"
 
 
 def _is_older(found: Manifest) -> bool:
