@@ -133,8 +133,8 @@ def node() -> None:
     _finish(run_node(settings))
 
 
-@app.command()
-def operator() -> None:
+@app.command("operator")
+def run_the_operator() -> None:
     """Install and look after kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
     from kube_efs.operator.run import run_operator
     from kube_efs.settings import OperatorSettings, load
@@ -231,12 +231,16 @@ def render(  # noqa: PLR0913 - one for each option
             metavar="NAMESPACE/NAME", help="ConfigMap that classes of the CSI driver name; repeatable."
         ),
     ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="The operator, which installs all else, instead.")
+    ] = False,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="YAML documents, or one list in JSON.")
     ] = ManifestFormat.YAML,
 ) -> None:
     """Print the manifests of an installation, for kubectl apply -f -."""
-    from kube_efs.operator.manifests import RenderOptions, render_text
+    from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
+    from kube_efs.operator.operator_manifests import render_operator
     from kube_efs.settings import own_image
 
     options = RenderOptions(
@@ -251,4 +255,5 @@ def render(  # noqa: PLR0913 - one for each option
         secrets=tuple(secret or ()),
         config_maps=tuple(config_map or ()),
     )
-    typer.echo(render_text(options, as_json=output is ManifestFormat.JSON), nl=False)
+    manifests = render_operator(options) if operator else render_manifests(options)
+    typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)

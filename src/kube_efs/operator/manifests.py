@@ -8,7 +8,7 @@ an object.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -137,8 +137,12 @@ def load_asset(name: str) -> Iterator[Any]:
 
 
 def render_text(options: RenderOptions, *, as_json: bool) -> str:
-    """The objects as ``kubectl apply`` reads them: a stream of YAML documents, or one list in JSON."""
-    manifests = render_manifests(options)
+    """The objects as ``kubectl apply`` reads them."""
+    return text_of(render_manifests(options), as_json=as_json)
+
+
+def text_of(manifests: Sequence[Manifest], *, as_json: bool) -> str:
+    """A stream of YAML documents, or one list in JSON."""
     if as_json:
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2) + "\n"
     return yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True)
