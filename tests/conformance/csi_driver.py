@@ -4,19 +4,15 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.conformance.control_plane import PROGRAMS
 from tests.scenarios.steps import eventually
 
-from kube_efs.csi.endpoints import UnixEndpoint
-from kube_efs.csi.identity import identity_service
-from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
-from kube_efs.csi.server import serving
 from kube_efs.local.efs.aws_api import CREDENTIALS, AwsApi
 from kube_efs.local.efs.process import ChildProcess
+from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.program import Program
 
 REGION = "us-east-1"
@@ -25,7 +21,7 @@ REGION = "us-east-1"
 class Driver:
     """``kube-efs controller`` for volumes of the CSI driver; everything it writes is in ``folder``."""
 
-    def __init__(self, kubeconfig: Path, aws: AwsApi, folder: Path) -> None:
+    def __init__(self, kubeconfig: Path, aws: AwsApi | EmbeddedEfs, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "csi.sock"
         self._kubeconfig = kubeconfig
@@ -51,9 +47,10 @@ class Driver:
             yield program
 
     @asynccontextmanager
-    async def on_its_socket(self) -> AsyncGenerator[Program, None]:
+    async def on_its_socket(self, *, backends: str = "csi") -> AsyncGenerator[Program, None]:
         """Meanwhile the controller serves whoever calls it."""
-        async with self._running("socket", {"CSI_ENDPOINT": f"unix://{self.socket}"}) as program:
+        settings = {"CSI_ENDPOINT": f"unix://{self.socket}", "KUBE_EFS_BACKENDS": backends}
+        async with self._running("socket", settings) as program:
             await eventually(self._is_served, what="the socket is served")
             yield program
 
@@ -92,39 +89,29 @@ class Driver:
             await program.stop()
 
 
-class _NoNode(csi_pb2_grpc.NodeServicer):
-    """A node that offers nothing; csi-sanity asks one when it cleans up after tests of the controller."""
+async def sanity(
+    folder: Path, *, controller: Path, node: Path, parameters: Mapping[str, str]
+) -> dict[str, str]:
+    """How every test of csi-sanity ended: passed, or why it was skipped or failed.
 
-    async def NodeGetCapabilities(  # noqa: N802 - the protocol's name
-        self, request: csi_pb2.NodeGetCapabilitiesRequest, context: object
-    ) -> csi_pb2.NodeGetCapabilitiesResponse:
-        return csi_pb2.NodeGetCapabilitiesResponse()
-
-    async def NodeUnpublishVolume(  # noqa: N802
-        self, request: csi_pb2.NodeUnpublishVolumeRequest, context: object
-    ) -> csi_pb2.NodeUnpublishVolumeResponse:
-        return csi_pb2.NodeUnpublishVolumeResponse()
-
-
-async def sanity(folder: Path, *, controller: Path, parameters: Mapping[str, str]) -> dict[str, str]:
-    """How every test of csi-sanity but those of nodes ended: passed, or why it was skipped or failed."""
+    Volumes are mounted below ``folder``.
+    """
     volume = folder / "volume.yaml"
     volume.write_text("".join(f'{key}: "{value}"\n' for key, value in parameters.items()))
-    report, node = folder / "junit.xml", UnixEndpoint(path=folder / "node.sock")
-    add_node = partial(csi_pb2_grpc.add_NodeServicer_to_server, _NoNode())  # type: ignore[abstract]
-    async with serving(node, identity_service(), add_node):
-        process = await ChildProcess.start(
-            str(PROGRAMS / "csi-sanity"),
-            f"--csi.endpoint=unix://{node.path}",
-            f"--csi.controllerendpoint=unix://{controller}",
-            f"--csi.testvolumeparameters={volume}",
-            f"--csi.junitfile={report}",
-            "--ginkgo.skip=Node Service",
-            "--ginkgo.no-color",
-            log_file=folder / "csi-sanity.log",
-        )
-        async with asyncio.timeout(60):
-            await process.wait()
+    report = folder / "junit.xml"
+    process = await ChildProcess.start(
+        str(PROGRAMS / "csi-sanity"),
+        f"--csi.endpoint=unix://{node}",
+        f"--csi.controllerendpoint=unix://{controller}",
+        f"--csi.mountdir={folder / 'mount'}",
+        f"--csi.stagingdir={folder / 'staging'}",
+        f"--csi.testvolumeparameters={volume}",
+        f"--csi.junitfile={report}",
+        "--ginkgo.no-color",
+        log_file=folder / "csi-sanity.log",
+    )
+    async with asyncio.timeout(120):
+        await process.wait()
     return {case.attrib["name"]: _outcome(case) for case in ElementTree.parse(report).iter("testcase")}
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from tests.conformance.kubectl import Kubectl
 
 NAMESPACE = "openshift-efs-stunnel"
-MANAGER, TUNNEL, WORKER = "efs-manager", "efs-stunnel", "efs-worker"
+MANAGER, TUNNEL, WORKER, NODE = "efs-manager", "efs-stunnel", "efs-worker", "efs-csi-node"
+# What classes of the CSI driver name in these tests.
+REFERENCES = ("--secret", "default/role", "--config-map", "default/file-systems")
+OPTIONS = ("--for", "openshift", "--csi", *REFERENCES)
 
 _CONSTRAINTS = Path(__file__).with_name("security-context-constraints-crd.yaml")
 
@@ -31,4 +34,4 @@ async def add_openshift_kinds(kubectl: Kubectl) -> None:
 async def install(kubectl: Kubectl) -> None:
     """Give the cluster OpenShift's own kind, then kube-efs."""
     await add_openshift_kinds(kubectl)
-    await kubectl("apply", "--validate=strict", "-f", "-", stdin=await render("--for", "openshift"))
+    await kubectl("apply", "--validate=strict", "-f", "-", stdin=await render(*OPTIONS))

@@ -1,9 +1,7 @@
-"""The Controller service before its judges: csi-sanity, and csi-provisioner on a real control plane."""
+"""Claims served by csi-provisioner through the Controller service, and by the controller itself."""
 
 import json
-from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -11,7 +9,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from tests.conformance.control_plane import RealControlPlane
-from tests.conformance.csi_driver import REGION, Driver, sanity
+from tests.conformance.csi_driver import REGION, Driver
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios.csi_steps import SEED_CLAIM, SEED_CLASS
 from tests.scenarios.steps import eventually
@@ -25,14 +23,6 @@ from kube_efs.model.ids import FileSystemId, Region
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CLAIM = "pvc/efs-claim-1"
-# csi-sanity's own words for what the driver does not offer; docs/csi.md has the reasons.
-NOT_OFFERED = {
-    *("CreateSnapshot", "DeleteSnapshot", "ListSnapshots", "GetSnapshot", "Snapshot", "Volume Cloning"),
-    *("ControllerPublishVolume", "ControllerUnpublishVolume", "Controller Publish, UnpublishVolume"),
-    *("ControllerExpandVolume", "ControllerModifyVolume", "Modify volume", "Modify Volume"),
-    *("ListVolumes", "GetCapacity", "ControllerGetVolumeHealth", "ControllerListVolumeHealth"),
-    "GroupControllerService",
-}
 # csi-provisioner asks for the zones of nodes that have the driver, as the driver's node service tells them.
 NODE = """
 apiVersion: v1
@@ -82,27 +72,6 @@ async def system(account: AwsGateway, kubectl: Kubectl, request: Any) -> AsyncIt
     await kubectl("apply", "-f", "-", stdin=SEED_CLASS.replace("fs-09a658ebf884ec043", made))
     yield made
     await kubectl("delete", "storageclass", "efs-sc-1")
-
-
-async def test_csi_sanity_has_nothing_to_object(
-    driver: Driver, account: AwsGateway, system: FileSystemId, tmp_path: Path
-) -> None:
-    parameters = {"provisioningMode": "efs-ap", "fileSystemId": system, "directoryPerms": "700"}
-    async with driver.on_its_socket():
-        outcomes = await sanity(tmp_path, controller=driver.socket, parameters=parameters)
-
-    applying = {name: outcome for name, outcome in outcomes.items() if "Node Service" not in name}
-    skipped = {one for one in applying.values() if one.startswith("skipped: skipped - ")}
-    assert {one.removeprefix("skipped: skipped - ") for one in skipped} == {
-        f"{what} not supported" for what in NOT_OFFERED
-    }
-    others = Counter(one for one in applying.values() if one not in skipped)
-    # Pending is a test that csi-sanity itself has switched off.
-    assert others == {"passed": 18, "skipped: pending": 1}, others
-    assert await account.access_points.list(system) == ()
-
-
-# --- csi-provisioner and the controller itself
 
 
 async def _bound(kubectl: Kubectl) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.conformance.installing import NAMESPACE, render
+from tests.conformance.installing import NAMESPACE, OPTIONS, REFERENCES, render
 from tests.conformance.kubectl import Kubectl
 
 from kube_efs.operator.manifests import RenderOptions, render_manifests
@@ -17,9 +17,12 @@ OLDER_SYSTEM = Path(__file__).with_name("openshift-efs-stunnel.yaml")
 WORKLOADS = ("deployment/efs-manager", "daemonset/efs-stunnel")
 
 
+@pytest.mark.parametrize("more", [(), ("--csi", *REFERENCES)], ids=["without", "csi"])
 @pytest.mark.parametrize("platform", Platform)
-async def test_the_api_server_knows_every_field(installed: Kubectl, platform: Platform) -> None:
-    manifests = await render("--for", str(platform), "--region", "us-east-1")
+async def test_the_api_server_knows_every_field(
+    installed: Kubectl, platform: Platform, more: tuple[str, ...]
+) -> None:
+    manifests = await render("--for", str(platform), "--region", "us-east-1", *more)
     flags = ("--dry-run=server", "--validate=strict")
     answer = await installed.run("apply", *flags, "-f", "-", stdin=manifests)
     assert (answer.status, answer.errors) == (0, "")
@@ -28,9 +31,9 @@ async def test_the_api_server_knows_every_field(installed: Kubectl, platform: Pl
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
 async def test_applying_again_changes_nothing(installed: Kubectl, output: str) -> None:
-    manifests = await render("--for", "openshift", "--output", output)
+    manifests = await render(*OPTIONS, "--output", output)
     again = await installed("apply", "-f", "-", stdin=manifests)
-    assert {line.split()[-1] for line in again.splitlines()} == {"unchanged"}
+    assert [line for line in again.splitlines() if not line.endswith(" unchanged")] == []
 
 
 async def test_people_find_the_installation(installed: Kubectl) -> None:
@@ -50,12 +53,27 @@ async def test_two_installations_share_a_cluster(installed: Kubectl) -> None:
 
 async def test_pods_of_the_installation_pass_admission(installed: Kubectl) -> None:
     """Each pod template as a pod: the namespace's own level of Pod Security must let the tunnel in."""
-    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES))
+    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
     for template in [one["spec"]["template"] for one in manifests if "template" in one.get("spec", {})]:
         metadata = {**template["metadata"], "name": "trial", "namespace": NAMESPACE}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         answer = await installed.run("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod))
         assert (answer.status, answer.errors) == (0, "")
+
+
+async def test_the_object_of_the_aws_driver_is_taken_over(installed: Kubectl) -> None:
+    """Some fields of a CSIDriver can never be changed: what the AWS driver has there must not differ."""
+    (mine,) = [
+        one
+        for one in render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
+        if one["kind"] == "CSIDriver"
+    ]
+    await installed("delete", "csidriver", "efs.csi.aws.com")
+    theirs = {**mine, "spec": {"attachRequired": False}}
+    await installed("create", "-f", "-", stdin=yaml.safe_dump(theirs))
+    await installed("apply", "-f", "-", stdin=yaml.safe_dump(dict(mine)))
+    policy = await installed("get", "csidriver", "efs.csi.aws.com", "-o", "jsonpath={.spec.fsGroupPolicy}")
+    assert policy == "None"
 
 
 async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubectl) -> None:

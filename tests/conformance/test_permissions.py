@@ -3,24 +3,29 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 from lightkube import AsyncClient
 from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.authorization_v1 import SubjectAccessReview
 from lightkube.resources.core_v1 import ConfigMap, Secret
 from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
-from tests.conformance.installing import MANAGER, NAMESPACE, TUNNEL, WORKER
+from tests.conformance.installing import MANAGER, NAMESPACE, NODE, TUNNEL, WORKER
 from tests.conformance.kubectl import Kubectl
 
+from kube_efs.csi.startup_taint import STARTUP_TAINT, remove_startup_taint
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.errors import translated
 from kube_efs.kube.leases import Leadership, LeaseTerms
+from kube_efs.kube.references import References
 from kube_efs.kube.watching import Listed, follow
+from kube_efs.model.csi_parameters import FileSystemReference, ReferenceKind
 from kube_efs.model.errors import KubeDenied
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.settings import DEFAULT_LEASE
@@ -63,11 +68,14 @@ ALLOWED = {
         *_calls("get", "pods/log", NAMESPACE),  # worker_pods
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, DEFAULT_LEASE),
+        *_calls("get", "secrets", OTHER, "role"),  # references
+        *_calls("get", "configmaps", OTHER, "file-systems"),
     ],
     TUNNEL: [
         *_calls("list watch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # run
         *_calls("create patch delete", "configmaps", NAMESPACE, STATUS),  # publishing
     ],
+    NODE: _calls("get patch", "nodes", name="first"),  # node_identity, startup_taint
     WORKER: [],
 }
 REFUSED = {
@@ -84,6 +92,11 @@ REFUSED = {
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, "another"),
         *_calls("list watch delete", "events", OTHER),
         *_calls("get list watch create", "secrets", NAMESPACE),
+        *_calls("get list watch", "secrets", OTHER),
+        *_calls("get", "secrets", OTHER, "another"),
+        *_calls("list watch create patch delete", "secrets", OTHER, "role"),
+        *_calls("get", "secrets", NAMESPACE, "role"),
+        *_calls("list watch create patch delete", "configmaps", OTHER, "file-systems"),
         *_calls("create", "serviceaccounts/token", NAMESPACE, MANAGER),
         *_calls("get list watch", "nodes"),
         *_calls("get list watch", "namespaces"),
@@ -96,6 +109,15 @@ REFUSED = {
         *_calls("get list watch create", "pods", NAMESPACE),
         *_calls("get list watch patch", "persistentvolumes"),
         *_calls("get list watch patch", "persistentvolumeclaims", NAMESPACE),
+    ],
+    NODE: [
+        *_calls("list watch update delete create", "nodes"),
+        *_calls("get patch update", "nodes/status", name="first"),
+        *_calls("get list watch create", "secrets", NAMESPACE),
+        *_calls("get list watch create", "configmaps", NAMESPACE),
+        *_calls("get list watch create", "pods", NAMESPACE),
+        *_calls("get list patch", "persistentvolumes"),
+        *_calls("get list patch", "csinodes.storage.k8s.io"),
     ],
     WORKER: [
         *_calls("get list watch create", "configmaps", NAMESPACE),
@@ -141,6 +163,71 @@ async def _may(client: AsyncClient, account: str, call: Call) -> bool:
     return review.status.allowed
 
 
+# --- the driver of a node
+
+TAINTS = ("dedicated=storage:NoSchedule", f"{STARTUP_TAINT}:NoExecute")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def driver(
+    control_plane: RealControlPlane, installed: Kubectl, tmp_path: Path
+) -> AsyncIterator[tuple[Kubectl, AsyncClient]]:
+    """kubectl and a client, each with the token that the driver's pod on the node "one" gets."""
+    for name in ("one", "other"):
+        await installed("create", "-f", "-", stdin=_manifest("v1", "Node", {"name": name}))
+        await installed("taint", "node", name, *TAINTS)
+    pod = {"name": "driver", "namespace": NAMESPACE}
+    spec = {"nodeName": "one", "serviceAccountName": NODE, "containers": [{"name": "one", "image": "any"}]}
+    await installed("create", "-f", "-", stdin=_manifest("v1", "Pod", pod, spec=spec))
+    bound = ("--bound-object-kind=Pod", "--bound-object-name=driver")
+    config = yaml.safe_load(control_plane.admin_kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": await installed("create", "token", NODE, "-n", NAMESPACE, *bound)}
+    kubeconfig = tmp_path / "driver.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    async with connect(load_config(kubeconfig)) as client:
+        yield Kubectl(kubeconfig), client
+    await installed("delete", "pod", "driver", "-n", NAMESPACE, "--force", "--grace-period=0")
+    await installed("delete", "node", "one", "other")
+
+
+def _manifest(version: str, kind: str, metadata: dict[str, str], **more: object) -> str:
+    return yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": metadata, **more})
+
+
+async def test_the_driver_takes_its_taint_from_its_node(
+    installed: Kubectl, driver: tuple[Kubectl, AsyncClient]
+) -> None:
+    _, client = driver
+    async with asyncio.timeout(30):
+        await remove_startup_taint(client, "one")
+    taints = await installed("get", "node", "one", "-o", "jsonpath={.spec.taints[*].key}")
+    assert "dedicated" in taints.split()
+    assert STARTUP_TAINT not in taints.split()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param(
+            ("taint", "node", "other", f"{STARTUP_TAINT}-"), "changes no other node", id="elsewhere"
+        ),
+        pytest.param(("taint", "node", "one", "dedicated-"), "its startup taint only", id="another taint"),
+        pytest.param(("taint", "node", "one", "new=x:NoExecute"), "adds no taint", id="a new taint"),
+        pytest.param(("label", "node", "one", "a=b"), "nothing but taints", id="a label"),
+        pytest.param(("annotate", "node", "one", "a=b"), "nothing but taints", id="an annotation"),
+        pytest.param(("cordon", "one"), "nothing but taints", id="cordoned"),
+    ],
+)
+async def test_the_driver_changes_nothing_else(
+    driver: tuple[Kubectl, AsyncClient], change: tuple[str, ...], reason: str
+) -> None:
+    kubectl, _ = driver
+    assert reason in (await kubectl.run(*change)).errors
+
+
+# --- the controller
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def manager(control_plane: RealControlPlane, installed: Kubectl) -> AsyncIterator[AsyncClient]:
     """A client that is the controller, as far as the API server can tell."""
@@ -182,6 +269,20 @@ async def test_the_controller_leads_by_its_lease_and_no_other(manager: AsyncClie
     assert not leadership.is_leader
 
 
-async def test_the_controller_reads_no_secret(manager: AsyncClient) -> None:
+async def test_the_controller_reads_what_classes_name_and_nothing_else(
+    manager: AsyncClient, installed: Kubectl
+) -> None:
+    for kind, name in (("secret", "role"), ("configmap", "file-systems"), ("configmap", "others")):
+        generic = ["generic"] if kind == "secret" else []
+        await installed("create", kind, *generic, name, "--from-literal=key=fs-1", "-n", OTHER)
+    references = References(manager)
+    assert await references.secret(OTHER, "role") == {"key": "fs-1"}
+    assert await references.text(_reference("file-systems")) == "fs-1"
+    with pytest.raises(KubeDenied):
+        await references.text(_reference("others"))
     with pytest.raises(KubeDenied), translated("secrets"):
-        [_ async for _ in manager.list(Secret, namespace=NAMESPACE)]
+        [_ async for _ in manager.list(Secret, namespace=OTHER)]
+
+
+def _reference(name: str) -> FileSystemReference:
+    return FileSystemReference(kind=ReferenceKind.CONFIG_MAP, namespace=OTHER, name=name, key="key")

@@ -61,7 +61,7 @@ async def node_programs(folder: Path, efs: EmbeddedEfs, kubeconfig: Path) -> Asy
     """Both processes while the context is open; ``folder`` has a short name, and mounts may be made in it."""
     programs = NodePrograms(folder=folder)
     environment = programs.environment(efs, kubeconfig)
-    (folder / "exports").mkdir()
+    (folder / "exports").mkdir(parents=True)
     tunnel = Program("tunnel", environment, folder / "tunnel.log")
     node: ChildProcess | None = None
     try:

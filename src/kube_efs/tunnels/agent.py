@@ -7,7 +7,8 @@ rounds of probes tell how the tunnels are, and the keeper holds stunnel to the p
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
@@ -22,11 +23,13 @@ from kube_efs.tunnels.config import check_path
 from kube_efs.tunnels.demanded import DemandedTunnels
 from kube_efs.tunnels.demands import Demands
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
+from kube_efs.tunnels.files import discard_unfinished
+from kube_efs.tunnels.idleness import Idleness
 from kube_efs.tunnels.keeper import StunnelKeeper
 from kube_efs.tunnels.log import ConnectionLog
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_demands
-from kube_efs.tunnels.ports import open_connections, read_ports
+from kube_efs.tunnels.ports import PortReading, open_connections, read_ports
 from kube_efs.tunnels.probe import ProbeResult, probe
 from kube_efs.tunnels.reachability import Reachability, try_addresses
 from kube_efs.tunnels.served import Served, follow, release
@@ -55,10 +58,19 @@ class TunnelAgent:
     configuration cannot be used.
     """
 
-    def __init__(self, options: TunnelOptions, metrics: TunnelMetrics) -> None:
+    def __init__(
+        self,
+        options: TunnelOptions,
+        metrics: TunnelMetrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read: Callable[[Collection[int]], PortReading | None] = read_ports,
+    ) -> None:
         _check_paths(options)
         self._options = options
         self._metrics = metrics
+        self._clock = clock
+        self._read = read
         self._connections = ConnectionLog()
         self._probe_now = asyncio.Event()
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._probe_now.set)
@@ -66,13 +78,16 @@ class TunnelAgent:
         self._demanded: DemandedTunnels | None = None
         if options.demand:
             self._certificates = ClientCertificates(options, options.demand, metrics, self.apply)
-            self._demanded = DemandedTunnels(options, options.demand, self._certificates, self)
+            self._demanded = DemandedTunnels(
+                options, options.demand, self._certificates, self, clock, lambda: read(())
+            )
         self._served: Served | None = None
         self._remembering = asyncio.Lock()
         self._document_problem = ""
         self._plan: tuple[PlannedTunnel, ...] = ()
         self._reachability = Reachability()
         self._seen = Observations()
+        self._idleness = Idleness()
         self._xids = itertools.cycle(range(1, 2**32))
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
@@ -104,6 +119,8 @@ class TunnelAgent:
         return serving(self._options.demand.socket_path, self._demanded, self.status)
 
     async def _remember_earlier(self) -> None:
+        for path in (self._options.conf_path, self._options.state_path, self._options.demands_path):
+            await asyncio.to_thread(discard_unfinished, path)
         self._served = await asyncio.to_thread(load_served, self._options.state_path)
         if self._demanded:
             await self._demanded.load()
@@ -166,6 +183,7 @@ class TunnelAgent:
             if told.get(entry) != reason:
                 log.warning("target-rejected", entry=entry, reason=reason)
         self._served = served
+        self._idleness = self._idleness.among(served.lingering_ports)
         self.apply()
         await self._remember()
 
@@ -185,8 +203,7 @@ class TunnelAgent:
     def reserved_ports(self) -> frozenset[int]:
         """The ports of the ConfigMap's tunnels, those that are about to go included."""
         served = self._served or Served()
-        lingering = (one.target for one in served.lingering)
-        return frozenset(target.port for target in (*served.document.targets.values(), *lingering))
+        return served.lingering_ports.union(target.port for target in served.document.targets.values())
 
     async def listening(self, name: str) -> None:
         """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
@@ -220,10 +237,6 @@ class TunnelAgent:
         if before != self._reachability.down:
             log.info("reachability-changed", down=sorted(self._reachability.down))
             self.apply()
-        if self._served and self._served.lingering:
-            busy = {port for port, count in self._seen.connections.items() if count}
-            rounds = options.rounds_until_closed
-            await self._serve(release(self._served, busy, rounds_until_closed=rounds))
 
     async def _watch_tunnels(self, heartbeat: Heartbeat) -> None:
         while True:
@@ -237,7 +250,7 @@ class TunnelAgent:
     async def _look_at_tunnels(self) -> None:
         probes = await self._probe_all()
         # Counted after the probes, so that none of their connections is taken for a mount.
-        reading = await asyncio.to_thread(read_ports, self._loaded_ports())
+        reading = await asyncio.to_thread(self._read, self._loaded_ports())
         connections = reading.connections if reading else await asyncio.to_thread(open_connections)
         self._keeper.read_log()
         names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
@@ -248,8 +261,17 @@ class TunnelAgent:
         self._recorder.record(
             (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
         )
+        await self._close_unused(reading)
         if self._demanded:
             await self._demanded.look(reading)
+
+    async def _close_unused(self, reading: PortReading | None) -> None:
+        """Close what has left the document and, by this and earlier readings, nobody uses."""
+        if self._served:
+            now = self._clock()
+            self._idleness = self._idleness.after(reading, self._served.lingering_ports, now=now)
+            over = self._idleness.over(self._options.idle, now=now)
+            await self._serve(release(self._served, over))
 
     def _loaded_ports(self) -> frozenset[int]:
         services = (tunnel.service for tunnel in self._plan if tunnel.service)

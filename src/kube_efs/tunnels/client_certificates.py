@@ -85,13 +85,20 @@ class ClientCertificates:
         return MappingProxyType(self._files)
 
     def take_over(self, tunnels: Iterable[DemandedTunnel]) -> None:
-        """Use the certificates that an earlier agent left, until they are renewed, which is due at once."""
+        """Use the certificates that an earlier agent left, until they are renewed, which is due at once.
+
+        Those that are of none of the tunnels are removed: it was killed before it promised them.
+        """
         for tunnel in tunnels:
             path = self._path(tunnel.name)
             with suppress(OSError, ValueError):
                 self._files[tunnel.name] = _describe(path, path.read_bytes())
             self._sources[tunnel.name] = tunnel.source
             self._renewals[tunnel.name] = _Renewal(due=self._now())
+        known = {self._path(name) for name in self._sources}
+        with suppress(OSError):
+            for path in set(self._folder.iterdir()) - known:
+                path.unlink()
 
     async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
         """See that there is a certificate, and give where its credentials come from, None without any.

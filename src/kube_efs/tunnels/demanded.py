@@ -150,7 +150,7 @@ class DemandedTunnels:
     async def look(self, reading: PortReading | None) -> None:
         """Close what nobody holds and, by this and many earlier readings, nobody uses."""
         now = self._clock()
-        unheld = {one.port: name for name, one in self.demands.tunnels.items() if not one.holders}
+        unheld = self._wanted.unheld
         self._idleness = self._idleness.after(reading, unheld, now=now)
         over = self._idleness.over(self._demand.idle, now=now)
         closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
@@ -192,6 +192,8 @@ class DemandedTunnels:
         if wanted != self._wanted:
             self._wanted = wanted
             self._changes += 1
+            # Who has held a tunnel between two looks has used it.
+            self._idleness = self._idleness.among(wanted.unheld)
         return self._changes
 
     async def _remember(self, change: int) -> None:

@@ -65,6 +65,11 @@ class Demands:
         return frozenset(tunnel.port for tunnel in self.tunnels.values())
 
     @property
+    def unheld(self) -> Mapping[int, str]:
+        """The names of the tunnels without holders, by their ports."""
+        return {tunnel.port: name for name, tunnel in self.tunnels.items() if not tunnel.holders}
+
+    @property
     def holders(self) -> frozenset[Holder]:
         """Everybody who holds a tunnel."""
         return frozenset(holder for tunnel in self.tunnels.values() for holder in tunnel.holders)

@@ -1,7 +1,9 @@
 """Files that are either old or new, never half of each."""
 
+import glob
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -30,3 +32,10 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Remove what killed processes have left of new contents for this file, which nobody writes now."""
+    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with suppress(OSError):
+            unfinished.unlink()

@@ -41,6 +41,10 @@ class Idleness:
         idle = (port for port in unheld if port not in reading.busy)
         return Idleness(MappingProxyType({port: self._longer(port, now) for port in idle}))
 
+    def among(self, ports: Collection[int]) -> "Idleness":
+        """What is known of these ports; one that comes back later starts all over again."""
+        return Idleness(MappingProxyType({port: one for port, one in self.streaks.items() if port in ports}))
+
     def over(self, policy: IdlePolicy, *, now: float) -> frozenset[int]:
         """The ports that have been idle for long enough."""
         return frozenset(

@@ -44,7 +44,7 @@ class TunnelOptions:
     ``conf_path``; ``dns_suffix`` None the region's own. ``rounds_until_down`` and ``rounds_until_up`` are
     how many tests in a row, one each ``probe_interval_seconds``, turn the verdict on a mount target:
     going back may be slower than fleeing, since it gains only nearness. A tunnel that is no longer asked
-    for is closed after ``rounds_until_closed`` rounds without a connection.
+    for is closed after ``rounds_until_closed`` looks at the node's connections, as far apart, without one.
     """
 
     region: Region
@@ -64,6 +64,12 @@ class TunnelOptions:
     retry_seconds: float = 5.0
     log_size_bytes: int = 1024 * 1024
     demand: DemandOptions | None = None
+
+    @property
+    def idle(self) -> IdlePolicy:
+        """When a tunnel that has left the ConfigMap may go."""
+        rounds = self.rounds_until_closed
+        return IdlePolicy(seconds=(rounds - 1) * self.probe_interval_seconds, readings=rounds)
 
     @property
     def folder(self) -> Path:

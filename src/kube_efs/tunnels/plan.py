@@ -108,11 +108,10 @@ def make_plan(
     def tunnels() -> Iterator[PlannedTunnel]:
         for target in served.current:
             yield planned(target, name=target.file_system_id)
-        for one in served.lingering:
+        for target in served.lingering:
             # A name of its own: the file system may be back in the document with another port.
-            name = f"{one.target.file_system_id}-{one.target.port}"
-            yield planned(one.target, name=name, leaving=True)
-        owners = {one.target.port: one.target.file_system_id for one in served.lingering}
+            yield planned(target, name=f"{target.file_system_id}-{target.port}", leaving=True)
+        owners = {target.port: target.file_system_id for target in served.lingering}
         for target in served.waiting:
             obstacle = f"port {target.port} is still that of {owners[target.port]}"
             yield planned(target, name=target.file_system_id, obstacle=obstacle)

@@ -1,9 +1,8 @@
 """What a node serves, as the documents come and go.
 
 A tunnel that somebody still uses is never closed, and its port is never given to another: a mounted
-volume would then read somebody else's data. So what leaves the document lingers until it has had no
-connection for several rounds, since a mounted volume may just be connecting again, and a newcomer to
-its port waits that long.
+volume would then read somebody else's data. So what leaves the document lingers until nobody uses it any
+more, and a newcomer to its port waits that long.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,56 +14,48 @@ from kube_efs.model.targets import Rejection, TunnelTarget, TunnelTargets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lingering:
-    """A tunnel that is no longer asked for, and for how many rounds it has had no connection."""
-
-    target: TunnelTarget
-    idle_rounds: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """The last good document, what could not be taken from it, and what outlives it."""
 
     document: TunnelTargets = field(default_factory=TunnelTargets)
     rejections: tuple[Rejection, ...] = ()
-    lingering: tuple[Lingering, ...] = ()
+    lingering: tuple[TunnelTarget, ...] = ()
 
     @property
     def waiting(self) -> tuple[TunnelTarget, ...]:
         """Targets of the document whose port still belongs to a lingering tunnel."""
-        held = self._held_ports()
+        held = self.lingering_ports
         return tuple(target for target in self.document.targets.values() if target.port in held)
 
     @property
     def current(self) -> tuple[TunnelTarget, ...]:
         """Targets of the document that can be served."""
-        held = self._held_ports()
+        held = self.lingering_ports
         return tuple(target for target in self.document.targets.values() if target.port not in held)
 
-    def _held_ports(self) -> frozenset[int]:
-        return frozenset(one.target.port for one in self.lingering)
+    @property
+    def lingering_ports(self) -> frozenset[int]:
+        """The ports that are not given to another yet."""
+        return frozenset(target.port for target in self.lingering)
 
 
 def follow(served: Served, document: TunnelTargets, rejections: Iterable[Rejection]) -> Served:
     """What to serve after a new document."""
     document, rejections = _keep_known(served.document, document, tuple(rejections))
     wanted = {_identity(target) for target in document.targets.values()}
-    lingering = (*served.lingering, *(Lingering(target=one) for one in served.current))
+    lingering = (*served.lingering, *served.current)
     return Served(
         document=document,
         rejections=rejections,
-        lingering=tuple(one for one in lingering if _identity(one.target) not in wanted),
+        lingering=tuple(target for target in lingering if _identity(target) not in wanted),
     )
 
 
-def release(served: Served, busy_ports: Collection[int], *, rounds_until_closed: int) -> Served:
-    """After one more round: without the lingering tunnels that have been idle for long enough."""
-    aged = (
-        replace(one, idle_rounds=0 if one.target.port in busy_ports else one.idle_rounds + 1)
-        for one in served.lingering
+def release(served: Served, unused_ports: Collection[int]) -> Served:
+    """Without the lingering tunnels of these ports."""
+    return replace(
+        served, lingering=tuple(target for target in served.lingering if target.port not in unused_ports)
     )
-    return replace(served, lingering=tuple(one for one in aged if one.idle_rounds < rounds_until_closed))
 
 
 def _identity(target: TunnelTarget) -> tuple[str, int]:

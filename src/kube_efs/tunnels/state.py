@@ -9,7 +9,7 @@ import structlog
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets, render_zones
 from kube_efs.tunnels.files import write_atomically
-from kube_efs.tunnels.served import Lingering, Served
+from kube_efs.tunnels.served import Served
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ def save_served(path: Path, served: Served) -> None:
         "version": _VERSION,
         "targets": _render(served.document),
         "zones": render_zones(served.document),
-        "lingering": [_render(_only(one.target)) for one in served.lingering],
+        "lingering": [_render(_only(target)) for target in served.lingering],
     }
     write_atomically(path, json.dumps(state))
 
@@ -48,7 +48,7 @@ def _parse(text: str) -> Served:
     return Served(
         document=document,
         rejections=rejections,
-        lingering=tuple(Lingering(target=target) for one in lingering for target in one.targets.values()),
+        lingering=tuple(target for one in lingering for target in one.targets.values()),
     )
 
 

@@ -51,6 +51,14 @@ def test_a_tunnel_that_is_held_again_starts_anew() -> None:
     assert idleness.over(POLICY, now=190) == frozenset()
 
 
+def test_a_port_that_was_another_s_meanwhile_starts_anew() -> None:
+    idleness = Idleness()
+    for now in range(0, 180, 10):
+        idleness = idleness.after(reading(), [PORT], now=now)
+    idleness = idleness.among([PORT + 1]).after(reading(), [PORT], now=180)
+    assert idleness.over(POLICY, now=180) == frozenset()
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.sampled_from(["idle", "busy", "failed"])), max_size=60))
 def test_it_never_closes_within_three_minutes_of_a_connection_or_a_failure(
     looks: list[tuple[float, str]],

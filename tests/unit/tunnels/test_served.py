@@ -21,7 +21,7 @@ def ports(targets: tuple[TunnelTarget, ...]) -> dict[str, int]:
 
 
 def lingering(served: Served) -> dict[str, int]:
-    return ports(tuple(one.target for one in served.lingering))
+    return ports(served.lingering)
 
 
 def after(*documents: TunnelTargets) -> Served:
@@ -57,7 +57,7 @@ def test_a_port_that_lingers_is_not_given_to_another() -> None:
     served = after(document(fs_1=20490), document(fs_2=20490))
     assert served.current == ()
     assert ports(served.waiting) == {"fs-2": 20490}
-    served = release(served, (), rounds_until_closed=1)
+    served = release(served, {20490})
     assert ports(served.current) == {"fs-2": 20490}
 
 
@@ -76,17 +76,15 @@ def test_a_new_port_is_served_beside_the_old_one() -> None:
 def test_ports_that_are_swapped_wait_for_each_other() -> None:
     served = after(document(fs_1=20490, fs_2=20491), document(fs_1=20491, fs_2=20490))
     assert served.current == ()
-    served = release(served, {20490}, rounds_until_closed=1)
+    served = release(served, {20491})
     assert ports(served.current) == {"fs-1": 20491}
     assert ports(served.waiting) == {"fs-2": 20490}
 
 
-def test_a_lingering_tunnel_is_closed_after_some_rounds_without_connection() -> None:
-    served = after(document(fs_1=20490), document())
-    for busy in ((), {20490}, (), (20491,)):
-        served = release(served, busy, rounds_until_closed=3)
-        assert lingering(served) == {"fs-1": 20490}
-    assert lingering(release(served, (), rounds_until_closed=3)) == {}
+def test_of_an_unused_port_only_what_lingers_is_released() -> None:
+    served = after(document(fs_1=20490, fs_2=20491), document(fs_2=20491))
+    assert release(served, {20491}) == served
+    assert lingering(release(served, {20490})) == {}
 
 
 def test_an_entry_that_becomes_unreadable_stays_as_it_was() -> None:

@@ -16,11 +16,12 @@ from lightkube.resources.core_v1 import (
     ServiceAccountToken,
 )
 from lightkube.resources.core_v1 import Pod as PodObject
+from lightkube.resources.storage_v1 import CSIDriver
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.local.kubelet.pods import AccountToken, Nfs, Pod, Store, Unsupported
-from kube_efs.local.kubelet.reading import read_nfs
+from kube_efs.local.kubelet.pods import AccountToken, Csi, Nfs, Pod, Store, Unsupported
+from kube_efs.local.kubelet.reading import read_bound
 from kube_efs.model.errors import KubeNotFound, NotYet
 
 _GID = "pv.beta.kubernetes.io/gid"
@@ -31,8 +32,19 @@ class BoundVolume:
     """What a claim is bound to; ``gid`` is the group that its users are to have besides their own."""
 
     name: str
-    source: Nfs | Unsupported
+    source: Nfs | Csi | Unsupported
     gid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverTerms:
+    """What a CSIDriver object says of its driver, or Kubernetes' defaults where there is none.
+
+    ``attaches`` means that volumes are mounted only after somebody has attached them.
+    """
+
+    attaches: bool = True
+    wants_pod: bool = False
 
 
 class Cluster:
@@ -69,7 +81,18 @@ class Cluster:
         with translated(f"PersistentVolume {name}"):
             volume = await self._client.get(PersistentVolume, name)
         gid = ((volume.metadata and volume.metadata.annotations) or {}).get(_GID, "")
-        return BoundVolume(name=name, source=read_nfs(volume), gid=int(gid) if gid.isdecimal() else None)
+        return BoundVolume(name=name, source=read_bound(volume), gid=int(gid) if gid.isdecimal() else None)
+
+    async def driver_terms(self, driver: str) -> DriverTerms:
+        """What the driver of this name asks of kubelets."""
+        try:
+            with translated(f"CSIDriver {driver}"):
+                found = await self._client.get(CSIDriver, driver)
+        except KubeNotFound:
+            return DriverTerms()
+        return DriverTerms(
+            attaches=found.spec.attachRequired is not False, wants_pod=bool(found.spec.podInfoOnMount)
+        )
 
     async def token(self, pod: Pod, wanted: AccountToken) -> str:
         """A token of the pod's service account that is good as long as the pod is there."""

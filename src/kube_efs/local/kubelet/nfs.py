@@ -2,6 +2,8 @@
 
 import asyncio
 import ipaddress
+import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -19,7 +21,7 @@ class NfsFolders(Protocol):
     async def folder(self, server: str, port: int | None, path: str) -> Path | None:
         """The exported path below the folder that is exported; it need not exist.
 
-        None when there is no such server.
+        None when there is no such server; raises NotYet, in the words of mount.nfs(8), when it refuses.
         """
 
 
@@ -53,7 +55,7 @@ class KernelNfs:
         if str(target) in mount_points():
             code, _ = await _run("umount", (str(target),), _UNMOUNT_SECONDS)
             if code:
-                await _run("umount", ("-l", "-f", str(target)), _UNMOUNT_SECONDS)
+                await detach(target)
 
 
 class FolderNfs:
@@ -64,23 +66,43 @@ class FolderNfs:
 
     async def mount(self, volume: Nfs, target: Path) -> Path:
         """The exported folder; failures are those that a real mount would have."""
-        what = f"{volume.server}:{volume.path}"
-        folder = await self._folders.folder(volume.server, port_of(volume.options), volume.path)
-        if folder is None:
-            problem = _unreachable(volume, target)
-        else:
-            reason = await asyncio.to_thread(_reason, folder, len(PurePosixPath(volume.path).parts) - 1)
-            if not reason:
-                return folder
-            problem = f"mount.nfs: mounting {what} failed, reason given by server: {reason}"
-        raise NotYet(_failure(mount_arguments(volume, target), 32, problem))
+        try:
+            return await served_folder(self._folders, volume, target)
+        except NotYet as error:
+            text = _failure(mount_arguments(volume, target), 32, error.problem)
+            raise NotYet(text) from error
 
     async def unmount(self, target: Path) -> None:
         """Nothing is mounted outside the containers."""
 
 
+async def served_folder(folders: NfsFolders, volume: Nfs, target: Path) -> Path:
+    """The folder that the server would serve; raises NotYet in the words of mount.nfs(8)."""
+    folder = await folders.folder(volume.server, port_of(volume.options), volume.path)
+    if folder is None:
+        raise NotYet(_unreachable(volume, target))
+    reason = await asyncio.to_thread(_reason, folder, len(PurePosixPath(volume.path).parts) - 1)
+    if reason:
+        what = f"{volume.server}:{volume.path}"
+        raise NotYet(f"mount.nfs: mounting {what} failed, reason given by server: {reason}")
+    return folder
+
+
+async def detach(target: Path) -> None:
+    """Take away whatever is mounted there, though it may be in use or its server gone."""
+    if str(target) in mount_points():
+        await _run("umount", ("-l", "-f", str(target)), _UNMOUNT_SECONDS)
+
+
 def kernel_has_nfs() -> bool:
-    """Whether this kernel can mount NFS version 4."""
+    """Whether this kernel can mount NFS version 4, perhaps with a module that is loaded for it."""
+    if not _knows_nfs() and shutil.which("modprobe"):
+        command = ("modprobe", "--quiet", "nfsv4")
+        subprocess.run(command, capture_output=True, check=False, timeout=_UNMOUNT_SECONDS)
+    return _knows_nfs()
+
+
+def _knows_nfs() -> bool:
     return "nfs4" in Path("/proc/filesystems").read_text(encoding="ascii").split()
 
 

@@ -152,6 +152,19 @@ class Nfs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Csi:
+    """What a PersistentVolume says of the driver that mounts it; ``volume`` is its name."""
+
+    driver: str
+    handle: str
+    volume: str
+    access_mode: str = "ReadWriteOnce"
+    fs_type: str = ""
+    attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSource:
     """A claim of the pod's namespace."""
 

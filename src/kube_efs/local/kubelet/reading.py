@@ -10,6 +10,7 @@ from kube_efs.local.kubelet.pods import (
     AccountToken,
     ClaimSource,
     Container,
+    Csi,
     Earlier,
     EmptyDir,
     Ended,
@@ -66,11 +67,21 @@ def read_pod(found: core_v1.Pod) -> Pod:
     )
 
 
-def read_nfs(volume: core_v1.PersistentVolume) -> Nfs | Unsupported:
+def read_bound(volume: core_v1.PersistentVolume) -> Nfs | Csi | Unsupported:
     """Where the data of a PersistentVolume lies."""
     spec = volume.spec or models.PersistentVolumeSpec()
+    if spec.csi is not None:
+        return Csi(
+            driver=spec.csi.driver,
+            handle=spec.csi.volumeHandle,
+            volume=(volume.metadata and volume.metadata.name) or "",
+            access_mode=(spec.accessModes or ["ReadWriteOnce"])[0],
+            fs_type=spec.csi.fsType or "",
+            attributes=MappingProxyType(dict(spec.csi.volumeAttributes or {})),
+            options=tuple(spec.mountOptions or ()),
+        )
     if spec.nfs is None:
-        return Unsupported(kind="a PersistentVolume that is not NFS")
+        return Unsupported(kind="a PersistentVolume that is neither NFS nor CSI")
     return Nfs(
         server=spec.nfs.server,
         path=spec.nfs.path,

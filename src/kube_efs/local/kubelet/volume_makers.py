@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kube_efs.local.kubelet.cluster import BoundVolume
+from kube_efs.local.kubelet.cluster import BoundVolume, DriverTerms
 from kube_efs.local.kubelet.pods import AccountToken, Pod, Store, Unsupported, VolumeSource
 from kube_efs.model.errors import InvalidValue
 
@@ -32,6 +32,9 @@ class PodObjects(Protocol):
 
     async def bound_volume(self, namespace: str, claim_name: str) -> BoundVolume:
         """What a claim is bound to; raises NotYet."""
+
+    async def driver_terms(self, driver: str) -> DriverTerms:
+        """What a CSI driver asks of kubelets."""
 
 
 class VolumeMaker(Protocol):

@@ -3,13 +3,16 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
+from kube_efs.local.kubelet.csi_volumes import CsiVolumes
 from kube_efs.local.kubelet.file_volumes import FileVolumes
-from kube_efs.local.kubelet.nfs import NfsMounter
+from kube_efs.local.kubelet.nfs import NfsMounter, mount_points
 from kube_efs.local.kubelet.pods import (
     ClaimSource,
+    Csi,
     EmptyDir,
     Files,
     HostPath,
@@ -51,38 +54,57 @@ class HostPaths:
 
 
 class NfsVolumes:
-    """nfs, and claims that are bound to it."""
+    """nfs."""
 
-    def __init__(self, cluster: PodObjects, mounter: NfsMounter) -> None:
-        self._cluster = cluster
+    def __init__(self, mounter: NfsMounter) -> None:
         self._mounter = mounter
 
     async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
         """The mounted export."""
-        if isinstance(source, Nfs):
-            return await self._mount(source, directory)
-        if not isinstance(source, ClaimSource):
+        if not isinstance(source, Nfs):
             raise wrong_source(source)
-        bound = await self._cluster.bound_volume(pod.namespace, source.claim_name)
-        if isinstance(bound.source, Unsupported):
-            raise wrong_source(bound.source)
-        groups = () if bound.gid is None else (bound.gid,)
-        return await self._mount(bound.source, directory, read_only=source.read_only, groups=groups)
+        path = await self._mounter.mount(source, directory)
+        return Mounted(
+            path=path,
+            read_only=source.read_only,
+            stands_for="" if path == directory else f"{source.server}:{source.path}",
+        )
 
     async def tear_down(self, directory: Path) -> None:
         """Unmount it."""
         await self._mounter.unmount(directory)
 
-    async def _mount(
-        self, export: Nfs, directory: Path, *, read_only: bool = False, groups: tuple[int, ...] = ()
-    ) -> Mounted:
-        path = await self._mounter.mount(export, directory)
-        return Mounted(
-            path=path,
-            read_only=read_only or export.read_only,
-            groups=groups,
-            stands_for="" if path == directory else f"{export.server}:{export.path}",
-        )
+
+class ClaimVolumes:
+    """Claims, bound to what NFS serves or a CSI driver mounts."""
+
+    def __init__(self, cluster: PodObjects, nfs: NfsVolumes, csi: CsiVolumes) -> None:
+        self._cluster = cluster
+        self._nfs = nfs
+        self._csi = csi
+
+    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
+        """The mounted volume that the claim is bound to."""
+        if not isinstance(source, ClaimSource):
+            raise wrong_source(source)
+        bound = await self._cluster.bound_volume(pod.namespace, source.claim_name)
+        match bound.source:
+            case Nfs():
+                mounted = await self._nfs.set_up(pod, bound.source, directory)
+            case Csi():
+                path = await self._csi.publish(
+                    pod, bound.source, directory.parent, read_only=source.read_only
+                )
+                mounted = Mounted(path=path)
+            case Unsupported():
+                raise wrong_source(bound.source)
+        groups = () if bound.gid is None else (bound.gid,)
+        return replace(mounted, read_only=mounted.read_only or source.read_only, groups=groups)
+
+    async def tear_down(self, directory: Path) -> None:
+        """Unmount it, and whatever else drivers have mounted for the pod."""
+        await self._nfs.tear_down(directory)
+        await self._csi.unpublish_all(directory.parent)
 
 
 class Volumes:
@@ -109,25 +131,26 @@ class Volumes:
         await asyncio.to_thread(remove_tree, directory)
 
 
-def standard_makers(cluster: PodObjects, mounter: NfsMounter) -> dict[type[VolumeSource], VolumeMaker]:
+def standard_makers(
+    cluster: PodObjects, mounter: NfsMounter, csi: CsiVolumes
+) -> dict[type[VolumeSource], VolumeMaker]:
     """The kinds of volumes that every kubelet has."""
-    nfs, files = NfsVolumes(cluster, mounter), FileVolumes(cluster)
+    nfs, files = NfsVolumes(mounter), FileVolumes(cluster)
     return {
         EmptyDir: EmptyDirs(),
         Files: files,
         Projected: files,
         HostPath: HostPaths(),
         Nfs: nfs,
-        ClaimSource: nfs,
+        ClaimSource: ClaimVolumes(cluster, nfs, csi),
     }
 
 
 def remove_tree(directory: Path) -> None:
     """Remove a directory of the kubelet's, unless something is still mounted in it."""
-    for path, directories, _files in os.walk(directory):
-        if any((Path(path) / name).is_mount() for name in directories):
-            return
-    rmtree(directory, ignore_errors=True)
+    # As the table has them: a folder that is bound is on the same device, so it does not look mounted.
+    if not any(Path(point).is_relative_to(directory.resolve()) for point in mount_points()):
+        rmtree(directory, ignore_errors=True)
 
 
 def _open_to_all(directory: Path, group: int | None) -> None:

@@ -22,7 +22,7 @@ from kube_efs.local.kubelet.pods import (
     Unsupported,
     VolumeMount,
 )
-from kube_efs.local.kubelet.reading import read_nfs, read_pod
+from kube_efs.local.kubelet.reading import read_bound, read_pod
 
 
 def pod(spec: dict[str, Any] | None = None, **fields: Any) -> Any:
@@ -170,6 +170,6 @@ def test_persistent_volume() -> None:
     volume: Any = from_dict(
         {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": spec}
     )
-    assert read_nfs(volume) == Nfs(server="127.0.0.1", path="/a", options=("port=1",))
+    assert read_bound(volume) == Nfs(server="127.0.0.1", path="/a", options=("port=1",))
     volume.spec.nfs = None
-    assert isinstance(read_nfs(volume), Unsupported)
+    assert isinstance(read_bound(volume), Unsupported)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from kube_efs.local.kubelet.cluster import BoundVolume
+from kube_efs.local.kubelet.cluster import BoundVolume, DriverTerms
+from kube_efs.local.kubelet.csi_volumes import CsiVolumes
+from kube_efs.local.kubelet.drivers import Driver, Drivers
 from kube_efs.local.kubelet.file_volumes import FileVolumes, select_files
 from kube_efs.local.kubelet.nfs import FolderNfs
 from kube_efs.local.kubelet.pods import (
@@ -23,7 +25,7 @@ from kube_efs.local.kubelet.pods import (
     Unsupported,
     Volume,
 )
-from kube_efs.local.kubelet.volume_makers import Mounted
+from kube_efs.local.kubelet.volume_makers import Mounted, VolumeMaker
 from kube_efs.local.kubelet.volumes import NfsVolumes, Volumes, remove_tree, standard_makers
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
 
@@ -51,6 +53,17 @@ class Contents:
             raise NotYet(f'persistentvolumeclaim "{claim_name}" is not bound')
         return self.bound
 
+    async def driver_terms(self, driver: str) -> DriverTerms:
+        return DriverTerms(attaches=False)
+
+
+class NoBook:
+    async def add(self, driver: Driver) -> None:
+        raise AssertionError("no driver is registered here")
+
+    async def remove(self, name: str) -> None:
+        raise AssertionError("no driver is registered here")
+
 
 class Exports:
     def __init__(self, folder: Path | None) -> None:
@@ -61,7 +74,9 @@ class Exports:
 
 
 def volumes(cluster: Any = None, exports: Path | None = None) -> Volumes:
-    return Volumes(standard_makers(cluster or Contents(), FolderNfs(Exports(exports))))
+    cluster = cluster or Contents()
+    csi = CsiVolumes(cluster, Drivers(Path("/nowhere"), NoBook()))
+    return Volumes(standard_makers(cluster, FolderNfs(Exports(exports)), csi))
 
 
 async def set_up(source: Any, directory: Path, pod: Pod = POD, **parts: Any) -> Mounted:
@@ -222,11 +237,12 @@ async def test_other_kinds_are_refused(tmp_path: Path) -> None:
     assert caught.value.value == "csi"
 
 
-@pytest.mark.parametrize("maker", [FileVolumes, NfsVolumes])
-async def test_makers_refuse_what_is_not_theirs(tmp_path: Path, maker: Any) -> None:
-    made = maker(Contents()) if maker is FileVolumes else maker(Contents(), FolderNfs(Exports(None)))
+@pytest.mark.parametrize(
+    "maker", [FileVolumes(Contents()), NfsVolumes(FolderNfs(Exports(None)))], ids=["files", "nfs"]
+)
+async def test_makers_refuse_what_is_not_theirs(tmp_path: Path, maker: VolumeMaker) -> None:
     with pytest.raises(InvalidValue):
-        await made.set_up(POD, EmptyDir(), tmp_path)
+        await maker.set_up(POD, EmptyDir(), tmp_path)
 
 
 def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
