@@ -28,6 +28,7 @@ from kube_efs.operator.platforms import Platform
 
 NAMESPACE = "storage"
 DRIVER = "efs.csi.aws.com"
+RESYNC_SECONDS = 2
 NODES = ("first", "second")
 _INHERITED = ("HOME", "LANG", "PATH", "PYTHONPATH", "TMPDIR")
 
@@ -219,7 +220,7 @@ async def operator_cluster(
         "POD_NAME": "kube-efs-operator-0",
         "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
         "KUBE_EFS_HEALTH_PORT": "0",
-        "KUBE_EFS_RESYNC_SECONDS": "2",
+        "KUBE_EFS_RESYNC_SECONDS": str(RESYNC_SECONDS),
         "KUBE_EFS_IMAGE": "registry.example.com/kube-efs:1",
     }
     operator = Program("operator", environment, folder / "operator.log")

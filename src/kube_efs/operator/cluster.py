@@ -30,10 +30,15 @@ class Cluster:
         return manifest_of(found, reference.kind)
 
     async def find(
-        self, kind: str, *, name: str = "", labels: Mapping[str, str] | None = None, namespace: str = "*"
+        self,
+        kind: str,
+        *,
+        name: str = "",
+        labels: Mapping[str, str] | None = None,
+        namespace: str | None = "*",
     ) -> tuple[Manifest, ...]:
         """The objects of that name, or with these labels; none of an unknown kind."""
-        scope = {"namespace": namespace} if KINDS[kind].is_namespaced else {}
+        scope = {"namespace": namespace} if namespace and KINDS[kind].is_namespaced else {}
         fields = {"metadata.name": name} if name else None
         try:
             with translated(f"{kind} {name}"):

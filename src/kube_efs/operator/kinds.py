@@ -53,17 +53,25 @@ class Kind:
 
     ``optional`` when a cluster may not have it. ``immutable`` are the fields with which an object has to be
     made anew to change them. ``made_once`` when it is the administrator's as soon as it is there.
+    ``elsewhere`` when its objects do not lie in the namespace of the installation.
     """
 
     resource: type[Resource]
     optional: bool = False
     immutable: tuple[tuple[str, ...], ...] = ()
     made_once: bool = False
+    elsewhere: bool = False
 
     @property
     def is_namespaced(self) -> bool:
         """Whether its objects lie in namespaces."""
         return issubclass(self.resource, NamespacedResource)
+
+    def namespace(self, own: str) -> str | None:
+        """Where objects of an installation in ``own`` are: ``*`` is anywhere, None in no namespace."""
+        if not self.is_namespaced:
+            return None
+        return "*" if self.elsewhere else own
 
 
 _SELECTOR = (("spec", "selector"),)
@@ -75,7 +83,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "PrometheusRule": Kind(resource=PrometheusRule, optional=True),
     "Deployment": Kind(resource=apps_v1.Deployment, immutable=_SELECTOR),
     "DaemonSet": Kind(resource=apps_v1.DaemonSet, immutable=_SELECTOR),
-    "CredentialsRequest": Kind(resource=CredentialsRequest, optional=True),
+    "CredentialsRequest": Kind(resource=CredentialsRequest, optional=True, elsewhere=True),
     "Service": Kind(resource=core_v1.Service),
     "ConfigMap": Kind(resource=core_v1.ConfigMap),
     "RoleBinding": Kind(resource=rbac_authorization_v1.RoleBinding, immutable=_ROLE),

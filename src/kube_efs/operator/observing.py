@@ -66,12 +66,11 @@ class Observed:
     async def _follow_kind(self, kind: str) -> None:
         """Objects that lose the label count as gone, and are thus given it again."""
         resource: type[Resource] = KINDS[kind].resource
-        namespace = "*" if kind == "CredentialsRequest" else self._namespace
         stream = follow(
             self._client,
             resource,
             labels=MANAGED_BY,
-            namespace=namespace if KINDS[kind].is_namespaced else None,
+            namespace=KINDS[kind].namespace(self._namespace),
         )
         async with aclosing(stream) as changes:
             async for change in changes:

@@ -76,7 +76,7 @@ class Reconciler:
         self._settings = settings
         self._platform = platform
         self._installer = Installer(cluster, observed, announcer.changed)
-        self._uninstaller = Uninstaller(cluster, announcer.changed)
+        self._uninstaller = Uninstaller(cluster, settings.namespace, announcer.changed)
         self._older = OlderSystems(cluster, settings.namespace)
         self._taken_over = False
         self._blocked = ""

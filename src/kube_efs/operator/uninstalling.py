@@ -17,7 +17,7 @@ from kube_efs.operator.driver import FORCE_UNINSTALL
 from kube_efs.operator.injecting import MANAGED_BY
 from kube_efs.operator.installation import part_of
 from kube_efs.operator.installing import Tell
-from kube_efs.operator.kinds import KEPT, KINDS, reference_of
+from kube_efs.operator.kinds import KEPT, KINDS, WORKLOADS, reference_of
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.usage import describe, find_uses
 
@@ -40,16 +40,14 @@ class Removal:
 class Uninstaller:
     """Removes what carries the operator's label; nothing is rendered, so nothing can be missing for it."""
 
-    def __init__(self, cluster: Cluster, tell: Tell) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, tell: Tell) -> None:
         self._cluster = cluster
+        self._namespace = namespace
         self._tell = tell
 
     async def step(self, *, forced: bool) -> Removal:
         """Go as far as possible now; raises KubeError. ``forced`` removes what pods use, too."""
-        workloads = [
-            *await self._cluster.find("Deployment", labels=MANAGED_BY),
-            *await self._cluster.find("DaemonSet", labels=MANAGED_BY),
-        ]
+        workloads = [one for kind in sorted(WORKLOADS) for one in await self._installed(kind)]
         if workloads and not forced:
             uses = await find_uses(self._cluster.client)
             if uses:
@@ -61,9 +59,12 @@ class Uninstaller:
                 return Removal(waits=f"the pods of {reference_of(of_part[0])} are ending")
         for kind in KINDS:
             if kind not in KEPT:
-                left = await self._cluster.find(kind, labels=MANAGED_BY)
-                await self._remove(left, CascadeType.BACKGROUND)
+                await self._remove(await self._installed(kind), CascadeType.BACKGROUND)
         return Removal()
+
+    async def _installed(self, kind: str) -> tuple[Manifest, ...]:
+        namespace = KINDS[kind].namespace(self._namespace)
+        return await self._cluster.find(kind, labels=MANAGED_BY, namespace=namespace)
 
     async def _remove(self, objects: Iterable[Manifest], cascade: CascadeType) -> None:
         for one in objects:
