@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup programs demo up test conformance lint format settings proto clean
+.PHONY: help setup programs demo up test conformance kernel lint format settings proto clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test: setup ## Set up what is missing, then run the tests
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build
 	$(BIN)/pytest --timeout=180 --cluster real tests/conformance tests/scenarios
+
+kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
+	@scripts/install-programs kernel
+	$(BIN)/pytest --timeout=600 tests/kernel
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up

@@ -19,16 +19,28 @@ REGION = "us-east-1"
 
 
 class Driver:
-    """``kube-efs controller`` for volumes of the CSI driver; everything it writes is in ``folder``."""
+    """``kube-efs controller`` for volumes of the CSI driver; everything it writes is in ``folder``.
 
-    def __init__(self, kubeconfig: Path, aws: AwsApi | EmbeddedEfs, folder: Path) -> None:
+    It may do what ``kubeconfig`` lets it, and has its Lease in ``namespace``; csi-provisioner comes with
+    rights of its own, those of ``administrator``.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        aws: AwsApi | EmbeddedEfs,
+        folder: Path,
+        *,
+        administrator: Path | None = None,
+        namespace: str = "default",
+    ) -> None:
         self.folder = folder
         self.socket = folder / "csi.sock"
-        self._kubeconfig = kubeconfig
+        self._administrator = administrator or kubeconfig
         self._environment = {
             "PATH": os.environ["PATH"],
-            "KUBECONFIG": str(self._kubeconfig),
-            "POD_NAMESPACE": "default",
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAMESPACE": namespace,
             "POD_NAME": "controller",
             "AWS_ENDPOINT_URL": aws.endpoint_url,
             "AWS_REGION": REGION,
@@ -61,7 +73,7 @@ class Driver:
             process = await ChildProcess.start(
                 str(PROGRAMS / "csi-provisioner"),
                 f"--csi-address={self.socket}",
-                f"--kubeconfig={self._kubeconfig}",
+                f"--kubeconfig={self._administrator}",
                 "--v=2",
                 "--feature-gates=Topology=true",
                 "--extra-create-metadata",

@@ -8,8 +8,9 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 import yaml
-from tests.conformance.control_plane import RealControlPlane
+from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
 from tests.conformance.csi_driver import REGION, Driver
+from tests.conformance.installing import MANAGER, NAMESPACE
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios.csi_steps import SEED_CLAIM, SEED_CLASS
 from tests.scenarios.steps import eventually
@@ -59,10 +60,21 @@ async def account(aws: AwsApi) -> AsyncIterator[AwsGateway]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def driver(
-    control_plane: RealControlPlane, aws: AwsApi, tmp_path_factory: pytest.TempPathFactory
+    control_plane: RealControlPlane,
+    installed: Kubectl,
+    aws: AwsApi,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Driver:
-    await Kubectl(control_plane.admin_kubeconfig)("apply", "-f", "-", stdin=NODE)
-    return Driver(control_plane.admin_kubeconfig, aws, tmp_path_factory.mktemp("csi"))
+    """The controller as ``kube-efs render`` installs it: its service account, and no right but its own."""
+    await installed("apply", "-f", "-", stdin=NODE)
+    account = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))
+    return Driver(
+        account,
+        aws,
+        tmp_path_factory.mktemp("csi"),
+        administrator=control_plane.admin_kubeconfig,
+        namespace=NAMESPACE,
+    )
 
 
 @pytest_asyncio.fixture(loop_scope="session")

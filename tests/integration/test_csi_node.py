@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,16 +21,23 @@ from tests.integration.tunnel_node import Node as TunnelNode
 from tests.integration.tunnel_node import running, stunnels_of
 
 from kube_efs.csi.endpoints import UnixEndpoint
+from kube_efs.csi.holders import NodeMount
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.node import Node, NodeOptions, node_service
-from kube_efs.csi.node_volumes import NodeVolumes, UnmountTerms
+from kube_efs.csi.node_volumes import NodeVolumes, Publication, UnmountTerms
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.routes import NodePlace
 from kube_efs.csi.server import serving
 from kube_efs.csi.statistics import Statistics
+from kube_efs.model.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.errors import PlatformError
 from kube_efs.model.ids import Region, ZoneName
-from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.model.mount_options import plan_mount
+from kube_efs.model.volume_attributes import parse_attributes
+from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.mounts.mount import SystemMounter
+from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
 from kube_efs.telemetry.metrics import CsiMetrics
 from kube_efs.tunnels.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder
@@ -49,6 +57,12 @@ PLACE = NodePlace(
 )
 # Not asked for a connection before a volume is used.
 HERE = {"mounttargetip": "127.0.0.1"}
+PLAN = plan_mount(
+    parse_volume_handle(FS),
+    parse_attributes(HERE),
+    VolumeCapability(access_mode=AccessMode.MULTI_NODE_MULTI_WRITER),
+    read_only=False,
+)
 
 
 @pytest.fixture
@@ -492,6 +506,77 @@ async def test_a_restarted_driver_knows_what_is_mounted_and_finds_what_is_not(
                 await node.volumes.reconcile()
         assert await holders_of(tunnels) == [f"{FS} {node.target()}"]
         await node.unpublish()
+
+
+async def test_who_is_no_mount_does_not_hold_a_tunnel_for_ever(node: Served, tunnels: TunnelClient) -> None:
+    await node.publish()
+    [holder] = await holders_of(tunnels)
+    [tunnel] = await tunnels.tunnels()
+    await tunnels.ensure(tunnel.spec, Holder("somebody"))
+
+    async with asyncio.timeout(10):
+        while len(await holders_of(tunnels)) == 2:
+            await node.volumes.reconcile()
+
+    assert await holders_of(tunnels) == [holder]
+
+
+async def test_what_is_just_being_mounted_is_not_taken_for_gone(
+    node: Served, mounter: FolderMounter, tunnels: TunnelClient, eventually: Eventually, agent: TunnelNode
+) -> None:
+    mounter.gate.clear()
+    publishing = asyncio.create_task(node.publish())
+    await eventually(lambda: _is(mounter.waiting == 1))
+    [holder] = await holders_of(tunnels)
+    await tunnels.ensure((await tunnels.tunnels())[0].spec, Holder("somebody"))
+    async with asyncio.timeout(10):
+        while "somebody" in await holders_of(tunnels):
+            await node.volumes.reconcile()
+    assert await holders_of(tunnels) == [holder]
+    mounter.gate.set()
+    await publishing
+
+
+async def test_a_mount_table_that_cannot_be_read_costs_nobody_a_tunnel(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path
+) -> None:
+    class Unreadable(FolderMounter):
+        def mounts(self) -> Sequence[MountEntry]:
+            raise PlatformError("cannot be read", field="/proc/self/mountinfo")
+
+    async with node_served(mounter, tunnels, place) as node:
+        await node.publish()
+        holders = await holders_of(tunnels)
+    for _ in range(2):
+        with pytest.raises(PlatformError):
+            await NodeVolumes(Unreadable(place), tunnels, PLACE).reconcile()
+        await asyncio.sleep(0.4)  # the agent's time until a holder that is missing is forgotten
+    assert await holders_of(tunnels) == holders
+
+
+async def test_a_mount_through_a_tunnel_that_is_there_starts_no_process_but_mount(
+    tunnels: TunnelClient, place: Path
+) -> None:
+    program = place / "mount"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    volumes = NodeVolumes(SystemMounter(program=str(program)), tunnels, PLACE)
+    started: list[str] = []
+    is_counting = False
+
+    def count(event: str, arguments: tuple[object, ...]) -> None:
+        if is_counting and event in {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"}:
+            started.append(f"{event} {arguments[0]}")
+
+    sys.addaudithook(count)  # there is no way to take it away again
+    for name in ("first", "second"):
+        mount = NodeMount(volume_id=FS, target=place / "pods" / name)
+        is_counting = name == "second"
+        await volumes.publish(Publication(mount=mount, plan=PLAN), timeout_seconds=20)
+    is_counting = False
+
+    # The agent, which runs in this process too, has had nothing to do either.
+    assert started == [f"subprocess.Popen {program}"]
 
 
 async def test_unpublishing_does_not_need_the_agent(

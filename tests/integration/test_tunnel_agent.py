@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 from tests.integration.nfs_backend import Authority, Backend, free_address
 from tests.integration.tunnel_node import (
     NEAR,
@@ -484,6 +486,26 @@ async def test_a_killed_agent_is_followed_by_one_that_takes_over(
                         await another.call()
                     assert await end(second, signal.SIGTERM) == 0
                     assert stunnels_of(options.conf_path) == []
+
+
+def start_early_stunnel(conf: Path) -> int:
+    """What stunnel is before it handles SIGHUP: here a program that never does."""
+    conf.write_text("import time\ntime.sleep(60)\n")
+    return os.posix_spawn(sys.executable, ["/usr/bin/stunnel", str(conf)], {})
+
+
+async def test_a_stunnel_that_is_taken_over_as_it_starts_and_dies_of_that_is_replaced(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    early, port = start_early_stunnel(options.conf_path), free_port()
+    with capture_logs() as logs:
+        async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+            node.push(target("fs-1", port, a=backend.address))
+            await node.until("fs-1", TunnelState.UP)
+            assert node.pid != early
+    told = [line["event"] for line in logs]
+    assert "stunnel-adopted" in told
+    assert "tunnel-left-out" not in told
 
 
 async def test_a_stunnel_that_is_taken_over_is_not_ended_while_it_is_used(

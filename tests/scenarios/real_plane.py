@@ -114,7 +114,7 @@ class RealPlane:
     async def install(self, _client: AsyncClient, namespace: str) -> None:
         """Apply the rendered manifests, less the workloads."""
         assert namespace == NAMESPACE
-        manifests = yaml.safe_load_all(await render("--for", "kubernetes"))
+        manifests = yaml.safe_load_all(await render("--for", "kubernetes", "--csi"))
         kept = [manifest for manifest in manifests if manifest["kind"] not in _WORKLOADS]
         kubectl = Kubectl(self.plane.admin_kubeconfig)
         await kubectl("apply", "--validate=strict", "-f", "-", stdin=yaml.safe_dump_all(kept))

@@ -325,17 +325,15 @@ async def test_what_is_wrong_with_a_class_is_told_before_aws_is_asked(cluster: C
     claims, system = await Claims.of(cluster), await aws.file_system()
     counted = [f'{CALLS}{operation}"' for operation in ("CreateAccessPoint", "DescribeAccessPoints")]
     before = [await steps.metric(cluster.controller, start) for start in counted]
-    cases = list((MALFORMED | LATE).items())
-    for number, (_, (parameters, _)) in enumerate(cases):
+    cases = list((MALFORMED | LATE).values())
+    for number, (parameters, _) in enumerate(cases):
         name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system, **parameters})
         await claims.create(name, f"data-{number}")
 
-    told = await asyncio.gather(*(claims.warning(f"data-{number}") for number in range(len(cases))))
-
-    wrong = {
-        case: text for text, (case, (_, expected)) in zip(told, cases, strict=True) if expected not in text
-    }
-    assert wrong == {}
+    # A claim can be seen before its class; it is told of that first.
+    await asyncio.gather(
+        *(claims.warning(f"data-{number}", expected) for number, (_, expected) in enumerate(cases))
+    )
     assert not await claims.volumes()
     assert [await steps.metric(cluster.controller, start) for start in counted] == before
     await claims.delete(*(f"data-{number}" for number in range(len(cases))))

@@ -21,7 +21,7 @@ class NodeMount:
 
 
 def mount_of(holder: Holder) -> NodeMount | None:
-    """The mount that has this name; None if it is the name of something else."""
+    """The mount that has this name; None if it is the name of none."""
     volume_id, _, target = holder.partition(" ")
     mount = NodeMount(volume_id=unquote(volume_id), target=Path(target))
     return mount if mount.holder == holder and mount.target.is_absolute() else None

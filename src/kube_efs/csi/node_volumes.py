@@ -122,14 +122,15 @@ class NodeVolumes:
     async def reconcile(self) -> None:
         """Tell the agent which of its holders are mounted, or are being mounted.
 
-        It forgets those that are missing time and again. Raises PlatformError when the mount table cannot be
-        read, and what the agent raises; nothing is forgotten then.
+        It forgets the others, those too that have the name of no mount, when they are missing time and
+        again. Raises PlatformError when the mount table cannot be read, and what the agent raises; nothing
+        is forgotten then.
         """
         held = await self._holders()
         points = await mount_points(
             self._mounter.mounts, readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
         )
-        mounted = {one for one in held if (mount := mount_of(one)) is None or mount.target in points}
+        mounted = {one for one in held if (mount := mount_of(one)) and mount.target in points}
         for holder in await self._tunnels.reconcile(mounted | self._publishing):
             log.warning("tunnel-holder-without-mount", holder=holder)
 

@@ -9,7 +9,7 @@ nothing turns verification off or leads past the tunnel; and volumes that share 
 caches (``nosharecache``), as they did not with a port each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kube_efs.model.capabilities import VolumeCapability, check_capabilities
@@ -107,11 +107,11 @@ def plan_mount(
         attributes=_with_address(attributes, flags),
         encrypted=encrypted,
         iam=_identity(flags),
-        zone=flags.zone,
+        zone=None if attributes.cross_account else flags.zone,
         region=flags.region,
         checks_revocation=flags.ocsp,
         nfs_options=_nfs_options(flags.others, read_only=read_only or capability.access_mode.reads_only),
-        oddities=(*oddities, *deprecated, *flags.oddities),
+        oddities=(*oddities, *deprecated, *flags.oddities, *_ineffective_zone(attributes, flags)),
     )
 
 
@@ -152,6 +152,16 @@ def _access_point(
         "is deprecated", field="mount flags", value="accesspoint", remedy="put it into the volume handle"
     )
     return flags.access_point_id, (odd,)
+
+
+def _ineffective_zone(attributes: VolumeAttributes, flags: MountFlags) -> Iterator[InvalidValue]:
+    if attributes.cross_account and flags.zone is not None:
+        yield InvalidValue(
+            "has no effect, the zone of another account's file system is the node's, by its id",
+            field="mount flags",
+            value=f"az={flags.zone}",
+            remedy="leave it out",
+        )
 
 
 def _with_address(attributes: VolumeAttributes, flags: MountFlags) -> VolumeAttributes:

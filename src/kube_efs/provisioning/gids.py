@@ -7,8 +7,33 @@ a directory that nobody accounts for. Taking one costs the same however many are
 import heapq
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
 from kube_efs.model.gids import GidRange
+
+# Far more than there are classes; what is forgotten is found again by looking.
+_MOST_CURSORS: Final = 256
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """What is known of the ids from a range's minimum on.
+
+    Every id up to ``following``, and without it, is in use or among ``freed``, a heap in which each is once.
+    """
+
+    following: int
+    freed: list[int] = field(default_factory=list)
+    is_freed: set[int] = field(default_factory=set)
+
+    def free(self, gid: int) -> None:
+        if gid < self.following and gid not in self.is_freed:
+            heapq.heappush(self.freed, gid)
+            self.is_freed.add(gid)
+
+    def drop(self) -> None:
+        self.is_freed.discard(heapq.heappop(self.freed))
 
 
 class GidIndex:
@@ -18,9 +43,8 @@ class GidIndex:
         self.on_free: Callable[[], None] = lambda: None
         self._holders: defaultdict[int, set[str]] = defaultdict(set)
         self._gids: dict[str, int] = {}
-        # For each range's minimum: every id from there up to the first never looked at is in use or freed.
-        self._next: dict[int, int] = {}
-        self._freed: dict[int, list[int]] = {}
+        # By the minimum of a range, the one that was used last at the end.
+        self._cursors: dict[int, _Cursor] = {}
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -65,18 +89,24 @@ class GidIndex:
         if self._holders[gid]:
             return
         del self._holders[gid]
-        for minimum, following in self._next.items():
-            if minimum <= gid < following:
-                heapq.heappush(self._freed[minimum], gid)
+        for minimum, cursor in self._cursors.items():
+            if minimum <= gid:
+                cursor.free(gid)
         self.on_free()
 
     def _lowest_free(self, within: GidRange) -> int | None:
-        freed = self._freed.setdefault(within.minimum, [])
-        while freed and freed[0] in self._holders:
-            heapq.heappop(freed)
-        following = self._next.get(within.minimum, within.minimum)
-        while following in self._holders:
-            following += 1
-        self._next[within.minimum] = following
-        lowest = freed[0] if freed else following
+        cursor = self._cursor(within.minimum)
+        while cursor.freed and cursor.freed[0] in self._holders:
+            cursor.drop()
+        while cursor.following in self._holders:
+            cursor.following += 1
+        lowest = cursor.freed[0] if cursor.freed else cursor.following
         return lowest if lowest in within else None
+
+    def _cursor(self, minimum: int) -> _Cursor:
+        """That of the range, which is then the last to be forgotten."""
+        cursor = self._cursors.pop(minimum, None) or _Cursor(following=minimum)
+        self._cursors[minimum] = cursor
+        if len(self._cursors) > _MOST_CURSORS:
+            del self._cursors[next(iter(self._cursors))]
+        return cursor

@@ -29,7 +29,7 @@ from kube_efs.tunnels.keeper import StunnelKeeper
 from kube_efs.tunnels.log import ConnectionLog
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_demands
-from kube_efs.tunnels.ports import PortReading, open_connections, read_ports
+from kube_efs.tunnels.ports import PortReading, read_ports
 from kube_efs.tunnels.probe import ProbeResult, probe
 from kube_efs.tunnels.reachability import Reachability, try_addresses
 from kube_efs.tunnels.served import Served, follow, release
@@ -251,7 +251,7 @@ class TunnelAgent:
         probes = await self._probe_all()
         # Counted after the probes, so that none of their connections is taken for a mount.
         reading = await asyncio.to_thread(self._read, self._loaded_ports())
-        connections = reading.connections if reading else await asyncio.to_thread(open_connections)
+        connections = reading.connections if reading else self._seen.connections
         self._keeper.read_log()
         names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
         self._connections.forget_all_but(names)

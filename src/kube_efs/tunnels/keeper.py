@@ -213,6 +213,10 @@ class StunnelKeeper:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._process = None
             self._postpone_start(process)
+        elif process.ended.is_set():
+            # One that was taken over as it started dies of SIGHUP; how the next one starts tells more.
+            self._bury_the_dead()
+            return await self._load(services)
         elif isinstance(outcome, Unbindable):
             self._loaded = _NOTHING
         return outcome

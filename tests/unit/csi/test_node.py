@@ -151,6 +151,68 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
         pytest.param(wanted("/x/y", flags=["port=1"]), "would lead past the tunnel", id="a port"),
         pytest.param(wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="no check"),
+        *(
+            pytest.param(wanted("/x/y", handle), f"volume id: {told}", id=f"handle {handle}")
+            for handle, told in {
+                "fs-1234567": "'fs-1234567' is no file system id",
+                f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is no file system id",
+                "fs-ABCD1234": "'fs-ABCD1234' is no file system id",
+                "efs:": "is no file system id",
+                f"nfs:{FS}": f"'nfs:{FS}' is of an unknown type",
+                f"s3files:{FS}": f"'s3files:{FS}' is a volume of Amazon S3 Files",
+                f"{FS}::fsap-1234567": "'fsap-1234567' is no access point id",
+                f"{FS}::ap": "'ap' is no access point id",
+                f"{FS}:/a\nb": "'/a\\nb' ",
+            }.items()
+        ),
+        *(
+            pytest.param(wanted("/x/y", context={key: value}), told, id=f"attribute {key} {value}")
+            for key, value, told in [
+                ("crossaccount", "no", "crossaccount: 'no' is no boolean"),
+                ("encryptInTransit", "", "encryptInTransit: is no boolean"),
+                ("mounttargetip", "fs.example", "mounttargetip: 'fs.example' is no IP address"),
+                ("mounttargetip", "", "mounttargetip: is no IP address"),
+                ("mounttargetipmap", "", "mounttargetipmap: is no JSON object"),
+                ("mounttargetipmap", '{"us-east-1a":"x"}', "mounttargetipmap: 'x' is no IP address"),
+                ("mounttargetipmap", '{"a b":"10.0.0.1"}', "mounttargetipmap: 'a b' is not acceptable"),
+            ]
+        ),
+        pytest.param(
+            wanted("/x/y", context={"mountTargetIp": "10.0.0.1", "mounttargetip": "10.0.0.2"}),
+            "is there twice",
+            id="an attribute twice",
+        ),
+        *(
+            pytest.param(wanted("/x/y", flags=[flag], context=context), f"mount flags: {told}", id=flag)
+            for flag, context, told in [
+                ("capath=/tmp", {}, "'capath=/tmp' would weaken the verification of the server"),
+                ("cafile=/tmp/ca", {}, "'cafile=/tmp/ca' would weaken the verification of the server"),
+                ("azid=use1-az1", {}, "'azid=use1-az1' is not allowed"),
+                ("netns=/proc/1/ns/net", {}, "'netns=/proc/1/ns/net' is not allowed"),
+                ("notls", {}, "'notls' contradicts TLS"),
+                ("tls,notls", {}, "'tls' contradicts notls"),
+                ("ocsp,noocsp", {}, "'ocsp' contradicts noocsp"),
+                ("tlsport=high", {}, "'tlsport=high' is no port"),
+                ("iam", {"encryptInTransit": "false"}, "'iam' needs TLS"),
+                (f"accesspoint={POINT}", {"encryptInTransit": "F"}, f"'accesspoint={POINT}' needs TLS"),
+                ("accesspoint=ap", {}, "'ap' is no access point id"),
+                ("awsprofile=team", {}, "'awsprofile=team' needs iam"),
+                ("region=US EAST", {}, "'US EAST' is not acceptable"),
+                ("az=a/b", {}, "'a/b' is not acceptable"),
+                ("rsize=1=2", {}, "'rsize=1=2' is malformed"),
+                ("x=a\nverifyChain = no", {}, "'x=a\\nverifyChain = no' is malformed"),
+            ]
+        ),
+        pytest.param(
+            wanted("/x/y", flags=["mounttargetip=10.0.0.1"], context={"crossaccount": "true"}),
+            "exclude each other",
+            id="another account and an address by flag",
+        ),
+        pytest.param(
+            wanted("/x/y", flags=["mounttargetip=10.0.0.1"], context={"mounttargetip": "10.0.0.2"}),
+            "'mounttargetip=10.0.0.1' is not the attribute's, 10.0.0.2",
+            id="two addresses",
+        ),
     ],
 )
 async def test_a_volume_that_cannot_be_mounted_as_asked(

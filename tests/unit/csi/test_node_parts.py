@@ -14,7 +14,7 @@ from kube_efs.csi.routes import NodePlace, direct_server, tunnel_spec
 from kube_efs.csi.targets import make_target, parse_target, remove_target, resolve_target
 from kube_efs.model.capabilities import VolumeCapability
 from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
-from kube_efs.model.errors import InvalidValue, MountFailed
+from kube_efs.model.errors import MountFailed
 from kube_efs.model.ids import Region, ZoneName
 from kube_efs.model.mount_options import MountPlan, plan_mount
 from kube_efs.model.volume_attributes import parse_attributes
@@ -118,6 +118,11 @@ def test_names_of_others_are_no_mounts(name: str) -> None:
         pytest.param(plan(FS, "ocsp"), {"checks_revocation": True}, id="revocation"),
         pytest.param(plan(FS, crossaccount="true"), {"cross_account": True}, id="another account"),
         pytest.param(
+            plan(FS, "az=eu-west-1a", crossaccount="true"),
+            {"cross_account": True},
+            id="another account, where a zone's name means another zone",
+        ),
+        pytest.param(
             plan(FS, "az=eu-west-1a", mounttargetip="10.0.0.4"),
             {"address": "10.0.0.4"},
             id="an address says all",
@@ -138,11 +143,6 @@ def test_what_is_asked_of_the_tunnel_agent(wanted: MountPlan, expected: dict[str
     spec = tunnel_spec(wanted, PLACE)
     given = {name: getattr(spec, name) for name in spec.__slots__ if getattr(spec, name) not in {None, False}}
     assert given == {"file_system_id": FS, **expected}
-
-
-def test_a_zone_and_another_account_exclude_each_other() -> None:
-    with pytest.raises(InvalidValue, match="excludes an address and a zone"):
-        tunnel_spec(plan(FS, "az=eu-west-1a", crossaccount="true"), PLACE)
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,14 @@ def test_what_else_the_tunnel_is_told() -> None:
         ),
         pytest.param(
             FS,
+            {"crossaccount": "true"},
+            ("az=us-east-1a",),
+            "mount flags: 'az=us-east-1a' has no effect, the zone of another account's file system is the "
+            "node's, by its id; leave it out",
+            id="a zone and another account",
+        ),
+        pytest.param(
+            FS,
             {},
             (f"rolearn={ARN}", "jwtpath=/t"),
             "mount flags: 'jwtpath' has no effect; use iam, rolearn and jwtpath together",

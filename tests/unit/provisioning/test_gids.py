@@ -71,6 +71,37 @@ def test_releasing_somebody_unknown_changes_nothing() -> None:
     assert index.holders(2000) == {"a"}
 
 
+def kept(index: GidIndex) -> int:
+    """How many things are remembered of ids that nobody holds."""
+    cursors = index._cursors.values()
+    return sum(1 + len(cursor.freed) + len(cursor.is_freed) for cursor in cursors)
+
+
+def test_classes_that_have_gone_leave_nothing_behind() -> None:
+    index = GidIndex()
+    index.take(THREE, "a")
+    index.release("a")
+    for minimum in range(10_000, 12_000):
+        index.take(GidRange(minimum=minimum, maximum=minimum + 5000), "b")
+        index.release("b")
+    assert kept(index) < 300
+    assert [index.take(THREE, "a"), index.take(THREE, "b")] == [2000, 2001]
+
+
+def test_a_group_that_comes_and_goes_is_kept_once() -> None:
+    index, wide = GidIndex(), GidRange(minimum=2000, maximum=2999)
+    for name in "abc":
+        index.take(wide, name)
+    index.release("a")
+    for _ in range(1000):
+        index.hold(2001, "elsewhere")
+        index.hold(2002, "elsewhere")
+        index.release("b")
+        index.release("c")
+        index.release("elsewhere")
+    assert kept(index) < 10
+
+
 _RANGES = st.sampled_from(
     [GidRange(minimum=low, maximum=high) for low in range(2000, 2006) for high in range(low, 2008)]
 )

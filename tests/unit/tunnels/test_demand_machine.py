@@ -76,6 +76,14 @@ REQUESTS = (
     | st.just(Look(Sight.CLEAR))
 )
 
+# Most of them are not sure, as nobody ever sees them to be.
+LOOKS = st.lists(
+    st.tuples(
+        st.sampled_from([1, 20, 40]), st.sampled_from([Sight.BLIND, Sight.BLIND, Sight.FAILED, Sight.CLEAR])
+    ),
+    max_size=6,
+)
+
 
 def kept(served: Served | None) -> object:
     """What the disk is to say of the ConfigMap's tunnels."""
@@ -161,22 +169,25 @@ class Tunnels(RuleBasedStateMachine):
         self.connect_to(data.draw(st.sampled_from(sorted(self.node.stunnel.ports))))
         self.look([(1, Sight.CLEAR)])  # of what nobody asked for, it must have been seen once
 
-    @rule(number=st.sampled_from(NUMBERS), holder=st.sampled_from(HOLDERS))
-    def let_go_while_connected(self, number: int, holder: str) -> None:
+    @rule(number=st.sampled_from(NUMBERS), holder=st.sampled_from(HOLDERS), looks=LOOKS)
+    def let_go_while_connected(self, number: int, holder: str, looks: list[tuple[float, Sight]]) -> None:
         self.do([Ensure(number, holder)])
         tunnel = self.node.tunnels.demands.tunnels.get(spec(number).name)
         if tunnel:
             self.connect_to(tunnel.port)
         for one in HOLDERS:
             self.do([Release(one)])
+        self.look(looks)
 
-    @rule(name=st.sampled_from(FILE_SYSTEMS), port=_PORTS, after=DOCUMENTS)
-    def take_away_while_connected(self, name: str, port: int, after: Document) -> None:
-        self.do([Document(((name, port),))])
-        service = self.node.stunnel.services.get(name)
-        if service:
-            self.connect_to(service.port)
+    @rule(before=DOCUMENTS, after=DOCUMENTS, looks=LOOKS)
+    def take_away_while_connected(
+        self, before: Document, after: Document, looks: list[tuple[float, Sight]]
+    ) -> None:
+        self.do([before])
+        for name in self.node.stunnel.services.keys() & set(FILE_SYSTEMS):
+            self.connect_to(self.node.stunnel.services[name].port)
         self.do([after])
+        self.look(looks)
 
     def connect_to(self, port: int) -> None:
         service = self.node.stunnel.ports[port]
@@ -195,7 +206,7 @@ class Tunnels(RuleBasedStateMachine):
         elif port not in self.node.stunnel.ports:
             self.node.strangers.add(port)
 
-    @rule(looks=st.lists(st.tuples(st.sampled_from([1, 20, 40]), st.sampled_from(Sight)), max_size=5))
+    @rule(looks=LOOKS)
     def look(self, looks: list[tuple[float, Sight]]) -> None:
         for seconds, asked in looks:
             # So many in a row would be no accident any more.
@@ -361,5 +372,5 @@ class Tunnels(RuleBasedStateMachine):
             assert leads_to(ports[connection.port]) == connection.leads_to
 
 
-Tunnels.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+Tunnels.TestCase.settings = settings(max_examples=50, stateful_step_count=20)
 TestTunnels = Tunnels.TestCase

@@ -1,0 +1,176 @@
+"""An EFS for a guest: the embedded data plane, told what there is by scenarios instead of by an AWS API."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
+from kube_efs.local.authority import Authority
+from kube_efs.local.efs.admission import Admission
+from kube_efs.local.efs.aws_api import ACCOUNT_ID
+from kube_efs.local.efs.data_plane import DataPlane
+from kube_efs.local.efs.identities import INSTANCE_ROLE, Identities
+from kube_efs.local.efs.instance_metadata import (
+    Instance,
+    InstanceMetadata,
+    InstanceRole,
+    NetworkInterface,
+)
+from kube_efs.local.efs.tls_front import TlsFront
+from kube_efs.model.errors import AwsNotFound
+from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
+
+REGION = Region("us-east-1")
+# The node is in the first.
+ZONES = (ZoneName("us-east-1a"), ZoneName("us-east-1b"))
+
+_INSTANCE = Instance(
+    instance_id="i-0123456789abcdef0",
+    account_id=ACCOUNT_ID,
+    region=REGION,
+    zone=ZONES[0],
+    zone_id="use1-az1",
+    interfaces=(
+        NetworkInterface(
+            mac="02:00:7f:10:00:01", subnet_id=SubnetId("subnet-a"), vpc_id="vpc-1", address="192.0.2.1"
+        ),
+    ),
+)
+_FIRST_PORT = 20490
+
+
+class GuestEfs:
+    """File systems with a mount target in each zone, and the metadata of the instance that the node is.
+
+    Serves while its context is open. ``credentials_last`` is how long the next credentials of the instance's
+    role are said to be good.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca_file = folder / "ca.pem"
+        self.credentials_last = timedelta(hours=6)
+        authority = Authority.create()
+        self._identities = Identities(REGION)
+        self.metadata = InstanceMetadata(
+            _INSTANCE, role=InstanceRole(name=INSTANCE_ROLE, credentials=self._credentials)
+        )
+        self._systems: dict[FileSystemId, FileSystem] = {}
+        self._access_points = _AccessPoints()
+        self._numbers = itertools.count(1)
+        self._authority = authority
+        self._data_plane = DataPlane(
+            self._discover,
+            authority=authority,
+            region=REGION,
+            work_dir=folder,
+            admission=Admission(self._access_points, self._identities),
+        )
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir()
+        self.ca_file.write_text(self._authority.pem)
+        await self.metadata.start()
+        self._stack.push_async_callback(self.metadata.stop)
+        self._data_plane.start()
+        self._stack.push_async_callback(self._data_plane.stop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def create_file_system(self) -> FileSystemId:
+        """One more, which answers at its mount targets."""
+        number = next(self._numbers)
+        fs = FileSystemId(f"fs-{number:017x}")
+        self._systems[fs] = FileSystem(
+            file_system_id=fs,
+            mount_targets=tuple(
+                MountTarget(
+                    mount_target_id=MountTargetId(f"fsmt-{number:08x}{index:09x}"),
+                    file_system_id=fs,
+                    subnet_id=SubnetId(f"subnet-{zone[-1]}"),
+                    zone=zone,
+                    address=f"127.60.{index}.{number}",
+                    state=LifeCycleState.AVAILABLE,
+                )
+                for index, zone in enumerate(ZONES, start=1)
+            ),
+        )
+        await self._data_plane.settle()
+        return fs
+
+    def create_access_point(
+        self, fs: FileSystemId, path: str, *, uid: int | None = None, mode: str = "0750"
+    ) -> VolumeHandle:
+        """A volume: a new access point whose root is this directory, all of it being that user's."""
+        access_point = AccessPointId(f"fsap-{next(self._numbers):017x}")
+        owner = uid or 0
+        self._access_points.known[access_point] = {
+            "AccessPointId": access_point,
+            "AccessPointArn": f"arn:aws:elasticfilesystem:{REGION}:{ACCOUNT_ID}:access-point/{access_point}",
+            "FileSystemId": fs,
+            "PosixUser": {"Uid": uid, "Gid": uid} if uid is not None else None,
+            "RootDirectory": {
+                "Path": path,
+                "CreationInfo": {"OwnerUid": owner, "OwnerGid": owner, "Permissions": mode},
+            },
+        }
+        return VolumeHandle(file_system_id=fs, access_point_id=access_point)
+
+    def targets(self) -> TunnelTargets:
+        """What the controller of a cluster would tell its nodes."""
+        targets = {
+            fs: TunnelTarget(
+                file_system_id=fs,
+                port=_FIRST_PORT + index,
+                address_by_subnet={one.subnet_id: one.address for one in system.mount_targets},
+            )
+            for index, (fs, system) in enumerate(self._systems.items())
+        }
+        zones = {SubnetId(f"subnet-{zone[-1]}"): zone for zone in ZONES}
+        return TunnelTargets(targets=targets, zone_by_subnet=zones)
+
+    def fronts(self, fs: FileSystemId) -> tuple[TlsFront, ...]:
+        """The mount targets of a file system, in the order of their zones."""
+        return tuple(self._data_plane.front(one.mount_target_id) for one in self._systems[fs].mount_targets)
+
+    def path(self, fs: FileSystemId, directory: str = "/") -> Path:
+        """Where that directory lies on this machine."""
+        return self._data_plane.served(fs).folder / directory.lstrip("/")
+
+    def logs(self) -> Iterator[Path]:
+        """The logs of the NFS servers."""
+        return self.folder.rglob("*.log")
+
+    async def _discover(self) -> tuple[FileSystem, ...]:
+        return tuple(self._systems.values())
+
+    def _credentials(self) -> tuple[AwsCredentials, datetime]:
+        credentials, _ = self._identities.instance_credentials()
+        return credentials, datetime.now(UTC) + self.credentials_last
+
+
+class _AccessPoints(AwsConnection):
+    """The EFS API, as far as a data plane asks it."""
+
+    def __init__(self) -> None:
+        super().__init__(AwsOptions(region=REGION))
+        self.known: dict[object, Mapping[str, Any]] = {}
+
+    async def call(
+        self, service: Service, operation: str, /, *, subject: object = "", **parameters: object
+    ) -> Mapping[str, Any]:
+        if operation == "DescribeAccessPoints" and subject in self.known:
+            return {"AccessPoints": [self.known[subject]]}
+        raise AwsNotFound("does not exist", field=operation, value=subject)

@@ -1,0 +1,48 @@
+"""What the guest's kernel tells of its NFS mounts."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from kube_efs.mounts.mountinfo import read_mountinfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NfsMount:
+    """A mount; ``connects`` is how often its client has connected to the server so far."""
+
+    source: str
+    read_only: bool
+    options: frozenset[str]
+    connects: int
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+        return int(next(one for one in self.options if one.startswith("port=")).partition("=")[2])
+
+
+def nfs_mount(target: Path) -> NfsMount:
+    """The NFS file system that is mounted there; raises LookupError without one."""
+    for entry in reversed(read_mountinfo()):
+        if entry.mount_point == target and entry.file_system_type == "nfs4":
+            return NfsMount(
+                source=entry.source,
+                read_only=entry.is_read_only,
+                options=frozenset(entry.super_options),
+                connects=_connects(target),
+            )
+    raise LookupError(f"{target} is not mounted")
+
+
+def is_mounted(target: Path) -> bool:
+    """Whether anything is mounted there."""
+    return any(entry.mount_point == target for entry in read_mountinfo())
+
+
+def _connects(target: Path) -> int:
+    """How often connections were made; of ``xprt: tcp SRCPORT BINDS CONNECTS …`` (nfsiostat(8) reads it)."""
+    text = Path("/proc/self/mountstats").read_text()
+    _, _, rest = text.partition(f" mounted on {target} with ")
+    own, _, _ = rest.partition("\ndevice ")
+    return sum(int(found) for found in re.findall(r"xprt:\ttcp \d+ \d+ (\d+)", own))

@@ -1,0 +1,71 @@
+"""What every scenario of a guest finds: an EFS, a Kubernetes API, and a node that is new for each."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, Namespace
+from tests.kernel.guest.efs import GuestEfs
+from tests.kernel.guest.node import Node
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.local.apiserver import ApiServer
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY, render_targets, render_zones
+from kube_efs.settings import DEFAULT_NAMESPACE
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """``folder`` is in memory, ``logs`` on the host; both are the scenario's own."""
+
+    efs: GuestEfs
+    client: AsyncClient
+    kubeconfig: Path
+    folder: Path
+    logs: Path
+
+    async def create_file_system(self) -> FileSystemId:
+        """A new file system, which the nodes are told of."""
+        fs = await self.efs.create_file_system()
+        targets = self.efs.targets()
+        data = {
+            CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
+            ZONES_KEY: render_zones(targets),
+        }
+        metadata = ObjectMeta(name=CONFIG_MAP_NAME, namespace=DEFAULT_NAMESPACE)
+        await self.client.apply(ConfigMap(metadata=metadata, data=data), field_manager="scenario", force=True)
+        return fs
+
+    @asynccontextmanager
+    async def node(self, **settings: str) -> AsyncIterator[Node]:
+        """A node while the context is open; ``settings`` override those of its processes."""
+        async with Node(self.folder, self.logs, self.efs, self.kubeconfig, settings) as node:
+            yield node
+
+
+@asynccontextmanager
+async def machine(folder: Path) -> AsyncIterator[Machine]:
+    """The parts that all scenarios of a guest share."""
+    async with AsyncExitStack() as stack:
+        efs = await stack.enter_async_context(GuestEfs(folder / "efs"))
+        api = await stack.enter_async_context(ApiServer())
+        kubeconfig = folder / "kubeconfig"
+        api.write_kubeconfig(kubeconfig)
+        client = await stack.enter_async_context(connect(load_config(kubeconfig)))
+        await client.create(Namespace(metadata=ObjectMeta(name=DEFAULT_NAMESPACE)))
+        yield Machine(efs=efs, client=client, kubeconfig=kubeconfig, folder=folder, logs=folder)
+
+
+def for_scenario(machine: Machine, name: str, out: Path) -> Machine:
+    """The same machine with folders of the scenario's own; the first is short, as paths of sockets are."""
+    folder, logs = Path("/tmp") / name, out / name
+    folder.mkdir()
+    logs.mkdir()
+    return Machine(
+        efs=machine.efs, client=machine.client, kubeconfig=machine.kubeconfig, folder=folder, logs=logs
+    )

@@ -1,0 +1,169 @@
+"""A node of a cluster: ``kube-efs tunnel`` and ``kube-efs node`` as processes, and what a kubelet asks."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import grpc
+import grpc.aio
+from tests.kernel.guest.efs import GuestEfs
+from tests.kernel.guest.work import run
+
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
+from kube_efs.local.program import Program
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.settings import DEFAULT_NAMESPACE
+from kube_efs.tunnels.client import TunnelOnDemand, connect_tunnels
+
+IDLE_SECONDS = 10.0
+_CALL_SECONDS = 120.0
+_ATTEMPTS = 20
+_PAUSE_SECONDS = 1.0
+_INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE"})
+
+Modes = csi.VolumeCapability.AccessMode
+
+
+class Node:
+    """The node while its context is open; in the end nothing is mounted and no process is left.
+
+    Logs go to ``logs``, everything else to ``folder``. ``settings`` override those of both processes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        logs: Path,
+        efs: GuestEfs,
+        kubeconfig: Path,
+        settings: Mapping[str, str],
+    ) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.conf = self.state / "stunnel.conf"
+        self.pods = folder / "pods"
+        self._socket = folder / "tunnel.sock"
+        common = {
+            **{name: value for name, value in os.environ.items() if name in _INHERITED},
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAMESPACE": DEFAULT_NAMESPACE,
+            "NODE_NAME": "node-1",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": efs.metadata.url,
+            "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
+            "KUBE_EFS_HEALTH_PORT": "0",
+            "KUBE_EFS_TUNNEL_SOCKET": str(self._socket),
+        }
+        tunnel = {
+            "STUNNEL_CONF_PATH": str(self.conf),
+            "KUBE_EFS_CA_FILE": str(efs.ca_file),
+            "KUBE_EFS_PROBE_INTERVAL_SECONDS": "1",
+            "KUBE_EFS_TUNNEL_IDLE_SECONDS": f"{IDLE_SECONDS:g}",
+        }
+        driver = {"CSI_ENDPOINT": f"unix://{folder}/csi.sock", "KUBE_EFS_REMOVE_STARTUP_TAINT": "false"}
+        self.tunnel = Program("tunnel", {**common, **tunnel, **settings}, logs / "tunnel.log")
+        self.driver = Program("node", {**common, **driver, **settings}, logs / "node.log")
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self.state.mkdir(parents=True)
+        self.pods.mkdir()
+        channel = grpc.aio.insecure_channel(f"unix:{self.folder}/csi.sock")
+        # In quotes: stubs have types for type checkers only.
+        self._stub: Any = NodeStub(await self._stack.enter_async_context(channel))
+        self.tunnels_client = await self._stack.enter_async_context(connect_tunnels(self._socket))
+        self._stack.push_async_callback(self._clean)
+        try:
+            await asyncio.gather(self.tunnel.start(), self.driver.start())
+            await asyncio.gather(self.tunnel.ready(), self.driver.ready())
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def publish(
+        self,
+        volume: VolumeHandle,
+        name: str,
+        *,
+        read_only: bool = False,
+        flags: Sequence[str] = (),
+        context: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Have the volume mounted for the pod of that name; gives where.
+
+        Asks again, as a kubelet does, while the node cannot do it. Raises grpc.aio.AioRpcError.
+        """
+        target = self.pods / name / "mount"
+        request = csi.NodePublishVolumeRequest(
+            volume_id=str(volume),
+            target_path=str(target),
+            volume_capability=csi.VolumeCapability(
+                mount=csi.VolumeCapability.MountVolume(mount_flags=flags),
+                access_mode=Modes(mode=Modes.MULTI_NODE_MULTI_WRITER),
+            ),
+            readonly=read_only,
+            volume_context=context or {},
+        )
+        for attempt in range(_ATTEMPTS):
+            try:
+                await self._stub.NodePublishVolume(request, timeout=_CALL_SECONDS, wait_for_ready=True)
+                break
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or attempt + 1 == _ATTEMPTS:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return target
+
+    async def unpublish(self, volume: VolumeHandle, target: Path) -> None:
+        """Have it unmounted, as when the pod has ended; raises grpc.aio.AioRpcError."""
+        request = csi.NodeUnpublishVolumeRequest(volume_id=str(volume), target_path=str(target))
+        await self._stub.NodeUnpublishVolume(request, timeout=_CALL_SECONDS, wait_for_ready=True)
+
+    async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
+        """The tunnels that mounts asked for."""
+        return await self.tunnels_client.tunnels()
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric of the tunnel agent."""
+        url = f"{self.tunnel.health_url}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            text = await answer.text()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    def stunnels(self) -> list[int]:
+        """The processes of stunnel."""
+        return [pid for pid, command in _commands() if command[-1:] == [str(self.conf)]]
+
+    async def _clean(self) -> None:
+        for entry in read_mountinfo():
+            if entry.mount_point.is_relative_to(self.pods):
+                await run("umount", "-f", "-l", str(entry.mount_point))
+        for program in (self.driver, self.tunnel):
+            await program.stop()
+        for pid in self.stunnels():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _commands() -> list[tuple[int, list[str]]]:
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdigit():
+                command = (process / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+                found.append((int(process.name), command))
+    return found

@@ -1,0 +1,22 @@
+"""Waiting for what becomes so."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+
+_PAUSE_SECONDS = 0.05
+
+
+async def until(
+    condition: Callable[[], object | Awaitable[object]], what: str, *, seconds: float = 60
+) -> None:
+    """Return when the condition holds; raises AssertionError, saying what for, when the time is over."""
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                found = condition()
+                if await found if inspect.isawaitable(found) else found:
+                    return
+                await asyncio.sleep(_PAUSE_SECONDS)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:g} s: {what}") from None

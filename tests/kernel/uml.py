@@ -1,0 +1,82 @@
+"""User Mode Linux guests: a kernel of its own for scenarios, in this machine's root folder, read-only."""
+
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.kernel.results import Result, read_results
+
+KERNEL = "linux.uml"
+_PROJECT = Path(__file__).parents[2]
+_BOOT = Path(__file__).with_name("boot")
+_MEMORY = "mem=1G"
+_LONGEST_TAIL = 4000
+_NEEDED = (KERNEL, "modprobe", "mount.nfs4", "stunnel", "ganesha.nfsd")
+_FOLDERS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+
+
+def what_is_missing() -> str:
+    """The reason why there can be no guest on this machine; empty if there can."""
+    missing = [program for program in _NEEDED if shutil.which(program, path=_FOLDERS) is None]
+    if missing:
+        return f"{', '.join(missing)} cannot be found; scripts/install-programs kernel installs them"
+    return "" if os.geteuid() == 0 else "the NFS server needs root"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """What runs in one guest: scenarios of a module; ``folder`` gets everything that it says."""
+
+    module: str
+    scenarios: tuple[str, ...]
+    folder: Path
+
+    def run(self, *, seconds: float) -> dict[str, Result]:
+        """The results of the scenarios, one for each; the guest and all of its processes are gone then."""
+        self.folder.mkdir(parents=True)
+        with (self.folder / "console.log").open("wb") as console:
+            process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,  # a guest's processes are the host's, too
+            )
+            try:
+                process.wait(seconds)
+                ending = f"ended with status {process.returncode}"
+            except subprocess.TimeoutExpired:
+                ending = f"had to be ended after {seconds:g} s"
+            finally:
+                _kill_group(process)
+        found = read_results(self.folder / "results.jsonl")
+        return {name: found.get(name) or self._nothing(name, ending) for name in self.scenarios}
+
+    def log(self, scenario: str) -> str:
+        """The end of everything that was logged in the guest by a scenario, and by the guest itself."""
+        files = [*sorted(self.folder.glob(f"{scenario}/*")), self.folder / "console.log"]
+        return "\n".join(f"--- {file}\n{_tail(file)}" for file in files if file.is_file())
+
+    def _command(self) -> list[str]:
+        kernel = ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", _MEMORY, f"init={_BOOT}"]
+        console = ["con=null", "con0=fd:0,fd:1", "quiet"]
+        arguments = [str(_PROJECT), str(self.folder), self.module, ",".join(self.scenarios)]
+        return [KERNEL, *kernel, *console, "--", *arguments]
+
+    @staticmethod
+    def _nothing(name: str, ending: str) -> Result:
+        return Result(scenario=name, seconds=0.0, error=f"The guest {ending} and has not told how this went.")
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _tail(file: Path) -> str:
+    return file.read_bytes()[-_LONGEST_TAIL:].decode(errors="replace")
