@@ -159,15 +159,21 @@ class OperatorCluster:
     async def condition(self, kind: str, *, status: bool, reason: str = "", text: str = "") -> str:
         """The message of a condition, once it is so."""
 
+        seen: list[object] = []
+
         async def look() -> str | None:
             driver = await self.driver()
+            seen[:] = [((driver or {}).get("status") or {}).get("conditions")]
             for one in ((driver or {}).get("status") or {}).get("conditions") or ():
                 said = one["type"] == kind and one["status"] == str(status)
                 if said and one["reason"].startswith(reason) and text in one["message"]:
                     return f"{one['message']} "
             return None
 
-        return (await eventually(look, what=f"{kind} is {status} {reason} {text}")).strip()
+        try:
+            return (await eventually(look, what=f"{kind} is {status} {reason} {text}")).strip()
+        except AssertionError as error:
+            raise AssertionError(f"{error}; conditions: {seen}") from error
 
     async def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Manifest | None:
         """An object of the installation; ``namespace`` is empty for kinds without one."""

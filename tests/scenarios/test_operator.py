@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
+from lightkube.resources.core_v1 import Pod
 from tests.conformance.control_plane import ServiceAccountName
 from tests.scenarios.operator_steps import (
     DRIVER,
@@ -26,7 +27,7 @@ from tests.scenarios.steps import metric
 from kube_efs.local.control_plane import ControlPlane
 from kube_efs.local.controllers.running import run_controllers
 from kube_efs.operator.drift import RESTARTED
-from kube_efs.operator.driver import FORCE_UNINSTALL
+from kube_efs.operator.driver import FORCE_TAKEOVER, FORCE_UNINSTALL
 from kube_efs.operator.injecting import CREDENTIALS_SECRET, mark_key
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import Manifest
@@ -269,6 +270,96 @@ async def _using_volume(cluster: OperatorCluster) -> AsyncGenerator[None, None]:
 
 def _read(name: str) -> str:
     return Path(__file__).with_name(f"{name}.yaml").read_text()
+
+
+async def test_the_community_operators_driver_is_taken_over_node_by_node(cluster: OperatorCluster) -> None:
+    owner = await _community(cluster)
+    await cluster.becomes("DaemonSet", "efs-csi-node", lambda one: one["status"]["numberReady"] == 2)
+    async with _using_volume(cluster):
+        await cluster.ask(managementState="Managed")
+        message = await cluster.condition("Degraded", status=True, reason="OlderOperatorRuns")
+        assert message.startswith("Deployment storage/aws-efs-operator still runs")
+        found = await cluster.get("DaemonSet", "efs-csi-node")
+        assert found
+        assert found["spec"]["selector"] == {"matchLabels": {"app": "efs-csi-node"}}
+
+        await cluster.kubectl("delete", "deployment", "aws-efs-operator", "-n", NAMESPACE)
+        message = await cluster.condition("OlderDriverInUse", status=True, text="node first")
+        assert message.startswith("node first keeps the older driver while default/web use its volumes")
+        await cluster.until(lambda: _older_pods(cluster, {"first"}), "the second node has the new driver")
+        for kind, name in (("CSIDriver", DRIVER), ("StorageClass", "efs-sc")):
+            kept = await cluster.becomes(
+                kind, name, lambda one: not one["metadata"].get("ownerReferences"), ""
+            )
+            assert "openshift.io/aws-efs-operator-owned" not in (kept["metadata"].get("labels") or {})
+    await cluster.condition("OlderDriverInUse", status=False)
+    await cluster.gone("ServiceAccount", "efs-csi-sa")
+    await cluster.becomes("DaemonSet", "efs-csi-node", lambda one: one["status"]["numberReady"] == 2)
+    assert await _older_pods(cluster, set())
+    # The definition that owned all of this may go now, and nothing goes with it.
+    await cluster.kubectl("delete", "crd", owner)
+    assert await cluster.get("StorageClass", "efs-sc", "")
+    await cluster.kubectl("delete", "storageclass", "efs-sc")
+
+
+async def _community(cluster: OperatorCluster) -> str:
+    """Make what the community operator leaves; gives the name of the definition that owns it."""
+    await cluster.create(await asyncio.to_thread(_read, "shared-volume-crd"))
+    name = "sharedvolumes.aws-efs.managed.openshift.io"
+    uid = await cluster.kubectl("get", "crd", name, "-o", "jsonpath={.metadata.uid}")
+    text = (await asyncio.to_thread(_read, "community-operator")).replace("{namespace}", NAMESPACE)
+    await cluster.create(text.replace("{owner}", uid))
+    return name
+
+
+async def _older_pods(cluster: OperatorCluster, nodes: set[str]) -> bool:
+    """Whether pods of an older driver are on these nodes, and on no others."""
+    listing = cluster.client.list(Pod, namespace=NAMESPACE)
+    older = {"efs-csi-node", "aws-efs-csi-driver-node"}
+    found = [
+        one.spec.nodeName
+        async for one in listing
+        if one.spec and one.metadata and (one.metadata.labels or {}).get("app") in older
+    ]
+    return set(found) == nodes
+
+
+async def test_the_supported_operators_driver_is_taken_over_where_it_must_be(
+    cluster: OperatorCluster,
+) -> None:
+    text = (await asyncio.to_thread(_read, "supported-operator")).replace("{namespace}", NAMESPACE)
+    await cluster.create(text)
+    await cluster.becomes(
+        "DaemonSet", "aws-efs-csi-driver-node", lambda one: one["status"]["numberReady"] == 2
+    )
+    async with _using_volume(cluster):
+        await cluster.ask(managementState="Managed")
+        await cluster.condition("OlderDriverInUse", status=True, text="node first")
+        await cluster.annotate(**{FORCE_TAKEOVER: "true"})
+        await cluster.condition("OlderDriverInUse", status=False)
+        await cluster.condition("Available", status=True)
+    for kind, name in (
+        ("DaemonSet", "aws-efs-csi-driver-node"),
+        ("Deployment", "aws-efs-csi-driver-controller"),
+    ):
+        assert await cluster.get(kind, name) is None
+    assert await cluster.get("ClusterRole", "efs-privileged-role", "") is None
+
+
+async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) -> None:
+    text = (await asyncio.to_thread(_read, "community-operator")).replace("{namespace}", "default")
+    (daemon_set,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet"]
+    del daemon_set["spec"]["template"]["spec"]["serviceAccountName"]
+    daemon_set["metadata"] = {"name": "efs-csi-node", "namespace": "default"}
+    await cluster.create(yaml.safe_dump(daemon_set))
+    await cluster.ask(managementState="Managed")
+    message = await cluster.condition("Available", status=False, reason="OlderOperatorRuns")
+    assert message == (
+        "DaemonSet default/efs-csi-node of the AWS driver is still there;"
+        " remove its release or add-on, its volumes stay"
+    )
+    assert await cluster.get("CSIDriver", DRIVER, "") is None
+    await cluster.kubectl("delete", "daemonset", "efs-csi-node", "-n", "default")
 
 
 async def test_new_credentials_replace_the_controllers_pods_and_no_others(cluster: OperatorCluster) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from lightkube.core.resource import NamespacedResource, Resource
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources import (
+    admissionregistration_v1,
     apiextensions_v1,
     apps_v1,
     core_v1,
@@ -84,6 +85,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     "Deployment": Kind(resource=apps_v1.Deployment, immutable=_SELECTOR),
     "DaemonSet": Kind(resource=apps_v1.DaemonSet, immutable=_SELECTOR),
     "CredentialsRequest": Kind(resource=CredentialsRequest, optional=True, elsewhere=True),
+    # Of Kubernetes 1.30 and newer.
+    "ValidatingAdmissionPolicyBinding": Kind(
+        resource=admissionregistration_v1.ValidatingAdmissionPolicyBinding, optional=True
+    ),
+    "ValidatingAdmissionPolicy": Kind(
+        resource=admissionregistration_v1.ValidatingAdmissionPolicy, optional=True
+    ),
     "Service": Kind(resource=core_v1.Service),
     "ConfigMap": Kind(resource=core_v1.ConfigMap),
     "RoleBinding": Kind(resource=rbac_authorization_v1.RoleBinding, immutable=_ROLE),

@@ -10,7 +10,7 @@ import structlog
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeError, KubeNotFound
+from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound
 from kube_efs.operator.cluster import Cluster
 from kube_efs.operator.conditions import (
     Condition,
@@ -53,6 +53,7 @@ from kube_efs.telemetry.metrics import OperatorMetrics
 log = structlog.get_logger(__name__)
 
 # Until what was deleted is gone, and while pods of people are waited for.
+_AT_ONCE_SECONDS: Final = 0.2
 _SOON_SECONDS: Final = 2.0
 _PATIENT_SECONDS: Final = 15.0
 
@@ -97,6 +98,9 @@ class Reconciler:
         self._announcer.follow_log_level(driver)
         try:
             seconds = await self._act(driver)
+        except KubeConflict:
+            # Somebody has just changed the driver's resource: what is to be done may have changed with it.
+            return _AT_ONCE_SECONDS
         except KubeError as error:
             self._metrics.degraded.set(1)
             await self._say(driver, failed_conditions(str(error)))
@@ -105,9 +109,15 @@ class Reconciler:
 
     def _nothing_asked_for(self) -> None:
         """A reminder, and nothing else: an older driver goes on as it is."""
+        self._forget()
         self._metrics.degraded.set(0)
         message = f"there is no ClusterCSIDriver {DRIVER_NAME}, so no driver is installed or changed"
         self._announcer.note("DriverNotRequested", message)
+
+    def _forget(self) -> None:
+        """Whoever has a free hand meanwhile may change anything."""
+        self._installer.forget()
+        self._taken_over = False
 
     async def _act(self, driver: Driver) -> float:
         if driver.deleting:
@@ -118,7 +128,7 @@ class Reconciler:
             case ManagementState.REMOVED:
                 return await self._remove(driver)
             case ManagementState.UNMANAGED | ManagementState.UNKNOWN:
-                self._installer.forget()
+                self._forget()
                 await self._say(driver, ())
                 return self._settings.resync_seconds
 
@@ -170,7 +180,7 @@ class Reconciler:
         return self._settings.resync_seconds
 
     async def _uninstall(self, driver: Driver) -> Removal:
-        self._installer.forget()
+        self._forget()
         removal = await self._uninstaller.step(forced=driver.forces_uninstall)
         if removal.blocked and removal.blocked != self._blocked:
             self._announcer.tell(driver, "VolumesInUse", removal.blocked, warning=True)
