@@ -9,12 +9,15 @@ import sys
 from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
+
+if TYPE_CHECKING:
+    from kube_efs.operator.manifests import RenderOptions
 
 _FAILED = 1
 _WRONG_USAGE = 2
@@ -42,6 +45,14 @@ class ManifestFormat(StrEnum):
 
     YAML = "yaml"
     JSON = "json"
+
+
+class RenderTarget(StrEnum):
+    """What manifests are printed for."""
+
+    KUBERNETES = "kubernetes"
+    OPENSHIFT = "openshift"
+    OLM = "olm"
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
@@ -200,7 +211,9 @@ def status(
 
 @app.command()
 def render(  # noqa: PLR0913 - one for each option
-    platform: Annotated[Platform, typer.Option("--for", help="The kind of cluster.")],
+    target: Annotated[
+        RenderTarget, typer.Option("--for", help="The kind of cluster, or a bundle of the operator for OLM.")
+    ],
     *,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Where kube-efs is to run.")
@@ -231,6 +244,9 @@ def render(  # noqa: PLR0913 - one for each option
             metavar="NAMESPACE/NAME", help="ConfigMap that classes of the CSI driver name; repeatable."
         ),
     ] = None,
+    directory: Annotated[
+        Path, typer.Option(file_okay=False, help="Where the bundle for OLM is written.")
+    ] = Path("bundle"),
     operator: Annotated[
         bool, typer.Option("--operator", help="The operator, which installs all else, instead.")
     ] = False,
@@ -244,16 +260,29 @@ def render(  # noqa: PLR0913 - one for each option
     from kube_efs.settings import own_image
 
     options = RenderOptions(
-        platform=platform,
+        platform=Platform.OPENSHIFT if target is RenderTarget.OLM else Platform(target),
         namespace=namespace,
         image=image or own_image(),
         provisioner=provisioner,
         storage_class_name=storage_class,
         region=region,
-        csi=csi,
+        csi=csi or operator or target is RenderTarget.OLM,
         kubelet_folder=kubelet_dir,
         secrets=tuple(secret or ()),
         config_maps=tuple(config_map or ()),
     )
+    if target is RenderTarget.OLM:
+        _write_bundle(options, directory)
+        return
     manifests = render_operator(options) if operator else render_manifests(options)
     typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)
+
+
+def _write_bundle(options: "RenderOptions", directory: Path) -> None:
+    from kube_efs.operator.bundle import render_bundle
+
+    for path, text in render_bundle(options).items():
+        file = directory / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        typer.echo(str(file))
