@@ -17,6 +17,7 @@ from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
 
 if TYPE_CHECKING:
+    from kube_efs.aws.connection import AwsOptions
     from kube_efs.operator.manifests import RenderOptions
 
 _FAILED = 1
@@ -276,6 +277,77 @@ def render(  # noqa: PLR0913 - one for each option
         return
     manifests = render_operator(options) if operator else render_manifests(options)
     typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)
+
+
+InfraIdOption = Annotated[
+    str, typer.Option("--infra-id", help="Id of the cluster, by whose tag it owns what is in AWS.")
+]
+
+
+@app.command("create-file-system")
+def create_a_file_system(
+    infra_id: InfraIdOption,
+    *,
+    name: Annotated[str | None, typer.Option(help="Its name.", show_default="INFRA_ID-efs")] = None,
+    subnet: Annotated[
+        list[str] | None, typer.Option(help="For a mount target; repeatable.", show_default="the nodes'")
+    ] = None,
+    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Where it is to be.")] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="The cluster whose nodes' subnets are used.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be made.")] = False,
+) -> None:
+    """Make a file system for a cluster, with security group and mount targets; may be repeated."""
+    from kube_efs.model.ids import parse_subnet_id
+    from kube_efs.operator.file_systems import Wanted, create_file_system
+
+    wanted = Wanted(
+        infra_id=infra_id,
+        name=name or f"{infra_id}-efs",
+        subnets=tuple(parse_subnet_id(one) for one in subnet or ()),
+        kubeconfig=kubeconfig,
+        dry_run=dry_run,
+    )
+    made = _finish(create_file_system(_aws_options(region), wanted, _say))
+    if made:
+        typer.echo(made)
+
+
+@app.command()
+def destroy(
+    infra_id: InfraIdOption,
+    *,
+    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Where it is.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of showing what would be done.")] = False,
+) -> None:
+    """Remove access points and file systems that a cluster owns, WITH ALL DATA in them."""
+    from kube_efs.operator.file_systems import describe, find_owned
+    from kube_efs.operator.file_systems import destroy as remove
+
+    options = _aws_options(region)
+    owned = _finish(find_owned(options, infra_id))
+    if owned.empty:
+        _say(f"cluster {infra_id} owns nothing")
+        return
+    for line in describe(owned):
+        typer.echo(line)
+    if not yes:
+        _say("nothing was removed; add --yes to remove all of this")
+        raise typer.Exit(_FAILED)
+    _finish(remove(options, owned, _say))
+
+
+def _aws_options(region: str | None) -> "AwsOptions":
+    from kube_efs.aws.connection import AwsOptions
+    from kube_efs.model.ids import parse_region
+
+    return AwsOptions(region=parse_region(region, field="AWS_REGION"))
+
+
+def _say(text: str) -> None:
+    """Progress, apart from what programs read."""
+    typer.echo(text, err=True)
 
 
 def _write_bundle(options: "RenderOptions", directory: Path) -> None:

@@ -20,7 +20,7 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.local.controllers.scheduler import _Binding
 from kube_efs.local.program import Program
-from kube_efs.operator.cluster import Cluster
+from kube_efs.operator.cluster import Cluster, manifest_of
 from kube_efs.operator.kinds import ClusterCSIDriver, Reference
 from kube_efs.operator.manifests import Manifest, RenderOptions
 from kube_efs.operator.operator_manifests import render_operator
@@ -146,8 +146,7 @@ class OperatorCluster:
     async def driver(self) -> Mapping[str, Any] | None:
         """The driver's resource."""
         with suppress(ApiError):
-            found: Mapping[str, Any] = (await self.client.get(ClusterCSIDriver, DRIVER)).to_dict()
-            return found
+            return manifest_of(await self.client.get(ClusterCSIDriver, DRIVER), "ClusterCSIDriver")
         return None
 
     async def withdraw(self) -> None:
