@@ -6,7 +6,7 @@ so that ``--help`` and the worker inside a pod start at once.
 
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -17,7 +17,7 @@ from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
 
 if TYPE_CHECKING:
-    from kube_efs.aws.connection import AwsOptions
+    from kube_efs.aws.gateway import AwsGateway
     from kube_efs.operator.manifests import RenderOptions
 
 _FAILED = 1
@@ -309,7 +309,7 @@ def create_a_file_system(
         kubeconfig=kubeconfig,
         dry_run=dry_run,
     )
-    made = _finish(create_file_system(_aws_options(region), wanted, _say))
+    made = _finish(_in_aws(region, lambda gateway: create_file_system(gateway, wanted, _say)))
     if made:
         typer.echo(made)
 
@@ -322,27 +322,32 @@ def destroy(
     yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of showing what would be done.")] = False,
 ) -> None:
     """Remove access points and file systems that a cluster owns, WITH ALL DATA in them."""
-    from kube_efs.operator.file_systems import describe, find_owned
+    from kube_efs.operator.file_systems import describe
     from kube_efs.operator.file_systems import destroy as remove
 
-    options = _aws_options(region)
-    owned = _finish(find_owned(options, infra_id))
-    if owned.empty:
-        _say(f"cluster {infra_id} owns nothing")
-        return
-    for line in describe(owned):
-        typer.echo(line)
-    if not yes:
-        _say("nothing was removed; add --yes to remove all of this")
+    async def act(gateway: "AwsGateway") -> bool:
+        owned = await gateway.owned.find(infra_id)
+        for line in describe(owned):
+            typer.echo(line)
+        if owned.empty:
+            _say(f"cluster {infra_id} owns nothing")
+        elif yes:
+            await remove(gateway, owned, _say)
+        else:
+            _say("nothing was removed; add --yes to remove all of this")
+        return owned.empty or yes
+
+    if not _finish(_in_aws(region, act)):
         raise typer.Exit(_FAILED)
-    _finish(remove(options, owned, _say))
 
 
-def _aws_options(region: str | None) -> "AwsOptions":
+async def _in_aws(region: str | None, work: "Callable[[AwsGateway], Awaitable[_Answer]]") -> _Answer:
     from kube_efs.aws.connection import AwsOptions
+    from kube_efs.aws.gateway import AwsGateway
     from kube_efs.model.ids import parse_region
 
-    return AwsOptions(region=parse_region(region, field="AWS_REGION"))
+    async with AwsGateway(AwsOptions(region=parse_region(region, field="AWS_REGION"))) as gateway:
+        return await work(gateway)
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,6 @@ from typing import Final
 
 from lightkube.resources.core_v1 import Node
 
-from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.owned import Owned, Subnet, creation_token, one_of_each_zone, owner_tag
 from kube_efs.kube.client import connect, load_config
@@ -39,50 +38,42 @@ class Wanted:
     dry_run: bool = False
 
 
-async def create_file_system(options: AwsOptions, wanted: Wanted, say: Say) -> FileSystemId | None:
+async def create_file_system(gateway: AwsGateway, wanted: Wanted, say: Say) -> FileSystemId | None:
     """The file system, ready to be mounted; None when nothing was to be made. Raises AwsError, KubeError."""
-    async with AwsGateway(options) as gateway:
-        subnets = one_of_each_zone(await _subnets(gateway, wanted))
-        vpc_id = subnets[0].vpc_id
-        ranges = await gateway.owned.network_ranges(vpc_id)
-        say(f"network {vpc_id}: {', '.join(ranges)}")
-        for one in subnets:
-            say(f"mount target in {one.subnet_id} ({one.zone})")
-        if wanted.dry_run:
-            say("nothing was made")
-            return None
-        group = await gateway.owned.ensure_security_group(wanted.infra_id, vpc_id, ranges)
-        say(f"security group {group} lets NFS in from the network")
-        system = await gateway.create_file_system(
-            creation_token(wanted.infra_id, wanted.name),
-            name=wanted.name,
-            tags={owner_tag(wanted.infra_id): "owned"},
-        )
-        say(f"file system {system.file_system_id}")
-        await _until(lambda: _is_usable(gateway, system), f"file system {system.file_system_id}")
-        await _ensure_mount_targets(gateway, system.file_system_id, subnets, group)
-        say("all mount targets are available")
-        return system.file_system_id
+    subnets = one_of_each_zone(await _subnets(gateway, wanted))
+    vpc_id = subnets[0].vpc_id
+    ranges = await gateway.owned.network_ranges(vpc_id)
+    say(f"network {vpc_id}: {', '.join(ranges)}")
+    for one in subnets:
+        say(f"mount target in {one.subnet_id} ({one.zone})")
+    if wanted.dry_run:
+        say("nothing was made")
+        return None
+    group = await gateway.owned.ensure_security_group(wanted.infra_id, vpc_id, ranges)
+    say(f"security group {group} lets NFS in from the network")
+    system = await gateway.create_file_system(
+        creation_token(wanted.infra_id, wanted.name),
+        name=wanted.name,
+        tags={owner_tag(wanted.infra_id): "owned"},
+    )
+    say(f"file system {system.file_system_id}")
+    await _until(lambda: _is_usable(gateway, system), f"file system {system.file_system_id}")
+    await _ensure_mount_targets(gateway, system.file_system_id, subnets, group)
+    say("all mount targets are available")
+    return system.file_system_id
 
 
-async def find_owned(options: AwsOptions, infra_id: str) -> Owned:
-    """What the cluster owns in AWS; raises AwsError."""
-    async with AwsGateway(options) as gateway:
-        return await gateway.owned.find(infra_id)
-
-
-async def destroy(options: AwsOptions, owned: Owned, say: Say) -> None:
+async def destroy(gateway: AwsGateway, owned: Owned, say: Say) -> None:
     """Remove all of it, data too; raises AwsError."""
-    async with AwsGateway(options) as gateway:
-        for access_point_id, _ in owned.access_points:
-            await _unless_gone(gateway.access_points.delete(access_point_id))
-            say(f"access point {access_point_id} is removed")
-        for file_system_id in owned.file_systems:
-            await _delete_file_system(gateway, file_system_id)
-            say(f"file system {file_system_id} is removed")
-        for group in owned.security_groups:
-            await _unless_gone(gateway.owned.delete_security_group(group))
-            say(f"security group {group} is removed")
+    for access_point_id, _ in owned.access_points:
+        await _unless_gone(gateway.access_points.delete(access_point_id))
+        say(f"access point {access_point_id} is removed")
+    for file_system_id in owned.file_systems:
+        await _delete_file_system(gateway, file_system_id)
+        say(f"file system {file_system_id} is removed")
+    for group in owned.security_groups:
+        await _unless_gone(gateway.owned.delete_security_group(group))
+        say(f"security group {group} is removed")
 
 
 def describe(owned: Owned) -> Iterable[str]:
