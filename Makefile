@@ -8,8 +8,10 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# A file to each core: what a file shares, such as a whole cluster, is made once.
+PYTEST := $(BIN)/pytest --timeout=180 --numprocesses=auto --dist=loadfile
 
-.PHONY: help setup programs demo up test conformance kernel lint format settings proto clean
+.PHONY: help setup programs demo up test conformance kernel soak lint format settings proto clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,11 +20,11 @@ demo: setup ## Set up what is missing, then show the way from a claim to data an
 	$(BIN)/kube-efs demo
 
 test: setup ## Set up what is missing, then run the tests
-	$(BIN)/pytest --timeout=180
+	$(PYTEST)
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build
-	$(BIN)/pytest --timeout=180 --cluster real tests/conformance tests/scenarios
+	$(PYTEST) --cluster real tests/conformance tests/scenarios
 
 kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
 	@scripts/install-programs kernel
@@ -30,6 +32,9 @@ kernel: setup ## Run what a node does on a kernel of its own, with real NFS moun
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up
+
+soak: setup ## Do everything at once for SOAK_SECONDS (600), and fail when anything is left (needs root)
+	$(BIN)/python -m tests.soak
 
 lint: $(INSTALLED) ## Check style, types and the layers of the design
 	$(BIN)/ruff check .

@@ -17,6 +17,9 @@ from kube_efs.telemetry.logging import configure
 from kube_efs.tunnels.probe import probe
 
 _xids = itertools.count(1)
+_ATTEMPTS = 20
+_PAUSE_SECONDS = 0.1
+_PATIENCE_SECONDS = 30.0
 
 
 class ServedMounter(FolderMounter):
@@ -24,10 +27,13 @@ class ServedMounter(FolderMounter):
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         [port] = [int(one.removeprefix("port=")) for one in options.split(",") if one.startswith("port=")]
-        result = await probe(port, timeout_seconds=10, xid=next(_xids))
-        if not result.ok:
-            raise MountFailed(result.reason, field="target", value=str(target))
-        await super().mount(source, target, options)
+        for _ in range(_ATTEMPTS):
+            result = await probe(port, timeout_seconds=_PATIENCE_SECONDS, xid=next(_xids))
+            if result.ok:
+                return await super().mount(source, target, options)
+            # As the kernel does: what was not yet accepted when stunnel loads its configuration is reset.
+            await asyncio.sleep(_PAUSE_SECONDS)
+        raise MountFailed(result.reason, field="target", value=str(target))
 
 
 if __name__ == "__main__":

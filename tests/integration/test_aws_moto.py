@@ -17,9 +17,12 @@ from structlog.testing import capture_logs
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.model.access_points import AccessPointRequest, PosixUser
+from kube_efs.model.directories import Directory
 from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsThrottled, AwsUnavailable
 from kube_efs.model.file_systems import LifeCycleState
 from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import AwsMetrics
 
 REGION = Region("us-east-1")
@@ -314,6 +317,42 @@ async def test_an_entry_that_makes_no_sense_does_not_hide_the_others(proxy: tupl
         ("aws-entry-not-understood", "warning")
     ]
     assert "'sublimating' is an unknown state" in logs[0]["problem"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b'"well"', id="a text"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"\xff", id="no text"),
+        pytest.param(b"<html>Sign in</html>", id="a page for people"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b'{"FileSystems": 3, "AccessPoints": 3}', id="no list where there is one"),
+        pytest.param(b'{"FileSystems": [3], "AccessPoints": [3]}', id="entries that are none"),
+    ],
+)
+async def test_an_answer_that_is_not_aws_s_is_no_answer(proxy: tuple[Proxy, str], body: bytes) -> None:
+    """Least of all does it say that there is nothing."""
+    proxy[0].fail = lambda _request: web.Response(body=body, content_type="application/json")
+    request = AccessPointRequest(
+        client_token="token",
+        file_system_id=FileSystemId("fs-01234567"),
+        directory=Directory(("a",)),
+        permissions="700",
+        user=PosixUser(uid=1, gid=1),
+        tags=(),
+    )
+    async with AwsGateway(options(proxy[1])) as gateway:
+        for call in (
+            gateway.file_systems(),
+            gateway.file_system(request.file_system_id),
+            gateway.access_points.list(request.file_system_id),
+            gateway.access_points.get(AccessPointId("fsap-01234567")),
+            gateway.access_points.create(request),
+        ):
+            with pytest.raises(AwsUnavailable, match=r"not AWS's|nothing that can be understood"):
+                await call
 
 
 async def test_the_catalogue_lives_through_failing_calls_and_follows_changes(

@@ -89,7 +89,7 @@ async def test_two_hundred_publishes_of_twenty_access_points_are_twenty_services
         grpc.aio.insecure_channel(f"unix:{programs.csi_socket}") as channel,
         connect_tunnels(programs.tunnel_socket) as agent,
     ):
-        node = NodeStub(channel)
+        node, slots = NodeStub(channel), asyncio.Semaphore(POINTS)
 
         async def publish(path: str, volume: str) -> None:
             request = csi.NodePublishVolumeRequest(
@@ -98,11 +98,13 @@ async def test_two_hundred_publishes_of_twenty_access_points_are_twenty_services
                 volume_capability=capability,
                 volume_context={"mounttargetip": target.address},
             )
-            await node.NodePublishVolume(request, timeout=100)
+            async with slots:
+                await node.NodePublishVolume(request, timeout=100)
 
         async def unpublish(path: str, volume: str) -> None:
             request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=path)
-            await node.NodeUnpublishVolume(request, timeout=100)
+            async with slots:
+                await node.NodeUnpublishVolume(request, timeout=100)
 
         await asyncio.gather(*(publish(path, volume) for path, volume in volumes.items()))
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -134,6 +135,11 @@ def mode_of(path: Path) -> int:
 
 def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
+
+
+def most_files(pid: int) -> int:
+    [found] = re.findall(r"^Max open files +(\d+) ", Path(f"/proc/{pid}/limits").read_text(), re.MULTILINE)
+    return int(found)
 
 
 def sections(options: TunnelOptions) -> list[str]:
@@ -494,6 +500,48 @@ async def test_killed_at_any_moment_of_a_promise_the_next_agent_keeps_it(
                 await connection.call()
             assert stunnels_of(options.conf_path) == [node.pid]
             assert [tunnel.holders for tunnel in await client.tunnels()] == [{POD}]
+
+
+async def test_a_stunnel_that_stands_still_is_replaced(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    quick = replace(options, probe_timeout_seconds=0.2, standstill_seconds=1)
+    async with serving(quick) as node:
+        port = await client.ensure(spec_at(backend), POD)
+        pid = node.pid
+        os.kill(pid, signal.SIGSTOP)
+        await eventually(lambda: node.agent.status().stunnel_pid not in {pid, None}, "another stunnel")
+        async with connected(port) as connection:
+            await connection.call()
+        assert stunnels_of(options.conf_path) == [node.pid]
+
+
+async def test_a_stunnel_that_is_doubted_without_reason_goes_on(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with serving(options) as node:
+        async with connected(await client.ensure(spec_at(backend), POD)) as connection:
+            pid, reloads = node.pid, "kube_efs_stunnel_reloads_total"
+            node.agent._keeper.doubt()
+            await eventually(lambda: node.registry.get_sample_value(reloads), "stunnel has been asked")
+            await node.until(FS, TunnelState.UP)
+            await connection.call()
+        assert node.pid == pid
+        assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 0
+
+
+async def test_stunnel_may_have_more_connections_than_containers_begin_with(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        async with serving(options) as node:
+            await client.ensure(spec_at(backend), POD)
+            files = most_files(node.pid)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert files == min(hard, 65536)
 
 
 async def test_a_hundred_reloads_under_load_cut_nothing(

@@ -1,7 +1,7 @@
 """The cluster that the scenarios of one module share: embedded, or with ``--cluster real`` a real one."""
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,12 @@ from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet_parts() -> None:
+def quiet_parts() -> Iterator[None]:
     """Keep the probes' every connection out of the output of tests that fail."""
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="module")

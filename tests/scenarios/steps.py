@@ -53,6 +53,7 @@ class Cluster(Protocol):
     efs: EmbeddedEfs
     controller: Program
     tunnel: Program
+    node: Program
     namespace: str
     folder: Path
     file_system_ids: tuple[FileSystemId, ...]

@@ -1,7 +1,7 @@
 """The calls to EFS about access points."""
 
 from kube_efs.aws.connection import AwsConnection, Service
-from kube_efs.aws.responses import parse_access_point, understood
+from kube_efs.aws.responses import parse_access_point, understood, understood_one
 from kube_efs.model.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import AccessPointId
@@ -32,15 +32,19 @@ class AwsAccessPoints:
         answer = await self._connection.call(
             Service.EFS, "DescribeAccessPoints", subject=access_point_id, AccessPointId=access_point_id
         )
-        return parse_access_point(answer["AccessPoints"][0])
+        found = answer.get("AccessPoints", ())
+        return understood_one(
+            parse_access_point, found, operation="DescribeAccessPoints", subject=access_point_id
+        )
 
     async def create(self, request: AccessPointRequest) -> AccessPoint:
         """A new access point; raises AwsAlreadyExists when there is one with the token."""
         user = {"Uid": request.user.uid, "Gid": request.user.gid}
+        subject = f"{request.file_system_id}:{request.directory}"
         answer = await self._connection.call(
             Service.EFS,
             "CreateAccessPoint",
-            subject=f"{request.file_system_id}:{request.directory}",
+            subject=subject,
             ClientToken=request.client_token,
             FileSystemId=request.file_system_id,
             PosixUser=user,
@@ -54,7 +58,7 @@ class AwsAccessPoints:
             },
             Tags=[{"Key": tag.key, "Value": tag.value} for tag in request.tags],
         )
-        return parse_access_point(answer)
+        return understood_one(parse_access_point, [answer], operation="CreateAccessPoint", subject=subject)
 
     async def delete(self, access_point_id: AccessPointId) -> None:
         """Remove the access point, and nothing of its data; raises AwsNotFound."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from aiobotocore.session import get_session
 from botocore import xform_name
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.errors import FOREIGN_ERRORS, error_code, translate
+from kube_efs.aws.errors import FOREIGN_ERRORS, OddAnswer, answer_read, error_code, translate
 from kube_efs.model.ids import Region
 from kube_efs.telemetry.metrics import AwsMetrics, Outcome
 
@@ -114,7 +114,9 @@ class AwsConnection:
     ) -> Mapping[str, Any]:
         """The answer to one call; raises AwsError with ``subject`` as its value."""
         async with self._attempt(service, operation, subject) as (client, _deadline):
-            answer: Mapping[str, Any] = await getattr(client, xform_name(operation))(**parameters)
+            method = getattr(client, xform_name(operation))
+            with answer_read():
+                answer: Mapping[str, Any] = await method(**parameters)
             self._count(operation, Outcome.SUCCEEDED)
         return answer
 
@@ -136,10 +138,11 @@ class AwsConnection:
             pages = client.get_paginator(xform_name(operation)).paginate(
                 **parameters, PaginationConfig=paging
             )
-            async for page in pages:
-                items.extend(page.get(key, ()))
-                self._count(operation, Outcome.SUCCEEDED)
-                deadline.reschedule(self._next_deadline())
+            with answer_read():
+                async for page in pages:
+                    items.extend(_items(page, key))
+                    self._count(operation, Outcome.SUCCEEDED)
+                    deadline.reschedule(self._next_deadline())
         return items
 
     @asynccontextmanager
@@ -190,6 +193,14 @@ class AwsConnection:
             aws_session_token=credentials and credentials.session_token,
             config=config,
         )
+
+
+def _items(page: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
+    """What a page lists; raises OddAnswer for one that is not AWS's, which would pass for an empty one."""
+    if key not in page and "RequestId" not in page["ResponseMetadata"]:
+        raise OddAnswer(f"no {key} and no id of the request")
+    found: Iterable[Mapping[str, Any]] = page.get(key, ())
+    return found
 
 
 class _Resolver:

@@ -4,6 +4,8 @@
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html), then by its HTTP status.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import aiohttp
@@ -22,9 +24,16 @@ from kube_efs.model.errors import (
     KubeEfsError,
 )
 
+
+class OddAnswer(Exception):
+    """An answer with a good status that AWS would not give, as from a proxy in between."""
+
+
 # All that a call through aiobotocore can raise: the library's two roots, and what slips through from the
 # HTTP client while an answer is being read. TimeoutError is an OSError.
-FOREIGN_ERRORS: Final = (boto.BotoCoreError, boto.ClientError, aiohttp.ClientError, OSError)
+FOREIGN_ERRORS: Final = (boto.BotoCoreError, boto.ClientError, aiohttp.ClientError, OSError, OddAnswer)
+# What else the library lets out when an answer's JSON does not have the shape that it takes for granted.
+_SHAPE_ERRORS: Final = (AttributeError, LookupError, TypeError, ValueError)
 
 _CREDENTIAL_ERRORS: Final = (
     boto.CredentialRetrievalError,
@@ -120,6 +129,17 @@ def translate(error: Exception, *, operation: str, iam_action: str, subject: obj
     return translated
 
 
+@contextmanager
+def answer_read() -> Iterator[None]:
+    """Raises one of FOREIGN_ERRORS for whatever reading an answer raises inside."""
+    try:
+        yield
+    except FOREIGN_ERRORS:  # some of them are ValueErrors too
+        raise
+    except _SHAPE_ERRORS as error:
+        raise OddAnswer(f"{type(error).__name__}: {error}") from error
+
+
 def error_code(error: BaseException) -> str:
     """AWS's code of an error, translated or not, such as ``FileSystemNotFound``; else its class's name."""
     if isinstance(error, AwsError) and error.__cause__ is not None:
@@ -138,9 +158,15 @@ def _judge(error: Exception, iam_action: str) -> tuple[type[KubeEfsError], str, 
         return InvalidSetting, f"could not be sent ({error})", "correct the AWS configuration of this process"
     if isinstance(error, _REQUEST_ERRORS):
         return InvalidValue, f"was not sent ({error})", ""
+    return AwsUnavailable, _absence(error), ""
+
+
+def _absence(error: Exception) -> str:
+    if isinstance(error, OddAnswer):
+        return f"gave an answer that is not AWS's ({error})"
     if isinstance(error, TimeoutError) and not str(error):
-        return AwsUnavailable, "was not answered in time", ""
-    return AwsUnavailable, f"was not answered ({error})", ""
+        return "was not answered in time"
+    return f"was not answered ({error})"
 
 
 def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEfsError], str, str]:

@@ -9,8 +9,8 @@ from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.errors import error_code
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import AwsOwned
-from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood
-from kube_efs.model.errors import AwsError, AwsNotFound, InvalidValue
+from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood, understood_one
+from kube_efs.model.errors import AwsError, AwsNotFound
 from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.telemetry.metrics import AwsMetrics
@@ -48,15 +48,14 @@ class AwsGateway:
         return understood(parse_file_system, entries)
 
     async def file_system(self, file_system_id: FileSystemId) -> FileSystem:
-        """That file system, without its mount targets; raises AwsNotFound, InvalidValue for an odd answer."""
+        """That file system, without its mount targets; raises AwsNotFound."""
         answer = await self._connection.call(
             Service.EFS, "DescribeFileSystems", subject=file_system_id, FileSystemId=file_system_id
         )
-        found = understood(parse_file_system, answer.get("FileSystems", ()))
-        if not found:
-            problem = "was answered with nothing that can be understood"
-            raise InvalidValue(problem, field="DescribeFileSystems", value=file_system_id)
-        return found[0]
+        found = answer.get("FileSystems", ())
+        return understood_one(
+            parse_file_system, found, operation="DescribeFileSystems", subject=file_system_id
+        )
 
     async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
         """All mount targets of a file system in every state."""

@@ -5,14 +5,14 @@ https://docs.aws.amazon.com/efs/latest/ug/API_MountTargetDescription.html and
 https://docs.aws.amazon.com/efs/latest/ug/API_AccessPointDescription.html.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
 
 from kube_efs.model.access_points import AccessPoint, PosixUser
 from kube_efs.model.directories import parse_directory
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.errors import AwsUnavailable, InvalidValue
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import MountTargetId, ZoneName, parse_file_system_id, parse_subnet_id, parse_zone_name
 from kube_efs.model.targets import parse_address
@@ -21,6 +21,8 @@ from kube_efs.model.volume_handles import parse_access_point_id
 log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
+
+_NOT_UNDERSTOOD = (InvalidValue, LookupError, TypeError, ValueError)
 
 
 def understood(
@@ -31,9 +33,24 @@ def understood(
     for entry in entries:
         try:
             values.append(parse(entry))
-        except InvalidValue as error:
+        except _NOT_UNDERSTOOD as error:
             log.warning("aws-entry-not-understood", entry=dict(entry), problem=str(error))
     return tuple(values)
+
+
+def understood_one(
+    parse: Callable[[Mapping[str, Any]], Value],
+    entries: Sequence[Mapping[str, Any]],
+    *,
+    operation: str,
+    subject: object,
+) -> Value:
+    """The first entry of an answer about one thing; raises AwsUnavailable, for what was done is not known."""
+    try:
+        return parse(entries[0])
+    except _NOT_UNDERSTOOD as error:
+        problem = "was answered with nothing that can be understood"
+        raise AwsUnavailable(problem, field=operation, value=subject) from error
 
 
 def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:

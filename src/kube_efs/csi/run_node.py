@@ -4,7 +4,7 @@ Whatever is mounted stays so while this process is away, and calls that it has n
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -84,7 +84,9 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
             tasks.create_task(_reconcile(volumes, heartbeat))
 
 
-async def _reconcile(volumes: NodeVolumes, heartbeat: Heartbeat) -> None:
+async def _reconcile(
+    volumes: NodeVolumes, heartbeat: Heartbeat, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
     """Time and again, let tunnels go whose mounts went while nobody looked."""
     while True:
         pause = _RECONCILE_SECONDS
@@ -94,7 +96,7 @@ async def _reconcile(volumes: NodeVolumes, heartbeat: Heartbeat) -> None:
             log.warning("tunnels-not-reconciled", reason=str(error))
             pause = _RETRY_SECONDS
         heartbeat.beat()
-        await asyncio.sleep(pause)
+        await sleep(pause)
 
 
 @asynccontextmanager

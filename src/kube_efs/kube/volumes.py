@@ -8,9 +8,10 @@ from lightkube.resources.core_v1 import PersistentVolume
 from lightkube.types import PatchType
 
 from kube_efs.kube.building import build_volume
+from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_volume
-from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.errors import KubeConflict, KubeNotFound
 from kube_efs.model.volumes import FINALIZER, Volume
 
 
@@ -31,12 +32,15 @@ class VolumeStore:
             return read_volume((await self._client.get(PersistentVolume, name)).to_dict())
 
     async def delete(self, volume: Volume) -> None:
-        """Delete the volume, held by our finalizer or not; one that is gone is no error."""
+        """Delete the volume, held by our finalizer or not; one that is gone is no error.
+
+        Another volume that has its name by now is left alone.
+        """
         if not volume.deleting:
             try:
                 with translated(f"volume {volume.name}"):
-                    await self._client.delete(PersistentVolume, volume.name)
-            except KubeNotFound:
+                    await delete_exactly(self._client, PersistentVolume, volume.name, volume.uid)
+            except (KubeNotFound, KubeConflict):
                 return
         if FINALIZER in volume.finalizers:
             await self.release(volume)

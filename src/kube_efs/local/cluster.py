@@ -1,11 +1,11 @@
 """The embedded cluster as one thing: an API server, its controllers, a node, an EFS, and kube-efs on them.
 
-kube-efs runs as the two processes that it is in a real cluster. They are told where everything is by their
+kube-efs runs as the three processes that it is in a real cluster. They are told where everything is by their
 ordinary settings, and cannot tell the difference.
 """
 
 import asyncio
-import os
+import tempfile
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,31 +18,23 @@ from lightkube import AsyncClient
 from kube_efs.kube.client import connect, load_config
 from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs.local.efs.service import EmbeddedEfs
-from kube_efs.local.node import IMAGE, make_kubelet
-from kube_efs.local.ports import reserved_base_port
-from kube_efs.local.program import Program
+from kube_efs.local.kubelet.nfs import kernel_has_nfs
+from kube_efs.local.mounts_without_kernel import mount_program
+from kube_efs.local.node import make_kubelet
+from kube_efs.local.programs import (
+    NAMESPACE,
+    NODE,
+    Folders,
+    Programs,
+    end_stunnel,
+    make_programs,
+    reserved_ports,
+)
 from kube_efs.model.ids import FileSystemId
-from kube_efs.settings import DEFAULT_NAMESPACE
 
 log = structlog.get_logger(__name__)
 
-NODE = "embedded"
-NAMESPACE = DEFAULT_NAMESPACE
 DIRECTORY_PROVISIONER = "example.com/aws-efs"
-_INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "TMPDIR"})
-# What people would wait for is made faster than it is at AWS's prices and scale.
-_SETTINGS = {
-    "LOGGING_LEVEL": "INFO",
-    "EFS_POLLING_INTERVAL": "1",
-    "PROVISION_BACKOFF_INTERVAL": "2",
-    "KUBE_EFS_PROBE_INTERVAL_SECONDS": "1",
-    "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
-    "KUBE_EFS_HEALTH_PORT": "0",
-    "POD_NAMESPACE": NAMESPACE,
-    "NODE_NAME": NODE,
-    "WORKER_IMAGE": IMAGE,
-    "KUBE_EFS_BACKENDS": "tunnel,directory,csi",
-}
 
 
 class EmbeddedCluster:
@@ -70,7 +62,6 @@ class EmbeddedCluster:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             await self._start()
         except BaseException:
@@ -87,23 +78,32 @@ class EmbeddedCluster:
         await self._stack.aclose()
 
     async def _start(self) -> None:
-        base_port = self._stack.enter_context(reserved_base_port())
+        sockets = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="efs-"))
+        self._folders = Folders(root=self.folder, sockets=Path(sockets))
+        self._folders.make()
+        ports = self._stack.enter_context(reserved_ports())
         plane = await self._stack.enter_async_context(self._control_plane)
         self.efs = await self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs"))
         self.client = await self._stack.enter_async_context(self.connect())
         kubelet = make_kubelet(
-            self.client, self.efs, name=NODE, namespace=NAMESPACE, root=self.folder / "kubelet"
+            self.client, self.efs, name=NODE, namespace=NAMESPACE, root=self._folders.kubelet
         )
         plane.take_logs_from(kubelet)
         self._run_in_background(plane.run_controllers(self.client, node=NODE))
-        self._run_in_background(kubelet.run())
         await plane.install(self.client, NAMESPACE)
         creating = (self.efs.create_file_system(name) for name in self._names)
         self.file_system_ids = tuple(await asyncio.gather(*creating))
-        self.controller, self.tunnel = await self._programs(base_port)
-        self._stack.push_async_callback(self._stop_programs)
-        await asyncio.gather(self.controller.start(), self.tunnel.start())
-        await asyncio.gather(self.controller.ready(), self.tunnel.ready())
+        programs = await self._programs(ports)
+        self.controller, self.tunnel, self.node = programs.controller, programs.tunnel, programs.node
+        # What ends first is pushed last: pods need the node to unmount, and the node the tunnels' agent.
+        self._stack.push_async_callback(end_stunnel, self._folders)
+        self._stack.push_async_callback(self.tunnel.stop)
+        self._stack.push_async_callback(self.node.stop)
+        self._run_in_background(kubelet.run())
+        self._stack.push_async_callback(self.controller.stop)
+        started = (self.controller, self.tunnel, self.node)
+        await asyncio.gather(*(program.start() for program in started))
+        await asyncio.gather(*(program.ready() for program in started))
 
     def _run_in_background(self, part: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(part)
@@ -119,32 +119,18 @@ class EmbeddedCluster:
         """A further client of the cluster; close it with ``async with``."""
         return connect(load_config(self.kubeconfig))
 
-    async def _programs(self, base_port: int) -> tuple[Program, Program]:
-        work = self.folder / "tunnel"
-        work.mkdir(exist_ok=True)
-        common = {
-            # Nothing of the person's own AWS account, cluster or settings may reach these processes.
-            **{name: value for name, value in os.environ.items() if name in _INHERITED},
-            **self.efs.environment(),
-            **_SETTINGS,
-        }
-        controller = {
-            **common,
-            "KUBECONFIG": str(await self._control_plane.kubeconfig_of("efs-manager")),
-            "POD_NAME": "efs-manager-0",
-            "BASE_STUNNEL_PORT": str(base_port),
-            **self._directory_provisioner(),
-        }
-        tunnel = {
-            **common,
-            "KUBECONFIG": str(await self._control_plane.kubeconfig_of("efs-stunnel")),
-            "POD_NAME": "efs-stunnel-0",
-            "STUNNEL_CONF_PATH": str(work / "stunnel.conf"),
-            "KUBE_EFS_CA_FILE": str(self.efs.ca_file),
-        }
-        return (
-            Program("controller", {**controller, **self._settings}, self.folder / "controller.log"),
-            Program("tunnel", {**tunnel, **self._settings}, self.folder / "tunnel.log"),
+    async def _programs(self, ports: Mapping[str, str]) -> Programs:
+        mounting = []
+        if not kernel_has_nfs():
+            program = mount_program(self.efs, self._folders.tunnel_socket, self._folders.sockets)
+            mounting.append(await self._stack.enter_async_context(program))
+        return await make_programs(
+            self._folders,
+            self._control_plane,
+            environment=self.efs.environment(),
+            ca_file=self.efs.ca_file,
+            program_folders=mounting,
+            settings={**ports, **self._directory_provisioner(), **self._settings},
         )
 
     def _directory_provisioner(self) -> dict[str, str]:
@@ -152,9 +138,6 @@ class EmbeddedCluster:
         if not self.file_system_ids:
             return {}
         return {"FILE_SYSTEM_ID": self.file_system_ids[0], "PROVISIONER_NAME": DIRECTORY_PROVISIONER}
-
-    async def _stop_programs(self) -> None:
-        await asyncio.gather(self.controller.stop(), self.tunnel.stop())
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:

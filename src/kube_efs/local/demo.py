@@ -13,7 +13,14 @@ from rich.text import Text
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.demo_steps import Check, Demo
 from kube_efs.local.logs import logging_to
-from kube_efs.report.tables import claims_table, make_console, table_of, tunnels_table, volumes_table
+from kube_efs.report.tables import (
+    claims_table,
+    demand_table,
+    make_console,
+    table_of,
+    tunnels_table,
+    volumes_table,
+)
 from kube_efs.report.values import ClusterReport
 
 
@@ -57,6 +64,7 @@ async def _walk(folder: Path, console: Console) -> tuple[list[Check], ClusterRep
             claims_table(report.claims),
             volumes_table(report.volumes),
             tunnels_table(report.nodes),
+            demand_table(report.nodes),
         ):
             console.print(table)
         rows = [(fs, one.version, one.cipher, one.peer) for fs, one in demo.handshakes.items()]

@@ -11,7 +11,9 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
 from kube_efs.local.clients import Handshake, TunnelClient, shake_hands
-from kube_efs.local.cluster import NAMESPACE, EmbeddedCluster
+from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs.local.demo_pods import CLAIM, DemoPods, tunnel_of
+from kube_efs.local.kubelet.nfs import kernel_has_nfs
 from kube_efs.local.manifests import (
     DIRECTORY_CLAIM,
     DIRECTORY_CLASS,
@@ -20,6 +22,7 @@ from kube_efs.local.manifests import (
     apply,
     claim_like_example,
 )
+from kube_efs.local.programs import NAMESPACE
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import KubeEfsError, NotYet, TunnelError
 from kube_efs.model.file_systems import dns_name
@@ -30,8 +33,9 @@ from kube_efs.tunnels.status import TunnelState
 
 _EXAMPLE, _KEPT, _CHOSEN, _INVALID = "efs-example", "efs-kept", "efs-chosen", "efs-invalid"
 _DIRECTORY = "efs"
+_MOUNTED = CLAIM
 _TUNNELLED = (_EXAMPLE, _KEPT, _CHOSEN)
-_VALID = (*_TUNNELLED, _DIRECTORY)
+_VALID = (*_TUNNELLED, _DIRECTORY, _MOUNTED)
 _GIDS = range(40000, 50001)
 _GROUP_MODE = 0o2771
 _SOMEBODY = 65534  # who owns nothing, as a user and as a group
@@ -61,6 +65,7 @@ class Demo:
         self.report = ClusterReport()
         self.handshakes: dict[FileSystemId, Handshake] = {}
         self._cluster = cluster
+        self._pods = DemoPods(cluster)
         self._volumes: dict[str, VolumeReport] = {}
 
     async def provision(self) -> AsyncIterator[Check]:
@@ -72,13 +77,18 @@ class Demo:
         yield await _checked("file written and read back through the tunnel", self._transfer)
         yield await _checked("directory of a group of its own", self._grouped)
         yield await _checked("only its group writes into it", self._only_group_writes)
+        yield await _checked("pod writes into its access point through a CSI mount", self._written)
+        yield await _checked("another pod reads it", self._read)
+        yield await _checked("the mounts' tunnel leads to the same file", self._read_through_tunnel)
         yield await _checked("TLS negotiated, peer verified", self._negotiate)
         yield await _checked("peer of another name refused", self._refuse_stranger)
 
     async def reclaim(self) -> AsyncIterator[Check]:
         """What becomes of the data when the claims go."""
+        yield await _checked("pods deleted, volumes unmounted", self._delete_pods)
         yield await _checked("claims deleted", self._delete_claims)
         yield await _checked("Delete removed the data", self._removed)
+        yield await _checked("Delete removed the access point", self._access_point_removed)
         yield await _checked("Retain kept the data", self._kept)
 
     async def _apply(self) -> str:
@@ -91,7 +101,8 @@ class Demo:
             claim_like_example(_INVALID, volume_name="Not-A-Name"),
         ]
         await apply(self._cluster.client, [STORAGE_CLASS, *claims, DIRECTORY_CLASS, DIRECTORY_CLAIM])
-        return f"StorageClasses efs-stunnel and slow, {len(claims) + 1} claims"
+        await self._pods.apply(other)
+        return f"StorageClasses efs-stunnel, slow and efs-sc-1, {len(claims) + 2} claims, 2 pods"
 
     async def _bound(self) -> str:
         started = time.monotonic()
@@ -168,6 +179,58 @@ class Demo:
                 raise
             return f"user {_SOMEBODY} with group {volume.gid} did, with group {_SOMEBODY} could not"
         raise TunnelError("is everybody's", field="directory", value=volume.path)
+
+    async def _written(self) -> str:
+        volume = self._made(_MOUNTED)
+        point = volume.access_point_id
+
+        async def look() -> list[str]:
+            held = _holders(self.report, point)
+            return [
+                await self._pods.not_written(volume),
+                "" if held else f"no mount holds a tunnel of {point}",
+            ]
+
+        await self._until_seen(look)
+        return f"{self._pods.line!r} in {volume.file_system_id} {point}"
+
+    async def _read(self) -> str:
+        async def look() -> list[str]:
+            return [await self._pods.not_read()]
+
+        await self._until_seen(look)
+        return "by a mount of its own" if kernel_has_nfs() else "in a folder bound where a mount would be"
+
+    async def _read_through_tunnel(self) -> str:
+        tunnel = tunnel_of(self.report, self._made(_MOUNTED).access_point_id)
+        if tunnel is None:
+            raise NotYet("has no tunnel", field="claim", value=_MOUNTED)
+        # The tunnel's certificate names the access point, so its directory is what is seen as the root.
+        found = await TunnelClient(tunnel.port).read(Directory(), self._pods.file)
+        if not found.decode().startswith(f"{self._pods.line}\n"):
+            raise TunnelError("is not what was written", field=self._pods.file)
+        return f"{self._pods.line!r} through 127.0.0.1:{tunnel.port}"
+
+    async def _delete_pods(self) -> str:
+        point = self._made(_MOUNTED).access_point_id
+        await self._pods.delete()
+
+        async def look() -> list[str]:
+            held = _holders(self.report, point)
+            return [await self._pods.not_deleted(), f"{held} mounts hold a tunnel of {point}" if held else ""]
+
+        await self._until_seen(look)
+        return f"nobody holds the tunnel of {point} any more"
+
+    async def _access_point_removed(self) -> str:
+        volume = self._made(_MOUNTED)
+
+        async def look() -> list[str]:
+            there = [one.name for one in self.report.volumes if one.name == volume.name]
+            return [*there, await self._pods.not_removed(volume.access_point_id)]
+
+        await self._until_seen(look)
+        return f"{volume.access_point_id}, with its volume"
 
     async def _negotiate(self) -> str:
         for system in self.report.file_systems:
@@ -247,10 +310,18 @@ class Demo:
 
     async def _until(self, missing: Callable[[], Sequence[str]]) -> None:
         """Look at the cluster until nothing is missing; raises NotYet that says what still is."""
+
+        async def look() -> Sequence[str]:
+            return missing()
+
+        await self._until_seen(look)
+
+    async def _until_seen(self, missing: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        """The same with a look that takes its time."""
         deadline = time.monotonic() + _STEP_SECONDS
         while True:
             self.report = await read_cluster(self._cluster.client, NAMESPACE)
-            found = _lacking(missing)
+            found = await _lacking(missing)
             if not found:
                 return
             if time.monotonic() > deadline:
@@ -258,9 +329,14 @@ class Demo:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _lacking(missing: Callable[[], Sequence[str]]) -> list[str]:
+def _holders(report: ClusterReport, access_point_id: str) -> int:
+    tunnel = tunnel_of(report, access_point_id)
+    return tunnel.holders if tunnel else 0
+
+
+async def _lacking(missing: Callable[[], Awaitable[Sequence[str]]]) -> list[str]:
     try:
-        return list(filter(None, missing()))
+        return list(filter(None, await missing()))
     except NotYet as error:
         return [str(error)]
 

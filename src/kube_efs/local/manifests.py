@@ -9,6 +9,7 @@ from lightkube import AsyncClient
 from lightkube.codecs import from_dict
 
 from kube_efs.kube.errors import translated
+from kube_efs.model.ids import FileSystemId
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -66,6 +67,105 @@ spec:
       storage: 1Mi
   storageClassName: slow
 """
+
+
+# As ``kube-efs render`` has it.
+CSI_DRIVER = """\
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata:
+  name: efs.csi.aws.com
+spec:
+  attachRequired: false
+  podInfoOnMount: false
+  fsGroupPolicy: None
+  volumeLifecycleModes: [Persistent]
+"""
+
+# The class, the claim and the pod that a user of the AWS driver has written down; the file system is another.
+ACCESS_POINT_CLASS = """\
+kind: StorageClass
+apiVersion: storage.k8s.io/v1
+metadata:
+  name: efs-sc-1
+provisioner: efs.csi.aws.com
+mountOptions:
+  - tls
+volumeBindingMode: Immediate # Default
+reclaimPolicy: Delete # Default
+parameters:
+  provisioningMode: efs-ap
+  fileSystemId: fs-09a658ebf884ec043
+  directoryPerms: "700"
+  uid: "1000"
+  gid: "1000"
+  gidRangeStart: "1000" # optional
+  gidRangeEnd: "2000" # optional
+  basePath: "/dynamic_provisioning" # optional
+"""
+
+ACCESS_POINT_CLAIM = """\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: efs-claim-1
+spec:
+  accessModes:
+    - ReadWriteMany
+  storageClassName: efs-sc-1
+  resources:
+    requests:
+      storage: 5Gi
+"""
+
+ACCESS_POINT_POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: efs-app-1
+spec:
+  containers:
+    - name: app
+      image: centos
+      command: ["/bin/sh"]
+      args: ["-c", "while true; do echo $(date -u) >> /data/out1; sleep 5; done"]
+      volumeMounts:
+        - name: persistent-storage
+          mountPath: /data
+  volumes:
+    - name: persistent-storage
+      persistentVolumeClaim:
+        claimName: efs-claim-1
+"""
+
+
+# A second pod of the claim, which ends once it has read what the first one has written.
+READER_POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: efs-reader
+spec:
+  restartPolicy: Never
+  containers:
+    - name: reader
+      image: centos
+      command: ["/bin/sh"]
+      args: ["-c", "until grep . /data/out1; do sleep 0.2; done"]
+      volumeMounts:
+        - name: persistent-storage
+          mountPath: /data
+          readOnly: true
+  volumes:
+    - name: persistent-storage
+      persistentVolumeClaim:
+        claimName: efs-claim-1
+"""
+
+
+def access_point_class(file_system_id: FileSystemId) -> str:
+    """The class, on a file system that is there."""
+    return ACCESS_POINT_CLASS.replace("fs-09a658ebf884ec043", file_system_id)
 
 
 def claim_like_example(name: str, **labels: str) -> str:

@@ -48,7 +48,7 @@ class Program:
         """Its process id; raises PlatformError when it was never started."""
         return self._started().pid
 
-    async def start(self) -> None:
+    async def start(self, *, timeout_seconds: float = _START_SECONDS) -> None:
         """Start it and wait until it serves its health; raises PlatformError with the end of its log."""
         self._process = await ChildProcess.start(
             sys.executable,
@@ -60,7 +60,7 @@ class Program:
             # It has children of its own to end.
             death_signal="TERM",
         )
-        port = await self._process.listening_port(timeout_seconds=_START_SECONDS)
+        port = await self._process.listening_port(timeout_seconds=timeout_seconds)
         self.health_url = f"http://127.0.0.1:{port}"
 
     async def ready(self, *, timeout_seconds: float = _START_SECONDS) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from kube_efs.local.cluster import DIRECTORY_PROVISIONER, NAMESPACE, EmbeddedCluster
+from kube_efs.local.cluster import DIRECTORY_PROVISIONER, EmbeddedCluster
 from kube_efs.local.control_plane import EmbeddedControlPlane
 from kube_efs.local.logs import logging_to
 from kube_efs.local.manifests import DIRECTORY_CLASS, STORAGE_CLASS, apply
 from kube_efs.local.program import Program
+from kube_efs.local.programs import NAMESPACE
 from kube_efs.model.errors import PlatformError
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, render_cluster
@@ -37,6 +38,7 @@ async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_keep_running(cluster.controller, console))
                 tasks.create_task(_keep_running(cluster.tunnel, console))
+                tasks.create_task(_keep_running(cluster.node, console))
                 tasks.create_task(_show(cluster, console))
         finally:
             console.print("Stopping ...")

@@ -222,10 +222,12 @@ class AccessPoints:
         self._known.setdefault(found.file_system_id, {})[found.access_point_id] = found
         if found.user is not None:
             self._inventory.gids.hold(found.user.gid, found.access_point_id)
+            # The number of a volume with a fixed gid is its uid.
+            self._inventory.gids.hold(found.user.uid, _user_of(found.access_point_id))
 
     def _forget(self, gone: AccessPoint) -> None:
         self._drop(gone)
-        self._inventory.gids.release(gone.access_point_id)
+        self._release(gone.access_point_id)
 
     def _retire(self, gone: AccessPoint) -> None:
         self._drop(gone)
@@ -237,8 +239,17 @@ class AccessPoints:
 
     def _release_retired(self) -> None:
         for access_point_id in self._retired:
-            self._inventory.gids.release(access_point_id)
+            self._release(access_point_id)
         self._retired.clear()
+
+    def _release(self, access_point_id: AccessPointId) -> None:
+        for holder in (access_point_id, _user_of(access_point_id)):
+            self._inventory.gids.release(holder)
+
+
+def _user_of(access_point_id: AccessPointId) -> str:
+    """Who holds the number that is the access point's user id."""
+    return f"user of {access_point_id}"
 
 
 def _location(found: AccessPoint) -> Location:

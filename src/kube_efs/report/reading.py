@@ -13,6 +13,7 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import CONTROLLER
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import InvalidValue, KubeNotFound
 from kube_efs.model.targets import (
     CONFIG_MAP_KEY,
@@ -23,6 +24,7 @@ from kube_efs.model.targets import (
     parse_targets,
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Volume, locate
 from kube_efs.report.values import (
     ClaimReport,
@@ -128,7 +130,7 @@ def describe(state: ClusterState) -> ClusterReport:
     targets, problems = _read_targets(state.targets)
     ours = tuple(volume for volume in state.volumes if _is_ours(volume, targets))
     volumes = tuple(volume for volume in ours if volume.storage_class != ROOT_CLASS)
-    provisioners = {DEFAULT_PROVISIONER, *(volume.provisioned_by for volume in ours)}
+    provisioners = {DEFAULT_PROVISIONER, DRIVER, *(volume.provisioned_by for volume in ours)}
     classes = {one.name for one in state.classes if one.provisioner in provisioners}
     volume_reports = tuple(_describe_volume(volume, targets) for volume in volumes)
     counts = Counter(report.file_system_id for report in volume_reports)
@@ -161,7 +163,19 @@ def _read_targets(found: ConfigMap | None) -> tuple[TunnelTargets, Iterable[str]
 
 
 def _is_ours(volume: Volume, targets: TunnelTargets) -> bool:
+    if volume.csi is not None:
+        return _handle(volume) is not None
     return volume.nfs is not None and locate(volume, targets) is not None
+
+
+def _handle(volume: Volume) -> VolumeHandle | None:
+    """What the CSI driver's handle leads to; None for what is not the driver's, or is malformed."""
+    if volume.csi is None or volume.csi.driver != DRIVER:
+        return None
+    try:
+        return parse_volume_handle(volume.csi.handle)
+    except InvalidValue:
+        return None
 
 
 def _describe_file_system(target: TunnelTarget, targets: TunnelTargets, volumes: int) -> FileSystemReport:
@@ -192,7 +206,8 @@ def _describe_claim(claim: Claim, warnings: Mapping[str, str]) -> ClaimReport:
 
 
 def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
-    location = locate(volume, targets)
+    handle = _handle(volume)
+    location = handle or locate(volume, targets)
     return VolumeReport(
         name=volume.name,
         phase=str(volume.phase),
@@ -202,6 +217,7 @@ def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
         path=str(location.directory) if location else "",
         port=volume.port,
         gid=volume.gid,
+        access_point_id=(handle and handle.access_point_id) or "",
     )
 
 

@@ -1,6 +1,6 @@
 """Reports on a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -62,6 +62,8 @@ def render_cluster(report: ClusterReport) -> RenderableType:
         volumes_table(report.volumes),
         tunnels_table(report.nodes),
     ]
+    if any(tunnel.on_demand for _, tunnel in _tunnels(report.nodes)):
+        parts.append(demand_table(report.nodes))
     problems = [
         *report.problems,
         *(f"{node.node}: {text}" for node in report.nodes for text in node.problems),
@@ -102,7 +104,7 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
             coloured(one.phase),
             one.reclaim_policy,
             one.claim,
-            f"{one.file_system_id}:{one.path}",
+            _place(one),
             "" if one.gid is None else str(one.gid),
             "" if one.port is None else f"127.0.0.1:{one.port}",
         )
@@ -111,15 +113,48 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
     return table_of("Volumes", ["volume", "phase", "policy", "claim", "data", "gid", "through"], rows)
 
 
+def _place(volume: VolumeReport) -> str:
+    if not volume.access_point_id:
+        return f"{volume.file_system_id}:{volume.path}"
+    below = "" if volume.path == "/" else f":{volume.path}"
+    return f"{volume.file_system_id} {volume.access_point_id}{below}"
+
+
 def tunnels_table(nodes: Iterable[NodeReport]) -> Table:
-    """The tunnels of every node, and why those that are not up are not."""
-    rows = [_tunnel(node, tunnel) for node in nodes for tunnel in node.tunnels]
+    """The tunnels that every node has, and why those that are not up are not."""
+    rows = [_tunnel(node, tunnel) for node, tunnel in _tunnels(nodes) if not tunnel.on_demand]
     columns = ["node", "file system", "port", "state", "mount target", "TLS", "connections", "reason"]
     return table_of("Tunnels", columns, rows)
 
 
+def demand_table(nodes: Iterable[NodeReport]) -> Table:
+    """The tunnels that CSI mounts have asked for, how many hold each, and until when it has a certificate."""
+    rows = [
+        (
+            node.node,
+            tunnel.file_system_id,
+            tunnel.access_point_id,
+            str(tunnel.port),
+            coloured(str(tunnel.state)),
+            _mount_target(tunnel),
+            str(tunnel.holders),
+            str(tunnel.connections),
+            tunnel.certificate_ends,
+            tunnel.reason,
+        )
+        for node, tunnel in _tunnels(nodes)
+        if tunnel.on_demand
+    ]
+    columns = ["node", "file system", "access point", "port", "state", "mount target"]
+    columns += ["mounts", "connections", "certificate until", "reason"]
+    return table_of("Tunnels of CSI mounts", columns, rows)
+
+
+def _tunnels(nodes: Iterable[NodeReport]) -> Iterator[tuple[NodeReport, TunnelStatus]]:
+    return ((node, tunnel) for node in nodes for tunnel in node.tunnels)
+
+
 def _tunnel(node: NodeReport, tunnel: TunnelStatus) -> tuple[str | Text, ...]:
-    place = f" ({tunnel.zone or tunnel.subnet_id})" if tunnel.zone or tunnel.subnet_id else ""
     notes = ["failed over"] if tunnel.failed_over else []
     notes += ["closes with its last connection"] if tunnel.leaving else []
     return (
@@ -127,8 +162,13 @@ def _tunnel(node: NodeReport, tunnel: TunnelStatus) -> tuple[str | Text, ...]:
         tunnel.file_system_id,
         str(tunnel.port),
         coloured(str(tunnel.state)),
-        f"{tunnel.address}{place}" if tunnel.address else "",
+        _mount_target(tunnel),
         f"{tunnel.tls_version} {tunnel.cipher}".strip(),
         str(tunnel.connections),
         "; ".join([*notes, *filter(None, [tunnel.reason])]),
     )
+
+
+def _mount_target(tunnel: TunnelStatus) -> str:
+    place = f" ({tunnel.zone or tunnel.subnet_id})" if tunnel.zone or tunnel.subnet_id else ""
+    return f"{tunnel.address}{place}" if tunnel.address else ""

@@ -41,7 +41,8 @@ class ClaimReport:
 class VolumeReport:
     """A volume of kube-efs.
 
-    ``claim`` is ``namespace/name``, ``port`` that of its mount option, ``gid`` the group of its users.
+    ``claim`` is ``namespace/name``, ``port`` that of its mount option, ``gid`` the group of its users. With
+    an ``access_point_id``, ``path`` is below the access point's root directory, which only AWS knows.
     """
 
     name: str
@@ -52,6 +53,7 @@ class VolumeReport:
     path: str
     port: int | None
     gid: int | None = None
+    access_point_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

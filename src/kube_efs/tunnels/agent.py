@@ -34,6 +34,7 @@ from kube_efs.tunnels.probe import ProbeResult, probe
 from kube_efs.tunnels.reachability import Reachability, try_addresses
 from kube_efs.tunnels.served import Served, follow, release
 from kube_efs.tunnels.service import serving
+from kube_efs.tunnels.standstill import Standstill
 from kube_efs.tunnels.state import load_served, save_served
 from kube_efs.tunnels.status import TunnelsStatus
 
@@ -88,6 +89,7 @@ class TunnelAgent:
         self._reachability = Reachability()
         self._seen = Observations()
         self._idleness = Idleness()
+        self._standstill = Standstill()
         self._xids = itertools.cycle(range(1, 2**32))
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
@@ -261,9 +263,19 @@ class TunnelAgent:
         self._recorder.record(
             (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
         )
+        self._doubt_what_stands_still(reading)
         await self._close_unused(reading)
         if self._demanded:
             await self._demanded.look(reading)
+
+    def _doubt_what_stands_still(self, reading: PortReading | None) -> None:
+        ports = {tunnel.service.port for tunnel in self._plan if tunnel.service}
+        now, limit = self._clock(), self._options.standstill_seconds
+        self._standstill = self._standstill.after(reading, ports, now=now)
+        if self._standstill.lasts(limit, now=now):
+            log.warning("stunnel-accepts-nothing", pid=self._keeper.report.pid, seconds=limit)
+            self._keeper.doubt()
+            self._standstill = Standstill()
 
     async def _close_unused(self, reading: PortReading | None) -> None:
         """Close what has left the document and, by this and earlier readings, nobody uses."""

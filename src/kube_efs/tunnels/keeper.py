@@ -77,6 +77,7 @@ class StunnelKeeper:
         self._wanted: Mapping[str, TunnelService] | None = None
         self._written = ""
         self._loaded = _NOTHING
+        self._is_doubted = False
         self._delay = RestartDelay()
         self._not_before = 0.0
         self._wake = asyncio.Event()
@@ -89,6 +90,11 @@ class StunnelKeeper:
         if wanted != self._wanted:
             self._wanted = wanted
             self._wake.set()
+
+    def doubt(self) -> None:
+        """Have stunnel read its configuration once more; one that does not even do that is replaced."""
+        self._is_doubted = True
+        self._wake.set()
 
     def read_log(self) -> None:
         """Take in what stunnel has logged since the last time."""
@@ -194,7 +200,8 @@ class StunnelKeeper:
             ca_file=self._options.ca_file,
             connect_timeout_seconds=self._options.connect_timeout_seconds,
         )
-        if self._process and text == self._loaded.text:
+        is_doubted, self._is_doubted = self._is_doubted, False
+        if self._process and text == self._loaded.text and not is_doubted:
             return Loaded()
         names = frozenset(service.name for service in services)
         is_start = self._process is None
@@ -204,9 +211,12 @@ class StunnelKeeper:
             process = self._process = self._reload_or_start()
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
-        self._judge = Judge(text, names)
-        outcome = await self._await_outcome(process, self._judge)
+        judge = self._judge = Judge(text, names)
+        outcome = await self._await_outcome(process, judge)
         self._judge = None
+        if is_doubted and judge.outcome is None and not process.ended.is_set():
+            # Its connections, which stand still too, are made anew by the mounts themselves.
+            await process.stop(timeout_seconds=_STOP_SECONDS)
         if isinstance(outcome, Loaded):
             self._loaded = _Configuration(text, names, frozenset(service.port for service in services))
         elif is_start:

@@ -45,6 +45,7 @@ class TunnelOptions:
     how many tests in a row, one each ``probe_interval_seconds``, turn the verdict on a mount target:
     going back may be slower than fleeing, since it gains only nearness. A tunnel that is no longer asked
     for is closed after ``rounds_until_closed`` looks at the node's connections, as far apart, without one.
+    A stunnel that has accepted nothing for ``standstill_seconds`` must show that it still does anything.
     """
 
     region: Region
@@ -61,6 +62,7 @@ class TunnelOptions:
     rounds_until_down: int = 2
     rounds_until_up: int = 3
     rounds_until_closed: int = 3
+    standstill_seconds: float = 30.0
     retry_seconds: float = 5.0
     log_size_bytes: int = 1024 * 1024
     demand: DemandOptions | None = None

@@ -36,12 +36,13 @@ _ACTIVE = frozenset({TcpState.ESTABLISHED, TcpState.SYN_SENT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpSocket:
-    """A line of the kernel's table."""
+    """A line of the kernel's table; ``queued`` counts bytes to read, or connections to accept."""
 
     local_port: int
     remote_port: int
     state: int
     inode: int
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +51,14 @@ class PortReading:
 
     ``connections`` are the established ones of each local port. ``busy`` are ports that somebody is
     connected to or connecting to, or that a mounted NFS file system of the kernel has for its server's:
-    between two attempts to connect, such a mount shows in no table of sockets.
+    between two attempts to connect, such a mount shows in no table of sockets. At ``unanswered`` ports
+    connections wait to be accepted.
     """
 
     connections: Mapping[int, int]
     busy: frozenset[int]
     listening: frozenset[int]
+    unanswered: frozenset[int] = frozenset()
 
 
 def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
@@ -70,6 +73,7 @@ def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
                     remote_port=int(fields[2].rsplit(":", 1)[1], 16),
                     state=int(fields[3], 16),
                     inode=int(fields[9]),
+                    queued=int(fields[4].rsplit(":", 1)[1], 16),
                 )
             )
     return tuple(found)
@@ -106,6 +110,7 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
         connections=_count(sockets),
         busy=mounted.union(one.local_port for one in active).union(one.remote_port for one in active),
         listening=listening,
+        unanswered=frozenset(one.local_port for one in sockets if _listens(one) and one.queued),
     )
 
 

@@ -6,11 +6,12 @@ next agent recognises it by its command line. It is watched through a pidfd, chi
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
@@ -20,6 +21,8 @@ log = structlog.get_logger()
 
 USUAL_PATHS = (Path("/usr/local/bin/stunnel"), Path("/usr/bin/stunnel"))
 _PROC = Path("/proc")
+# stunnel takes about half as many connections, and containers often begin with 1024.
+_MOST_FILES: Final = 65536
 
 
 def find_stunnel(configured: Path | None, usual: Sequence[Path] = USUAL_PATHS) -> Path:
@@ -52,6 +55,7 @@ class StunnelProcess:
     @classmethod
     def start(cls, program: Path, configuration: Path, log_path: Path, on_end: Callable[[], None]) -> Self:
         """Start it with its standard error at the end of the log; raises OSError."""
+        _allow_files(_MOST_FILES)
         # Not subprocess: its objects end or complain about the child that is meant to outlive them.
         write = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
@@ -114,6 +118,14 @@ class StunnelProcess:
             os.waitpid(self.pid, os.WNOHANG)
         self.ended.set()
         self._tell()
+
+
+def _allow_files(most: int) -> None:
+    """Let programs that are started from now on have so many files open, or as many as are permitted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _find_running(program: Path, configuration: Path) -> Iterator[int]:

@@ -1,8 +1,9 @@
 """What the Node service refuses, over gRPC, before it touches a mount or a tunnel."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -10,13 +11,24 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
 
+from kube_efs.csi import run_node
 from kube_efs.csi.node import Node, NodeOptions, node_service
 from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.routes import NodePlace
 from kube_efs.csi.statistics import Statistics
+from kube_efs.model.errors import (
+    AwsDenied,
+    KubeEfsError,
+    MountFailed,
+    NoTunnelPort,
+    PlatformError,
+    TunnelAgentUnavailable,
+    TunnelNotReady,
+)
 from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.telemetry.health import Heartbeat
 from kube_efs.tunnels.client import TunnelOnDemand
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
 
@@ -30,9 +42,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[object] = []
+        self.failures: dict[str, KubeEfsError] = {}
+
+    def fail(self, call: str) -> None:
+        if call in self.failures:
+            raise self.failures[call]
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         self.calls.append(("mount", source, target.name, options))
+        self.fail("mount")
 
     async def unmount(self, target: Path, *, force: bool = False) -> None:
         self.calls.append(("unmount", target.name))
@@ -42,10 +60,12 @@ class Recorder:
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         self.calls.append(("ensure", spec.address))
+        self.fail("ensure")
         return 22049
 
     async def release(self, holder: Holder) -> None:
         self.calls.append(("release", holder))
+        self.fail("release")
 
     async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
         return ()
@@ -281,6 +301,74 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
     told = {line["event"]: line for line in logs}
     assert told["mount-option-odd"]["oddity"].startswith("mount flags: 'tlsport=20000' has no effect")
     assert "mount-target-of-another-zone" in told
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        pytest.param(
+            ("ensure", TunnelNotReady("is not there within 20 s", field="tunnel", value="fs-1")),
+            (grpc.StatusCode.UNAVAILABLE, "tunnel: 'fs-1' is not there within 20 s"),
+            id="no tunnel in time",
+        ),
+        pytest.param(
+            ("ensure", NoTunnelPort("has no free port", field="KUBE_EFS_TUNNEL_PORTS")),
+            (grpc.StatusCode.RESOURCE_EXHAUSTED, "KUBE_EFS_TUNNEL_PORTS: has no free port"),
+            id="no port",
+        ),
+        pytest.param(
+            ("ensure", AwsDenied("could not be had", field="AWS credentials")),
+            (grpc.StatusCode.PERMISSION_DENIED, "AWS credentials: could not be had"),
+            id="no credentials",
+        ),
+        pytest.param(
+            ("mount", MountFailed("mount ended with status 32: access denied", field="target")),
+            (grpc.StatusCode.INTERNAL, "target: mount ended with status 32: access denied"),
+            id="no mount",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_agent_there", [True, False])
+async def test_what_did_not_come_to_be_is_let_go(
+    stub: Any,
+    recorder: Recorder,
+    tmp_path: Path,
+    failure: tuple[str, KubeEfsError],
+    told: tuple[grpc.StatusCode, str],
+    is_agent_there: bool,
+) -> None:
+    call, error = failure
+    recorder.failures[call] = error
+    if not is_agent_there:
+        recorder.failures["release"] = TunnelAgentUnavailable("is not there", field="tunnel agent")
+    target = tmp_path / "x"
+
+    assert await refused(stub.NodePublishVolume(wanted(target))) == told
+
+    assert recorder.calls[-1] == ("release", f"{FS} {target}")
+    assert not target.exists()
+
+
+async def test_reconciliation_goes_on_after_a_failure() -> None:
+    pauses: list[float] = []
+    outcomes: list[KubeEfsError | None] = [PlatformError("no table"), TunnelNotReady("later"), None]
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if not outcomes:
+            raise asyncio.CancelledError
+
+    class Volumes:
+        async def reconcile(self) -> None:
+            if error := outcomes.pop(0):
+                raise error
+
+    heartbeat = Heartbeat("reconciliation", max_age_seconds=1)
+    with pytest.raises(asyncio.CancelledError):
+        await run_node._reconcile(cast("NodeVolumes", Volumes()), heartbeat, pause)
+    # The agent wants to be told twice, a minute apart.
+    assert pauses == [5.0, 5.0, 70.0]
+    assert heartbeat.health().ok
 
 
 @pytest.mark.parametrize("name", ["NodeStageVolume", "NodeUnstageVolume", "NodeExpandVolume"])

@@ -89,6 +89,16 @@ async def test_deleting_takes_the_finalizer_away_too(kube: AsyncClient) -> None:
     assert not await is_there(store)
 
 
+async def test_another_volume_of_the_same_name_is_left_alone(kube: AsyncClient) -> None:
+    store = VolumeStore(kube)
+    earlier = await unprotected(kube, store)
+    await store.delete(earlier)
+    later = await unprotected(kube, store)
+    assert later.uid != earlier.uid
+    await store.delete(earlier)
+    assert await store.get("pv") == later
+
+
 async def test_a_volume_that_somebody_has_deleted_goes_when_it_is_released(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     await unprotected(kube, store)

@@ -36,6 +36,28 @@ async def test_an_access_point_is_made_once_whoever_repeats_it() -> None:
     assert len(world.api.points) == 1
 
 
+@pytest.mark.parametrize("fixed", ["uid", "gid"])
+async def test_volumes_that_share_one_id_differ_in_the_other(fixed: str) -> None:
+    parameters = {fixed: "7", "gidRangeStart": "1000", "gidRangeEnd": "1003"}
+    world = CsiWorld(removes_directories=True)
+    made = [await world.volumes.create(request(f"pvc-{number}", **parameters)) for number in range(3)]
+    # Whoever leads next reads the same from what is there.
+    later = CsiWorld(removes_directories=True)
+    later.api.points, later.api.calls = world.api.points, world.api.calls
+    made.append(await later.volumes.create(request("pvc-3", **parameters)))
+    with pytest.raises(GidRangeFull):
+        await later.volumes.create(request("pvc-4", **parameters))
+
+    users = [later.api.points[one.handle.access_point_id].user for one in made if one.handle.access_point_id]
+    assert [{user.uid, user.gid} for user in users if user] == [{7, 1000 + number} for number in range(4)]
+    await later.volumes.delete(made[1].handle)
+    again = await later.volumes.create(request("pvc-4", **parameters))
+    assert again.handle.access_point_id
+    user = later.api.points[again.handle.access_point_id].user
+    assert user
+    assert {user.uid, user.gid} == {7, 1001}
+
+
 @pytest.mark.parametrize("asked", [True, False])
 async def test_a_zone_is_looked_up_only_where_asked_for(asked: bool) -> None:
     world = CsiWorld()

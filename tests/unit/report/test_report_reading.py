@@ -5,7 +5,7 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.ids import ClaimUid
-from kube_efs.model.volumes import ClaimReference, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 from kube_efs.report.reading import ClusterState, describe
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus, render_status
 
@@ -98,6 +98,25 @@ def test_a_directory_volume_tells_the_group_of_its_users() -> None:
         40000,
         None,
     )
+
+
+def test_a_volume_of_the_csi_driver_tells_its_access_point() -> None:
+    volumes = [
+        _volume(
+            name, file_system_id=None, nfs=None, mount_options=(), csi=CsiSource(driver=driver, handle=handle)
+        )
+        for name, driver, handle in (
+            ("point", "efs.csi.aws.com", "efs:fs-0123abcd::fsap-0123abcd"),
+            ("path", "efs.csi.aws.com", "fs-0123abcd:/teams/blue"),
+            ("unreadable", "efs.csi.aws.com", "nonsense"),
+            ("foreign", "ebs.csi.aws.com", "fs-0123abcd"),
+        )
+    ]
+    found = describe(ClusterState(targets=_targets(), volumes=tuple(volumes), warnings={})).volumes
+    assert [(one.name, one.file_system_id, one.path, one.access_point_id) for one in found] == [
+        ("path", "fs-0123abcd", "/teams/blue", ""),
+        ("point", "fs-0123abcd", "/", "fsap-0123abcd"),
+    ]
 
 
 def test_a_pending_claim_has_its_refusal_or_its_last_warning_as_reason() -> None:

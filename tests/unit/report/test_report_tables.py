@@ -67,6 +67,48 @@ def test_a_volume_shows_the_group_of_its_users_and_a_volume_without_one_shows_no
     assert "gid" in shown
 
 
+def test_a_volume_shows_its_access_point() -> None:
+    volume = VolumeReport(
+        name="pvc-1",
+        phase="Bound",
+        reclaim_policy="Delete",
+        claim="web/data",
+        file_system_id="fs-a",
+        path="/",
+        port=None,
+        access_point_id="fsap-b",
+    )
+    shown = _shown(ClusterReport(volumes=(volume, replace(volume, name="pvc-2", path="/logs"))))
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if "pvc-" in line}
+    assert rows["pvc-1"][-2:] == ["fs-a", "fsap-b"]
+    assert rows["pvc-2"][-2:] == ["fs-a", "fsap-b:/logs"]
+
+
+def test_tunnels_of_csi_mounts_have_a_table_of_their_own() -> None:
+    always = TunnelStatus(file_system_id="fs-a", port=20490, state=TunnelState.UP, address="10.0.1.9")
+    demanded = replace(
+        always,
+        port=22049,
+        on_demand=True,
+        access_point_id="fsap-b",
+        holders=3,
+        connections=2,
+        zone="us-east-1b",
+        certificate_ends="2026-11-21T14:00:00Z",
+    )
+    node = NodeReport(node="node-a", time="", tunnels=(always, demanded), problems=())
+    shown = _shown(ClusterReport(nodes=(node,)))
+    heading, row = shown.index("Tunnels of CSI mounts"), shown.index("22049")
+    assert shown.index("20490") < heading < row
+    words = next(line for line in shown.splitlines() if "22049" in line).split()
+    assert words == [
+        *("node-a", "fs-a", "fsap-b", "22049", "up", "10.0.1.9", "(us-east-1b)"),
+        *("3", "2", "2026-11-21T14:00:00Z"),
+    ]
+    alone = _shown(ClusterReport(nodes=(replace(node, tunnels=(always,)),)))
+    assert "CSI mounts" not in alone
+
+
 def test_text_from_the_cluster_is_not_markup() -> None:
     claim = ClaimReport(
         namespace="web",

@@ -83,6 +83,7 @@ LOOKS = st.lists(
     ),
     max_size=6,
 )
+IDLE_LOOKS = st.sampled_from([0, IDLE.readings - 1, IDLE.readings - 1])
 
 
 def kept(served: Served | None) -> object:
@@ -169,20 +170,30 @@ class Tunnels(RuleBasedStateMachine):
         self.connect_to(data.draw(st.sampled_from(sorted(self.node.stunnel.ports))))
         self.look([(1, Sight.CLEAR)])  # of what nobody asked for, it must have been seen once
 
-    @rule(number=st.sampled_from(NUMBERS), holder=st.sampled_from(HOLDERS), looks=LOOKS)
-    def let_go_while_connected(self, number: int, holder: str, looks: list[tuple[float, Sight]]) -> None:
-        self.do([Ensure(number, holder)])
+    @rule(number=st.sampled_from(NUMBERS), idle_looks=IDLE_LOOKS, looks=LOOKS)
+    def let_go_while_connected(self, number: int, idle_looks: int, looks: list[tuple[float, Sight]]) -> None:
+        """Of a tunnel that had been idle for some looks, but not for long enough."""
+        self.let_go(number)
+        self.look([(IDLE.seconds, Sight.CLEAR)] * idle_looks)
+        self.let_go(number, connected=True)
+        self.look(looks)
+
+    def let_go(self, number: int, *, connected: bool = False) -> None:
+        self.do([Ensure(number, "a")])
         tunnel = self.node.tunnels.demands.tunnels.get(spec(number).name)
-        if tunnel:
+        if tunnel and connected:
             self.connect_to(tunnel.port)
         for one in HOLDERS:
             self.do([Release(one)])
-        self.look(looks)
 
-    @rule(before=DOCUMENTS, after=DOCUMENTS, looks=LOOKS)
+    @rule(before=DOCUMENTS, after=DOCUMENTS, idle_looks=IDLE_LOOKS, looks=LOOKS)
     def take_away_while_connected(
-        self, before: Document, after: Document, looks: list[tuple[float, Sight]]
+        self, before: Document, after: Document, idle_looks: int, looks: list[tuple[float, Sight]]
     ) -> None:
+        """The same for tunnels of the ConfigMap."""
+        self.do([before])
+        self.do([after])
+        self.look([(IDLE.seconds, Sight.CLEAR)] * idle_looks)
         self.do([before])
         for name in self.node.stunnel.services.keys() & set(FILE_SYSTEMS):
             self.connect_to(self.node.stunnel.services[name].port)

@@ -79,6 +79,19 @@ def test_one_look_tells_who_listens_and_who_is_connected(listener: socket.socket
         assert found.busy.issuperset({port, port_of(client)})
 
 
+def test_connections_that_wait_to_be_accepted_are_seen(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener, socket.socket() as client:
+        client.connect(("127.0.0.1", port))
+        found = read_ports([port])
+        assert found is not None
+        assert port in found.unanswered
+        listener.accept()[0].close()
+        found = read_ports([port])
+        assert found is not None
+        assert port not in found.unanswered
+
+
 def test_a_reading_that_misses_a_listener_is_none(listener: socket.socket) -> None:
     port = port_of(listener)
     listener.close()

@@ -7,16 +7,17 @@ import json
 from typing import Any
 
 from lightkube import AsyncClient
+from lightkube.generic_resource import create_global_resource
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
-from lightkube.models.storage_v1 import CSINodeSpec
 from lightkube.resources.core_v1 import Node
-from lightkube.resources.storage_v1 import CSINode
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
 from kube_efs.local.kubelet.drivers import Driver
 from kube_efs.model.errors import InvalidValue, KubeAlreadyExists
 
+# The library's own class takes no null for a list, which the API server gives for an empty one.
+_CsiNode = create_global_resource("storage.k8s.io", "v1", "CSINode", "csinodes")
 _NODE_IDS = "csi.volume.kubernetes.io/nodeid"
 
 
@@ -65,14 +66,14 @@ class NodeDriverBook:
         metadata = ObjectMeta(name=self._node, ownerReferences=[owner])
         try:
             with translated(f"CSINode {self._node}"):
-                await self._client.create(CSINode(metadata=metadata, spec=CSINodeSpec(drivers=[])))
+                await self._client.create(_CsiNode(metadata=metadata, spec={"drivers": []}))
         except KubeAlreadyExists:
             return
 
     async def _patch_drivers(self, entry: dict[str, Any]) -> None:
         with translated(f"CSINode {self._node}"):
             await self._client.patch(
-                CSINode, self._node, {"spec": {"drivers": [entry]}}, patch_type=PatchType.STRATEGIC
+                _CsiNode, self._node, {"spec": {"drivers": [entry]}}, patch_type=PatchType.STRATEGIC
             )
 
 

@@ -172,7 +172,7 @@ async def _introduced(info: registration_pb2.PluginInfo) -> Driver:
 def _sockets(folder: Path) -> frozenset[_Socket]:
     """Those in the folder itself that do not hide."""
     found = set()
-    for path in folder.iterdir():
+    for path in folder.resolve().iterdir():  # which may be shorter, as paths of sockets must be
         with suppress(FileNotFoundError):
             if path.is_socket() and not path.name.startswith("."):
                 state = path.stat()

@@ -149,10 +149,10 @@ class Kubelet:
             running.runner.delete(pod.grace_seconds)
 
     def _forget(self, uid: str) -> None:
-        """For a pod that is gone from the API: whatever is left of it is killed."""
+        """For a pod that is gone from the API: what is left of it is killed, and unmounted by drivers."""
         running = self._pods.get(uid)
         if running is not None:
-            running.task.cancel()
+            running.runner.delete(0)
 
     def _ended(self, pod: Pod, task: asyncio.Task[None]) -> None:
         self._pods.pop(pod.uid, None)

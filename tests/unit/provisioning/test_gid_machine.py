@@ -1,0 +1,221 @@
+"""No two volumes are given one group id, whatever the order in which claims, watches, scans and crashes come.
+
+Beside what the controller knows stands the truth: the volumes of the API server, whose news come late, and
+the directories of the file system.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from structlog.testing import capture_logs
+
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.gids import GidRange
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
+from kube_efs.provisioning.inventory import Inventory
+
+FS = FileSystemId("fs-1")
+BASE = Location(file_system_id=FS, directory=parse_directory("/pvs"))
+# Classes come and go, and their ranges overlap.
+RANGES = st.sampled_from(
+    [
+        GidRange(minimum=2000, maximum=2003),
+        GidRange(minimum=2002, maximum=2006),
+        GidRange(minimum=2000, maximum=2010),
+    ]
+)
+NAMES = "abcdef"
+
+
+def place(name: str) -> Location:
+    return Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}"))
+
+
+@dataclass
+class Attempt:
+    """A claim that is being served: its directory is not there yet."""
+
+    taking: AbstractContextManager[int | None]
+    gid: int
+
+
+class _MakingFailedError(Exception):
+    pass
+
+
+class Groups(RuleBasedStateMachine):
+    """The controller of the moment, and the truth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs = capture_logs()
+        self.logs.__enter__()
+        self.volumes: dict[str, Volume] = {}
+        self.directories: dict[str, int] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.news: list[tuple[str, Volume | list[Volume]]] = []
+        self.scan: tuple[int, dict[str, int]] | None = None
+        self.made = 0
+        self.inventory = Inventory()
+
+    def teardown(self) -> None:
+        self.logs.__exit__(None, None, None)
+
+    # --- claims and volumes
+
+    @rule(name=st.sampled_from(NAMES), within=RANGES)
+    def take(self, name: str, within: GidRange) -> None:
+        if name in self.attempts or name in self.inventory.volumes:
+            return
+        taking = self.inventory.taking_gid(within, name, place(name))
+        gid = taking.__enter__()
+        if gid is None:
+            used = {*self.directories.values(), *(one.gid for one in self.volumes.values())}
+            used |= {one.gid for one in self.attempts.values()}
+            # What is gone may still be thought to be there, until news or a scan come.
+            assert used or self.inventory.gids
+            taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
+            return
+        assert gid in within
+        others = {one for holder, one in self.directories.items() if holder != name}
+        assert gid not in others, "the group of another directory"
+        self.attempts[name] = Attempt(taking, gid)
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data(), answer=st.sampled_from(["made", "lost", "refused"]))
+    def make(self, data: st.DataObject, answer: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.attempts)))
+        attempt = self.attempts.pop(name)
+        self.directories[name] = attempt.gid
+        attempt.taking.__exit__(None, None, None)
+        wanted = self.new_volume(name, self.inventory.gids.of(name))
+        self.inventory.expect_volume(wanted)
+        if answer == "refused":
+            return
+        volume = self.volumes.get(name)
+        if volume is None:
+            volume = self.volumes[name] = wanted
+            self.news.append(("put", volume))
+        else:  # an earlier answer was lost
+            assert volume.gid is not None
+            self.directories[name] = volume.gid
+        if answer == "made":
+            self.inventory.made_volume(volume)
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data())
+    def fail_to_make(self, data: st.DataObject) -> None:
+        attempt = self.attempts.pop(data.draw(st.sampled_from(sorted(self.attempts))))
+        attempt.taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
+
+    @precondition(lambda self: self.known())
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        volume = self.volumes.pop(data.draw(st.sampled_from(self.known())))
+        self.directories.pop(volume.name, None)
+        self.news.append(("drop", volume))
+        self.inventory.removed_volume(volume, with_directory=True)
+
+    @precondition(lambda self: self.volumes)
+    @rule(data=st.data())
+    def delete_by_hand(self, data: st.DataObject) -> None:
+        volume = self.volumes.pop(data.draw(st.sampled_from(sorted(self.volumes))))
+        self.news.append(("drop", volume))
+
+    @rule(name=st.sampled_from(NAMES))
+    def remove_directory_by_hand(self, name: str) -> None:
+        if name not in self.volumes and name not in self.attempts:
+            self.directories.pop(name, None)
+
+    # --- what the controller is told
+
+    @rule(number=st.integers(1, 4))
+    def news_come(self, number: int) -> None:
+        for _ in range(min(number, len(self.news))):
+            what, found = self.news.pop(0)
+            if isinstance(found, list):
+                self.inventory.replace_volumes(found)
+            elif what == "put":
+                self.inventory.put_volume(found)
+            else:
+                self.inventory.drop_volume(found)
+
+    @rule()
+    def the_watch_breaks(self) -> None:
+        self.news = [("list", list(self.volumes.values()))]
+
+    @rule()
+    def begin_scan(self) -> None:
+        self.scan = (self.inventory.begin_scan(), dict(self.directories))
+
+    @precondition(lambda self: self.scan)
+    @rule()
+    def end_scan(self) -> None:
+        assert self.scan
+        (number, seen), self.scan = self.scan, None
+        self.inventory.found_directories(
+            number, BASE, {name: (place(name), gid) for name, gid in seen.items()}
+        )
+
+    @rule()
+    def crash(self) -> None:
+        """A new leader reads all volumes and directories before it serves a claim."""
+        self.attempts, self.inventory = {}, Inventory()
+        self.the_watch_breaks()
+        self.news_come(1)
+        self.begin_scan()
+        self.end_scan()
+
+    @rule()
+    def quiet(self) -> None:
+        """When all is told, nothing is thought to be used that is not."""
+        self.news_come(len(self.news))
+        self.begin_scan()
+        self.end_scan()
+        used = {*self.directories.values(), *(one.gid for one in self.attempts.values())}
+        used |= {one.gid for one in self.volumes.values() if one.gid is not None}
+        assert len(self.inventory.gids) == len(used)
+
+    # --- what always holds
+
+    @invariant()
+    def no_two_volumes_have_one_group(self) -> None:
+        gids = [one.gid for one in self.volumes.values()]
+        gids += [one.gid for name, one in self.attempts.items() if name not in self.volumes]
+        assert None not in gids
+        assert len(set(gids)) == len(gids)
+
+    @invariant()
+    def a_volume_and_its_directory_have_the_same_group(self) -> None:
+        for name, volume in self.volumes.items():
+            assert self.directories.get(name, volume.gid) == volume.gid
+
+    # ---
+
+    def known(self) -> list[str]:
+        return sorted(
+            name
+            for name, volume in self.volumes.items()
+            if name in self.inventory.volumes
+            and self.inventory.volumes[name].uid == volume.uid
+            and name not in self.attempts
+        )
+
+    def new_volume(self, name: str, gid: int | None) -> Volume:
+        self.made += 1
+        return Volume(
+            name=name,
+            uid=f"uid-{self.made}",
+            file_system_id=FS,
+            claim=ClaimReference(namespace="team", name=name, uid=ClaimUid(name)),
+            nfs=NfsSource(server="127.0.0.1", path=f"/pvs/{name}"),
+            gid=gid,
+        )
+
+
+Groups.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+TestGroups = Groups.TestCase
