@@ -34,6 +34,7 @@ from kube_efs.operator.manifests import Manifest
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+OPENSHIFT_EFS_STUNNEL = Path(__file__).parents[1] / "conformance" / "openshift-efs-stunnel.yaml"
 WORKLOADS = (("DaemonSet", "efs-stunnel"), ("DaemonSet", "efs-csi-node"), ("Deployment", "efs-manager"))
 
 
@@ -344,6 +345,25 @@ async def test_the_supported_operators_driver_is_taken_over_where_it_must_be(
     ):
         assert await cluster.get(kind, name) is None
     assert await cluster.get("ClusterRole", "efs-privileged-role", "") is None
+
+
+async def test_openshift_efs_stunnel_is_taken_over_in_place(cluster: OperatorCluster) -> None:
+    text = await asyncio.to_thread(OPENSHIFT_EFS_STUNNEL.read_text)
+    text = text.replace("openshift-efs-stunnel", NAMESPACE)
+    accounts = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
+        for name in ("efs-manager", "efs-stunnel")
+    ]
+    await cluster.create(yaml.safe_dump_all(accounts))
+    await cluster.create(text)
+    before = await cluster.becomes("DaemonSet", "efs-stunnel", lambda one: one["status"]["numberReady"] == 2)
+    await _installed(cluster)
+    after = await cluster.get("DaemonSet", "efs-stunnel")
+    assert after
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    (container,) = after["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "512Mi"}
+    await cluster.gone("RoleBinding", "edit-efs-manager")
 
 
 async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) -> None:

@@ -48,6 +48,11 @@ _LEFT_OVER: Final = (
     ("ClusterRole", "efs-kube-rbac-proxy-role"),
     ("RoleBinding", "aws-efs-csi-driver-lease-leader-election"),
     ("Role", "aws-efs-csi-driver-lease-leader-election"),
+    # Of openshift-efs-stunnel, whose workloads are taken over under their names.
+    ("RoleBinding", "edit-efs-manager"),
+    ("RoleBinding", "edit-efs-worker"),
+    ("RoleBinding", "view-efs-stunnel"),
+    ("ClusterRoleBinding", "system:{namespace}:controller:persistent-volume-binder"),
 )
 _INHERITED: Final = (("CSIDriver", DRIVER_NAME), ("StorageClass", "efs-sc"))
 _CRD_KIND: Final = "CustomResourceDefinition"
@@ -145,8 +150,9 @@ class OlderSystems:
         """Have everything go that only the older drivers' pods needed."""
         for kind, name in _LEFT_OVER:
             namespace = self._namespace if KINDS[kind].is_namespaced else ""
-            if await self._cluster.delete(Reference(kind, namespace, name)):
-                log.info("older-object-removed", object=f"{kind} {name}")
+            reference = Reference(kind, namespace, name.replace("{namespace}", self._namespace))
+            if await self._cluster.delete(reference):
+                log.info("older-object-removed", object=str(reference))
 
     async def uses(self) -> tuple[Use, ...]:
         """Which pods use volumes now."""
