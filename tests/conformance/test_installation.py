@@ -87,6 +87,13 @@ async def test_the_object_of_the_aws_driver_is_taken_over(installed: Kubectl) ->
     assert policy == "None"
 
 
+async def test_an_upgrade_can_leave_the_tunnels_for_last(installed: Kubectl) -> None:
+    flags = ("--dry-run=server", "-l", "component!=efs-stunnel", "-o", "name")
+    answered = await installed("apply", *flags, "-f", "-", stdin=await render(*OPTIONS))
+    workloads = {name for name in answered.split() if name.startswith(("daemonset", "deployment"))}
+    assert workloads == {"daemonset.apps/efs-csi-node", "deployment.apps/efs-manager"}
+
+
 async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubectl) -> None:
     await _install_older_system(installed)
     old_pods = await _tunnel_pods(installed)

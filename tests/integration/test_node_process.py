@@ -9,11 +9,17 @@ from pathlib import Path
 import aiohttp
 import grpc.aio
 import pytest
+from lightkube import AsyncClient
+from lightkube.models.core_v1 import NodeSpec, Taint
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Node
 
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol import registration_pb2 as reg
 from kube_efs.csi.protocol.csi_pb2_grpc import IdentityStub, NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
+from kube_efs.csi.startup_taint import STARTUP_TAINT
+from kube_efs.local.apiserver import ApiServer
 from kube_efs.local.efs.instance_metadata import Instance, InstanceMetadata, NetworkInterface
 from kube_efs.local.program import Program
 from kube_efs.model.errors import PlatformError
@@ -120,6 +126,35 @@ async def test_a_kubelet_registers_the_driver_and_learns_who_and_where_the_node_
         'kube_efs_csi_calls_total{code="OK",method="/csi.v1.Node/NodeGetInfo"} 1.0'
         in ((await page(program, "/metrics"))[1])
     )
+
+
+async def test_pods_may_come_when_the_kubelet_knows_the_driver(
+    program: Program,
+    folder: Path,
+    environment: dict[str, str],
+    api_server: ApiServer,
+    kube: AsyncClient,
+    eventually: Eventually,
+) -> None:
+    environment["KUBECONFIG"] = str(folder / "kubeconfig")
+    (folder / "kubeconfig").write_text(api_server.kubeconfig())
+    taints = [Taint(key=key, effect="NoExecute") for key in (STARTUP_TAINT, "dedicated")]
+    await kube.create(Node(metadata=ObjectMeta(name="node-1"), spec=NodeSpec(taints=taints)))
+
+    async def keys() -> set[str]:
+        node = await kube.get(Node, "node-1")
+        return {taint.key for taint in (node.spec and node.spec.taints) or []}
+
+    async def is_only_dedicated() -> bool:
+        return await keys() == {"dedicated"}
+
+    kubelet = Kubelet(folder)
+    await program.start()
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    assert (await page(program, "/healthz"))[0] == 200
+    assert await keys() == {"dedicated", STARTUP_TAINT}
+    await kubelet.register()
+    await eventually(is_only_dedicated)
 
 
 async def test_it_leaves_no_socket_behind_when_told_to_stop(

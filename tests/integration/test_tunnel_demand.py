@@ -367,7 +367,7 @@ async def test_a_released_tunnel_is_closed_when_it_has_been_idle_for_long_enough
             await connection.call()
             assert [tunnel.port for tunnel in await client.tunnels()] == [port]
         await eventually(lambda: not node.agent.status().tunnels, "the tunnel closed")
-        assert not certificate.exists()
+        await eventually(lambda: not certificate.exists(), "the certificate removed")
         await eventually(
             lambda: not stunnels_of(options.conf_path), "stunnel ended, which has no service left"
         )

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kube_efs.local.manifests import EXAMPLE_CLAIM, STORAGE_CLASS
+from kube_efs.local.manifests import ACCESS_POINT_CLAIM, ACCESS_POINT_POD, EXAMPLE_CLAIM, STORAGE_CLASS
+from kube_efs.mounts.mountinfo import read_mountinfo
 
 _KUBECTL = shutil.which("kubectl")
 
@@ -91,6 +92,24 @@ def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _U
     assert up.process.wait(timeout=20) == 0, up.output()
     assert [child for child in children if child.is_running()] == []
     assert not up.kubeconfig.exists()
+
+
+def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _Up) -> None:
+    claim = ACCESS_POINT_CLAIM + "---\n" + ACCESS_POINT_POD
+    up.kubectl("apply", "-f", "-", text=claim)
+    up.kubectl("wait", "pod/efs-app-1", "--for=condition=Ready", "--timeout=40s")
+    assert "efs.csi.aws.com" in up.kubectl("get", "csidriver,csinode,sc", "-o", "wide")
+    folder = up.output().partition("logs of all parts are in ")[2].partition(". ")[0]
+    [mounted] = [one.mount_point for one in read_mountinfo() if one.mount_point.is_relative_to(folder)]
+    children = psutil.Process(up.process.pid).children(recursive=True)
+    [stunnel] = [child for child in children if "stunnel" in child.name()]
+
+    up.process.send_signal(signal.SIGINT)
+
+    assert up.process.wait(timeout=30) == 0, up.output()
+    assert not stunnel.is_running()
+    assert mounted not in {entry.mount_point for entry in read_mountinfo()}
+    assert not mounted.exists()
 
 
 def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up: _Up) -> None:

@@ -116,5 +116,5 @@ def _places(folders: Iterable[Path]) -> Iterator[str]:
     for folder in folders:
         for path in folder.rglob("*"):
             place = path.relative_to(folder).parts[0]
-            if place != "efs" and path.suffix != ".log":
+            if place != "efs" and not path.name.endswith((".log", ".log.1")):
                 yield place

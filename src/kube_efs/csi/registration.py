@@ -4,6 +4,7 @@ The kubelet asks there who serves, then calls NodeGetInfo on the driver's own so
 here. It tries again by itself after a failure. When the socket goes away, the driver is no longer registered.
 """
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,9 +34,13 @@ def registration_endpoint(folder: Path) -> UnixEndpoint:
 
 
 class Registration(registration_pb2_grpc.RegistrationServicer):
-    """Tells the kubelet the driver's name and ``socket``, a path as the kubelet sees it."""
+    """Tells the kubelet the driver's name and ``socket``, a path as the kubelet sees it.
+
+    ``registered`` is set once the kubelet has registered the driver.
+    """
 
     def __init__(self, socket: Path) -> None:
+        self.registered = asyncio.Event()
         self._socket = socket
         self._health = Health.failing("the kubelet has not registered the driver yet")
 
@@ -57,6 +62,7 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
         """Takes note of the outcome."""
         if request.plugin_registered:
             self._health = Health()
+            self.registered.set()
             log.info("driver-registered", driver=DRIVER_NAME, socket=str(self._socket))
         else:
             self._health = Health.failing(f"the kubelet could not register the driver: {request.error}")

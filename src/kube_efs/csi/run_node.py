@@ -80,8 +80,15 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
         log.info("node-started", node=settings.node_name, node_id=place.node_id, zone=place.zone)
         async with asyncio.TaskGroup() as tasks:
             if client and settings.removes_startup_taint:
-                tasks.create_task(remove_startup_taint(client, settings.node_name))
+                tasks.create_task(_let_pods_come(client, settings, registration))
             tasks.create_task(_reconcile(volumes, heartbeat))
+
+
+async def _let_pods_come(client: AsyncClient, settings: NodeSettings, registration: Registration) -> None:
+    """Take the startup taint away, not before the kubelet can have volumes mounted."""
+    if settings.registration_folder:
+        await registration.registered.wait()
+    await remove_startup_taint(client, settings.node_name)
 
 
 async def _reconcile(

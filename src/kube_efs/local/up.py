@@ -11,7 +11,7 @@ from rich.live import Live
 from kube_efs.local.cluster import DIRECTORY_PROVISIONER, EmbeddedCluster
 from kube_efs.local.control_plane import EmbeddedControlPlane
 from kube_efs.local.logs import logging_to
-from kube_efs.local.manifests import DIRECTORY_CLASS, STORAGE_CLASS, apply
+from kube_efs.local.manifests import DIRECTORY_CLASS, STORAGE_CLASS, access_point_class, apply
 from kube_efs.local.program import Program
 from kube_efs.local.programs import NAMESPACE
 from kube_efs.model.errors import PlatformError
@@ -32,7 +32,8 @@ async def run_up(kubeconfig: Path) -> None:
 async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
     console.print("Starting ...")
     async with EmbeddedCluster(folder, control_plane=EmbeddedControlPlane(kubeconfig)) as cluster:
-        await apply(cluster.client, [STORAGE_CLASS, DIRECTORY_CLASS])
+        points = access_point_class(cluster.file_system_ids[0])
+        await apply(cluster.client, [STORAGE_CLASS, DIRECTORY_CLASS, points])
         console.print(_usage(cluster), soft_wrap=True)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -56,8 +57,9 @@ async def _keep_running(program: Program, console: Console) -> None:
 
 def _usage(cluster: EmbeddedCluster) -> str:
     return f"""
-The cluster is there, with two StorageClasses: efs-stunnel, whose volumes go through tunnels, and slow of the
-provisioner {DIRECTORY_PROVISIONER}, whose volumes have a group id each. In another terminal:
+The cluster is there, with three StorageClasses: efs-stunnel, whose volumes go through tunnels, slow of the
+provisioner {DIRECTORY_PROVISIONER}, whose volumes have a group id each, and efs-sc-1 of the CSI driver
+efs.csi.aws.com, whose volumes have an access point each. In another terminal:
 
   export KUBECONFIG={cluster.kubeconfig}
   kubectl get storageclass,pvc,pv

@@ -122,7 +122,7 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
     zone_affinity = _boolean(parameters, _ZONE_AFFINITY, default=False)
     tagged = _boolean(parameters, _TAGGING, default=True)
     if has_driver_tags and not tagged:
-        remedy = "start the driver without --tags, or leave it out"
+        remedy = "leave it out, or set no KUBE_EFS_ACCESS_POINT_TAGS"
         raise InvalidArgument(
             "contradicts the tags of the driver", field=_TAGGING, value=parameters[_TAGGING], remedy=remedy
         )

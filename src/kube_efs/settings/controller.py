@@ -147,7 +147,7 @@ class ControllerSettings(CsiSettings, CommonSettings, AwsSettings):
         "KUBE_EFS_LEASE_NAME",
         DEFAULT_LEASE,
         "Lease that the leader holds; controllers that serve different provisioners in one namespace need"
-        " different ones.",
+        " different ones. The Role must name it.",
         accepts="a Lease's name",
     )
     lease_duration_seconds: int = seconds(

@@ -267,6 +267,7 @@ class TunnelAgent:
         await self._close_unused(reading)
         if self._demanded:
             await self._demanded.look(reading)
+            self._certificates.remove_forgotten(self._keeper.report.loaded)
 
     def _doubt_what_stands_still(self, reading: PortReading | None) -> None:
         ports = {tunnel.service.port for tunnel in self._plan if tunnel.service}

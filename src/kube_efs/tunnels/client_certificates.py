@@ -77,6 +77,7 @@ class ClientCertificates:
         self._files: dict[str, CertificateFile] = {}
         self._sources: dict[str, CredentialSource | None] = {}
         self._renewals: dict[str, _Renewal] = {}
+        self._forgotten: set[str] = set()
         self._wake = asyncio.Event()
 
     @property
@@ -113,12 +114,22 @@ class ClientCertificates:
         return self._sources.get(spec.name, source)
 
     def forget_all_but(self, names: Collection[str]) -> None:
-        """Remove the certificates of tunnels that are closed."""
+        """Forget the certificates of tunnels that are closed; their files stay until nobody reads them."""
         for name in self._files.keys() - set(names):
             for known in (self._files, self._renewals, self._sources):
                 known.pop(name, None)
-            with suppress(OSError):
-                self._path(name).unlink()
+            self._forgotten.add(name)
+
+    def remove_forgotten(self, loaded: Collection[str]) -> None:
+        """Remove the files that are forgotten, and of no tunnel that stunnel has ``loaded``.
+
+        It refuses a configuration that names a file which is not there.
+        """
+        for name in self._forgotten.difference(loaded):
+            self._forgotten.remove(name)
+            if name not in self._files:
+                with suppress(OSError):
+                    self._path(name).unlink()
 
     async def run(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
         """Renew what is due until cancelled; ``tunnels`` gives those of the moment."""

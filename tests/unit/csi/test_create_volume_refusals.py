@@ -30,7 +30,7 @@ DEPTH = "is too deep; use at most 4 levels for basePath and subPathPattern"
 VARIABLES = "has an unknown variable; use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
 LENGTH = "is too long; use at most 100 bytes for basePath and subPathPattern"
 METADATA = "run csi-provisioner with --extra-create-metadata"
-TAGS = "start the driver without --tags, or leave it out"
+TAGS = "leave it out, or set no KUBE_EFS_ACCESS_POINT_TAGS"
 LONG = "x" * 100
 # What a pattern gets at its end for the request that is made here.
 SUFFIX = "f0e1d2c3-0000-4000-8000-123456789abc"

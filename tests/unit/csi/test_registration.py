@@ -34,8 +34,10 @@ async def test_the_outcome_is_logged_and_is_the_health(connect: Connect) -> None
         with capture_logs() as logs:
             await notify(protocol.RegistrationStatus(plugin_registered=False, error="no such node"))
             states.append(registration.health())
+            assert not registration.registered.is_set()
             await notify(protocol.RegistrationStatus(plugin_registered=True))
             states.append(registration.health())
+            assert registration.registered.is_set()
 
     assert states == [
         Health.failing("the kubelet has not registered the driver yet"),

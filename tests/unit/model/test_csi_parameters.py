@@ -335,7 +335,7 @@ def test_tags_of_the_driver_need_tagging() -> None:
         parse_parameters(off, has_driver_tags=True)
     assert str(caught.value) == (
         "enableTagging: 'false' contradicts the tags of the driver; "
-        "start the driver without --tags, or leave it out"
+        "leave it out, or set no KUBE_EFS_ACCESS_POINT_TAGS"
     )
 
 

@@ -1,5 +1,6 @@
 """How far the kernel is told to read ahead."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ def test_fifteen_blocks_are_read_ahead(tmp_path: Path, options: str, kibibytes: 
     value.write_text("128\n")
     set_read_ahead(lambda: [entry("/a"), entry("/b")], Path("/b"), options, devices=tmp_path)
     assert value.read_text() == kibibytes
+
+
+def test_the_device_of_a_bound_folder_is_left_alone(tmp_path: Path) -> None:
+    value = tmp_path / "0:50" / "read_ahead_kb"
+    value.parent.mkdir()
+    value.write_text("128\n")
+    bound = replace(entry("/a"), file_system_type="ext4")
+    set_read_ahead(lambda: [bound], Path("/a"), "rsize=65536", devices=tmp_path)
+    assert value.read_text() == "128\n"
 
 
 def test_a_kernel_that_does_not_let_us_is_only_mentioned(tmp_path: Path) -> None:

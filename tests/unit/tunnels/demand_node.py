@@ -172,6 +172,12 @@ class Node:
         return self.agent._demanded
 
     @property
+    def known_ports(self) -> frozenset[int]:
+        """Where stunnel listens, but for what only an agent has known that could not write it."""
+        planned = {one.target.port for one in self.agent._plan}
+        return frozenset(planned & self.stunnel.ports.keys())
+
+    @property
     def certificates(self) -> set[str]:
         """The names of the files with a tunnel's certificate, and of all others beside them."""
         folder = self.options.certificates_path

@@ -157,10 +157,21 @@ async def test_one_that_is_lost_or_broken_is_made_anew(content: bytes | None, no
     assert node.certificate(PLAIN)
 
 
-async def test_that_of_a_closed_tunnel_is_removed(node: Node) -> None:
+async def test_that_of_a_tunnel_that_is_asked_for_again_stays(node: Node) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    node.certificates.forget_all_but([])
+    await node.certificates.ensure(PLAIN, None)
+    node.certificates.remove_forgotten([])
+    assert node.certificate(PLAIN)
+
+
+async def test_that_of_a_closed_tunnel_is_removed_when_stunnel_needs_it_no_more(node: Node) -> None:
     await node.certificates.ensure(PLAIN, None)
     path = node.certificates.files[PLAIN.name].path
     node.certificates.forget_all_but([])
+    node.certificates.remove_forgotten([PLAIN.name])
+    assert path.exists()
+    node.certificates.remove_forgotten([])
     assert not path.exists()
     assert dict(node.certificates.files) == {}
     assert await node.certificates.renew_due([]) == START + timedelta(hours=1)

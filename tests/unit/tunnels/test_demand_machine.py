@@ -164,10 +164,10 @@ class Tunnels(RuleBasedStateMachine):
         self.do([Ensure(number, holder)])
         self.node.stunnel.refusal = None
 
-    @precondition(lambda self: self.node.stunnel.services)
+    @precondition(lambda self: self.node.known_ports)
     @rule(data=st.data())
     def connect(self, data: st.DataObject) -> None:
-        self.connect_to(data.draw(st.sampled_from(sorted(self.node.stunnel.ports))))
+        self.connect_to(data.draw(st.sampled_from(sorted(self.node.known_ports))))
         self.look([(1, Sight.CLEAR)])  # of what nobody asked for, it must have been seen once
 
     @rule(number=st.sampled_from(NUMBERS), idle_looks=IDLE_LOOKS, looks=LOOKS)

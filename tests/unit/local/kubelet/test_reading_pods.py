@@ -6,6 +6,7 @@ from lightkube.codecs import from_dict
 from kube_efs.local.kubelet.pods import (
     AccountToken,
     ClaimSource,
+    Csi,
     EmptyDir,
     Ended,
     EnvVar,
@@ -173,3 +174,25 @@ def test_persistent_volume() -> None:
     assert read_bound(volume) == Nfs(server="127.0.0.1", path="/a", options=("port=1",))
     volume.spec.nfs = None
     assert isinstance(read_bound(volume), Unsupported)
+
+
+def test_persistent_volume_of_a_csi_driver() -> None:
+    csi = {
+        "driver": "efs.csi.aws.com",
+        "volumeHandle": "fs-1::fsap-1",
+        "volumeAttributes": {"encryptInTransit": "true"},
+        # It is for attaching only; whether a pod may write is its own claim's to say.
+        "readOnly": True,
+    }
+    spec = {"csi": csi, "mountOptions": ["tls"], "accessModes": ["ReadWriteMany", "ReadOnlyMany"]}
+    volume: Any = from_dict(
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": spec}
+    )
+    assert read_bound(volume) == Csi(
+        driver="efs.csi.aws.com",
+        handle="fs-1::fsap-1",
+        volume="v",
+        access_mode="ReadWriteMany",
+        attributes={"encryptInTransit": "true"},
+        options=("tls",),
+    )

@@ -1,5 +1,6 @@
 import os
 import stat
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,6 +26,7 @@ from kube_efs.local.kubelet.pods import (
     Unsupported,
     Volume,
 )
+from kube_efs.local.kubelet.syscalls import MountFlag, mount
 from kube_efs.local.kubelet.volume_makers import Mounted, VolumeMaker
 from kube_efs.local.kubelet.volumes import NfsVolumes, Volumes, remove_tree, standard_makers
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
@@ -254,3 +256,21 @@ def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
     remove_tree(removed)
     assert not removed.exists()
     assert (kept / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting is root's")
+def test_remove_tree_leaves_alone_what_has_a_folder_bound_in_it(tmp_path: Path) -> None:
+    data, directory = tmp_path.resolve() / "data", tmp_path.resolve() / "pod"
+    target = directory / "volume"
+    for folder in (data, target):
+        folder.mkdir(parents=True)
+    (data / "file").touch()
+    mount(str(data), str(target), flags=MountFlag.BIND)
+    try:
+        remove_tree(directory)
+        assert (data / "file").exists()
+    finally:
+        subprocess.run(["umount", str(target)], check=True)
+    remove_tree(directory)
+    assert not directory.exists()
+    assert (data / "file").exists()

@@ -1,0 +1,174 @@
+"""What goes wrong around an agent while a volume is used: it is told, and the volume does not notice."""
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.integration.nfs_backend import Authority, Backend
+from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.tunnel_node import (
+    DEADLINE_SECONDS,
+    agent_process,
+    connected,
+    end,
+    eventually,
+    host_of,
+    running,
+    stunnels_of,
+)
+
+from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
+from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.tunnels.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs.tunnels.options import TunnelOptions
+
+pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
+
+FS = FileSystemId("fs-0123456789abcdef0")
+POD, OTHER_POD = Holder("volume-1 /pods/1"), Holder("volume-1 /pods/2")
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Iterator[TunnelOptions]:
+    options = TunnelOptions(
+        region=Region("us-east-1"),
+        conf_path=tmp_path / "stunnel.conf",
+        ca_file=Authority(tmp_path, "ca").file,
+        probe_interval_seconds=0.1,
+        retry_seconds=0.1,
+        connect_timeout_seconds=1,
+        demand=demand_options(tmp_path / "run" / "tunnel.sock"),
+    )
+    yield options
+    for pid in stunnels_of(options.conf_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+async def backend(tmp_path: Path, options: TunnelOptions) -> AsyncIterator[Backend]:
+    authority = Authority(tmp_path, "ca")
+    options.ca_file.write_bytes(authority.file.read_bytes())
+    async with Backend(authority, host_of(FS)) as backend:
+        yield backend
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[TunnelClient]:
+    async with connect_tunnels(tmp_path / "run" / "tunnel.sock", timeout_seconds=30) as client:
+        yield client
+
+
+def spec(backend: Backend, number: int = 0) -> TunnelSpec:
+    return TunnelSpec(
+        file_system_id=FS, address=backend.address, access_point_id=AccessPointId(f"fsap-{number:017x}")
+    )
+
+
+async def ensured(client: TunnelClient, asked: TunnelSpec, holder: Holder) -> int:
+    """The port, asked for again as the kubelet does."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            try:
+                return await client.ensure(asked, holder)
+            except ConfigurationRejected:
+                await asyncio.sleep(0.1)
+
+
+@contextmanager
+def no_space_for(pid: int) -> Iterator[None]:
+    """Nothing that the process writes into a file fits."""
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+async def test_a_disk_without_space_is_told_and_changes_nothing(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with agent_process(options, stops_stunnel=False) as agent:
+        port = await client.ensure(spec(backend), POD)
+        [stunnel] = stunnels_of(options.conf_path)
+        state = options.demands_path.read_bytes()
+        async with connected(port) as mount:
+            with no_space_for(agent.pid):
+                with pytest.raises(
+                    TunnelNotReady, match=r"certificate: .* cannot be written \(File too large\)"
+                ):
+                    await client.ensure(spec(backend, 1), POD)
+                for change in (client.ensure(spec(backend), OTHER_POD), client.release(POD)):
+                    with pytest.raises(TunnelNotReady) as refused:
+                        await change
+                    assert refused.value.field == "state of the tunnels"
+                    assert refused.value.problem == "cannot be written (File too large)"
+                await mount.call()
+            assert options.demands_path.read_bytes() == state
+            assert not list(options.folder.glob(".*"))
+            assert await client.ensure(spec(backend), OTHER_POD) == port
+            await mount.call()
+            assert stunnels_of(options.conf_path) == [stunnel]
+        await end(agent, signal.SIGKILL)
+    (options.folder / "run" / "tunnel.sock").unlink()
+    async with agent_process(options):
+        [tunnel] = await client.tunnels()
+        assert (tunnel.port, tunnel.holders) == (port, frozenset({OTHER_POD}))
+
+
+async def test_a_stunnel_that_is_uninstalled_serves_on_and_is_missed_when_it_dies(
+    options: TunnelOptions, client: TunnelClient, backend: Backend, tmp_path: Path
+) -> None:
+    program, hidden = tmp_path / "bin" / "stunnel", tmp_path / "hidden"
+    program.parent.mkdir()
+    shutil.copy("/usr/bin/stunnel", program)
+    async with running(replace(options, stunnel_path=program)) as node:
+        await eventually((tmp_path / "run" / "tunnel.sock").exists, "the socket")
+        port = await client.ensure(spec(backend), POD)
+        program.rename(hidden)
+        async with connected(port) as mount:
+            other = await client.ensure(spec(backend, 1), POD)
+            assert other != port
+            await mount.call()
+        os.kill(node.pid, signal.SIGKILL)
+        await eventually(lambda: node.agent.status().stunnel_pid is None, "the death is seen")
+        with pytest.raises(ConfigurationRejected, match=f"{program}: No such file or directory"):
+            await client.ensure(spec(backend), OTHER_POD)
+        hidden.rename(program)
+        assert await ensured(client, spec(backend), OTHER_POD) == port
+        async with connected(port) as mount:
+            await mount.call()
+        for holder in (POD, OTHER_POD):
+            await client.release(holder)
+
+
+async def test_a_state_that_is_cut_off_costs_no_connection(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with agent_process(options, stops_stunnel=False) as first:
+        port = await client.ensure(spec(backend), POD)
+        last_port = await client.ensure(spec(backend, 1), POD)
+        [stunnel] = stunnels_of(options.conf_path)
+        async with connected(port) as mount, connected(last_port) as last_mount:
+            await end(first, signal.SIGKILL)
+            os.truncate(options.demands_path, 100)
+            (options.folder / "run" / "tunnel.sock").unlink()
+            async with running(options) as node:
+                await eventually((options.folder / "run" / "tunnel.sock").exists, "the socket")
+                [problem] = node.agent.status().problems
+                assert f"{options.demands_path} cannot be read" in problem
+                assert await client.ensure(spec(backend), OTHER_POD) == port
+                await mount.call()
+                await last_mount.call()
+                assert stunnels_of(options.conf_path) == [stunnel]
+                for holder in (POD, OTHER_POD):
+                    await client.release(holder)
