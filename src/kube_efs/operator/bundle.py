@@ -80,7 +80,7 @@ def render_service_version(options: RenderOptions) -> Manifest:
             "displayName": "Amazon EFS volumes (kube-efs)",
             "description": _description(),
             "version": number,
-            "minKubeVersion": "1.25.0",
+            "minKubeVersion": "1.30.0",
             "maturity": "beta",
             "keywords": ["storage", "csi", "efs", "nfs"],
             "provider": {"name": "kube-efs"},

@@ -43,7 +43,7 @@ from kube_efs.operator.statuses import (
     ready_replicas,
     removal_conditions,
 )
-from kube_efs.operator.surroundings import read_surroundings
+from kube_efs.operator.surroundings import count_nodes, read_surroundings
 from kube_efs.operator.takeover import OlderSystems, Takeover, take_over
 from kube_efs.operator.telling import Announcer
 from kube_efs.operator.uninstalling import Removal, Uninstaller
@@ -80,6 +80,7 @@ class Reconciler:
         self._uninstaller = Uninstaller(cluster, settings.namespace, announcer.changed)
         self._older = OlderSystems(cluster, settings.namespace)
         self._taken_over = False
+        self._nodes: int | None = None
         self._blocked = ""
 
     async def look(self, *, thoroughly: bool = False) -> float:
@@ -89,6 +90,7 @@ class Reconciler:
         """
         if thoroughly:
             self._taken_over = False
+            self._nodes = None
         found = self._observed.driver
         self._metrics.requested.set(found is not None)
         if found is None:
@@ -140,14 +142,22 @@ class Reconciler:
             await self._say(driver, obstructed_conditions(takeover.obstacle))
             return min(_PATIENT_SECONDS, self._settings.resync_seconds)
         driver = await self._hold(driver)
-        around = await read_surroundings(self._cluster.client, self._observed, self._platform, self._settings)
+        around = await read_surroundings(
+            self._cluster.client, self._observed, self._platform, self._settings, nodes=await self._count()
+        )
         report = await self._installer.install(wanted_objects(self._options(), around, driver.log_level))
         conditions = installed_conditions(report, takeover)
         self._metrics.degraded.set(any(one.type == "Degraded" and one.status for one in conditions))
         await self._say(driver, conditions, report=report)
         if report.errors or any(report.waits.values()):
             return _SOON_SECONDS
-        return _SOON_SECONDS if not takeover.done else self._settings.resync_seconds
+        # The new driver's pods are watched; the older ones, and who uses them, have to be asked for.
+        return self._settings.resync_seconds if takeover.done else _PATIENT_SECONDS
+
+    async def _count(self) -> int:
+        if self._nodes is None:
+            self._nodes = await count_nodes(self._cluster.client)
+        return self._nodes
 
     async def _take_over(self, driver: Driver) -> Takeover:
         if self._taken_over:

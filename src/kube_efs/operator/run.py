@@ -148,6 +148,10 @@ async def _look_for_ever(
         except KubeError as error:
             log.warning("look-failed", reason=str(error), retry_seconds=retry)
             seconds, retry = retry, min(retry * 2, _RETRY_SECONDS[1])
+        except Exception:
+            # A fault in one look must not keep the next ones from correcting the rest.
+            log.exception("look-failed", retry_seconds=_RETRY_SECONDS[1])
+            seconds = _RETRY_SECONDS[1]
         await _pause(changed, seconds)
 
 

@@ -21,7 +21,12 @@ _CLUSTER: Final = "cluster"  # the name of each of OpenShift's single objects
 
 
 async def read_surroundings(
-    client: AsyncClient, observed: Observed, platform: Platform, settings: OperatorSettings
+    client: AsyncClient,
+    observed: Observed,
+    platform: Platform,
+    settings: OperatorSettings,
+    *,
+    nodes: int,
 ) -> Surroundings:
     """The same whichever of OpenShift's kinds there are; raises KubeError."""
     proxy = await _single(client, Proxy)
@@ -34,7 +39,7 @@ async def read_surroundings(
         credentials_mode=None if credentials is None else _mode(credentials),
         role_arn=settings.role_arn or "",
         cluster_id=settings.cluster_id or _cluster_id(infrastructure),
-        nodes=await _nodes(client),
+        nodes=nodes,
     )
 
 
@@ -73,8 +78,8 @@ def _ca_version(observed: Observed) -> str:
     return str(bundle["metadata"].get("resourceVersion") or "")
 
 
-async def _nodes(client: AsyncClient) -> int:
-    """How many nodes are ready and take pods."""
+async def count_nodes(client: AsyncClient) -> int:
+    """How many nodes are ready and take pods; raises KubeError. All nodes are listed, so ask seldom."""
     with translated("nodes"):
         nodes = [item async for item in client.list(Node)]
     return sum(_takes_pods(node) for node in nodes)
