@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,15 @@ from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
+from tests.conformance.control_plane import ServiceAccountName
 from tests.conformance.kubectl import Kubectl
+from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import eventually
 
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from kube_efs.local.control_plane import ControlPlane
+from kube_efs.local.controllers.running import run_controllers
 from kube_efs.local.controllers.scheduler import _Binding
 from kube_efs.local.program import Program
 from kube_efs.operator.cluster import Cluster, manifest_of
@@ -245,6 +249,39 @@ async def install_operator(kubeconfig: Path, *, platform: Platform = Platform.KU
     manifests = render_operator(RenderOptions(platform=platform, namespace=NAMESPACE, csi=True))
     kept = [dict(one) for one in manifests if one["kind"] not in {"Deployment", "CustomResourceDefinition"}]
     await Kubectl(kubeconfig)("apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
+
+
+@asynccontextmanager
+async def running_operator(
+    plane: ControlPlane,
+    folder: Path,
+    *,
+    platform: Platform = Platform.KUBERNETES,
+    kinds: tuple[str, ...] = (),
+) -> AsyncIterator[OperatorCluster]:
+    """The operator on a plane that is started for it, and has these kinds besides (YAML of definitions)."""
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(plane)
+        client = await stack.enter_async_context(connected(running.kubeconfig))
+        for text in kinds:
+            await Kubectl(running.kubeconfig)("apply", "-f", "-", stdin=text)
+        await install_operator(running.kubeconfig, platform=platform)
+        if isinstance(running, RealPlane):
+            account = ServiceAccountName(NAMESPACE, "kube-efs-operator")
+            kubeconfig = await running.plane.kubeconfig(account)
+        else:
+            kubeconfig = running.kubeconfig
+            task = asyncio.create_task(run_controllers(client, node=None))
+            stack.push_async_callback(_end, task)
+        yield await stack.enter_async_context(
+            operator_cluster(running.kubeconfig, kubeconfig, client, folder)
+        )
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def connected(kubeconfig: Path) -> AsyncClient:

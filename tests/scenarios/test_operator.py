@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,21 +11,16 @@ import pytest
 import pytest_asyncio
 import yaml
 from lightkube.resources.core_v1 import Pod
-from tests.conformance.control_plane import ServiceAccountName
 from tests.scenarios.operator_steps import (
     DRIVER,
     NAMESPACE,
     RESYNC_SECONDS,
     OperatorCluster,
-    connected,
-    install_operator,
-    operator_cluster,
+    running_operator,
 )
-from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import metric
 
 from kube_efs.local.control_plane import ControlPlane
-from kube_efs.local.controllers.running import run_controllers
 from kube_efs.operator.drift import RESTARTED
 from kube_efs.operator.driver import FORCE_TAKEOVER, FORCE_UNINSTALL
 from kube_efs.operator.injecting import CREDENTIALS_SECRET, mark_key
@@ -40,26 +35,8 @@ WORKLOADS = (("DaemonSet", "efs-stunnel"), ("DaemonSet", "efs-csi-node"), ("Depl
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared(plane: ControlPlane, cluster_folder: Path) -> AsyncGenerator[OperatorCluster, None]:
-    async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(plane)
-        client = await stack.enter_async_context(connected(running.kubeconfig))
-        await install_operator(running.kubeconfig)
-        if isinstance(running, RealPlane):
-            account = ServiceAccountName(NAMESPACE, "kube-efs-operator")
-            kubeconfig = await running.plane.kubeconfig(account)
-        else:
-            kubeconfig = running.kubeconfig
-            task = asyncio.create_task(run_controllers(client, node=None))
-            stack.push_async_callback(_end, task)
-        yield await stack.enter_async_context(
-            operator_cluster(running.kubeconfig, kubeconfig, client, cluster_folder)
-        )
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with running_operator(plane, cluster_folder) as running:
+        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -86,6 +63,7 @@ async def test_nothing_is_installed_before_it_is_asked_for(cluster: OperatorClus
 
 async def test_the_driver_is_installed_and_said_to_be_available(cluster: OperatorCluster) -> None:
     await _installed(cluster)
+    await cluster.kubectl("wait", "clustercsidriver", DRIVER, "--for=condition=Available", "--timeout=20s")
     for kind, name in WORKLOADS:
         assert await cluster.get(kind, name)
     assert await cluster.get("CSIDriver", DRIVER, "")
