@@ -35,6 +35,7 @@ class Observed:
         self._tasks = tasks
         self._changed = changed
         self._objects: dict[Reference, Manifest] = {}
+        self._newest: dict[Reference, int] = {}
         self._kinds: set[str] = set()
 
     def start(self) -> None:
@@ -54,7 +55,7 @@ class Observed:
     def note(self, live: Manifest) -> None:
         """Take over the answer to a write, and follow objects of its kind from now on."""
         kind = live["kind"]
-        self._objects[reference_of(live)] = live
+        self._see(live)
         if kind not in self._kinds:
             self._kinds.add(kind)
             self._tasks.create_task(self._follow_kind(kind))
@@ -78,15 +79,31 @@ class Observed:
                     case Listed(objects):
                         self._replace(kind, [manifest_of(item, kind) for item in objects])
                     case Applied(found):
-                        live = manifest_of(found, kind)
-                        self._objects[reference_of(live)] = live
+                        self._see(manifest_of(found, kind))
                     case Deleted(found):
-                        self.forget(reference_of(manifest_of(found, kind)))
+                        self._see_gone(manifest_of(found, kind))
                 self._changed()
 
+    def _see(self, live: Manifest) -> None:
+        """Keep the newest state: the watch may have told of it before the answer to a write is looked at."""
+        reference, version = reference_of(live), _version(live)
+        if version >= self._newest.get(reference, 0):
+            self._newest[reference] = version
+            self._objects[reference] = live
+
+    def _see_gone(self, last: Manifest) -> None:
+        reference, version = reference_of(last), _version(last)
+        if version >= self._newest.get(reference, 0):
+            self._newest[reference] = version
+            self._objects.pop(reference, None)
+
     def _replace(self, kind: str, found: list[Manifest]) -> None:
+        """A listing is the truth, also after the server has begun to count anew."""
+        listed = {reference_of(live): live for live in found}
         others = {key: live for key, live in self._objects.items() if key.kind != kind}
-        self._objects = {**others, **{reference_of(live): live for live in found}}
+        self._objects = {**others, **listed}
+        kept = {key: version for key, version in self._newest.items() if key.kind != kind}
+        self._newest = {**kept, **{key: _version(live) for key, live in listed.items()}}
 
     async def _follow_driver(self) -> None:
         async for found in self._one(ClusterCSIDriver, name=DRIVER_NAME):
@@ -111,3 +128,9 @@ class Observed:
         async with aclosing(stream) as changes:
             async for change in changes:
                 yield only_object(change)
+
+
+def _version(live: Manifest) -> int:
+    """The resource version, by which states of one object can be ordered (Kubernetes 1.35, KEP 5504)."""
+    text = str(live["metadata"].get("resourceVersion") or "")
+    return int(text) if text.isdecimal() else 0

@@ -35,7 +35,8 @@ def render_rights(options: RenderOptions) -> tuple[Manifest, ...]:
         "openshift": openshift,
         "kubernetes": not openshift,
     }
-    installed = wanted_objects(options, Surroundings())
+    monitoring = render_asset("operator-monitoring-openshift", values) if openshift else ()
+    installed = (*wanted_objects(options, Surroundings()), *monitoring)
     return tuple(_with_given(one, installed) for one in render_asset("operator-rbac", values))
 
 
