@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # A file to each core: what a file shares, such as a whole cluster, is made once.
-PYTEST := $(BIN)/pytest --timeout=180 --numprocesses=auto --dist=loadfile
+PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile
 
 .PHONY: help setup programs demo up test conformance kernel soak lint format settings proto clean
 
@@ -28,7 +28,7 @@ conformance: setup ## Build a Kubernetes control plane (once, a quarter of an ho
 
 kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
 	@scripts/install-programs kernel
-	$(BIN)/pytest --timeout=600 tests/kernel
+	$(BIN)/pytest --timeout=900 tests/kernel
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up

@@ -68,6 +68,13 @@ ALLOWED = {
         *_calls("get", "pods/log", NAMESPACE),  # worker_pods
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, DEFAULT_LEASE),
+        *_calls(
+            "get list watch patch", "sharedvolumes.aws-efs.managed.openshift.io", OTHER
+        ),  # shared_volumes
+        *_calls("patch", "sharedvolumes/status.aws-efs.managed.openshift.io", OTHER),
+        *_calls("get create delete", "persistentvolumeclaims", OTHER),
+        *_calls("list", "pods", OTHER),
+        *_calls("get", "namespaces"),
         *_calls("get", "secrets", OTHER, "role"),  # references
         *_calls("get", "configmaps", OTHER, "file-systems"),
     ],
@@ -80,10 +87,12 @@ ALLOWED = {
 }
 REFUSED = {
     MANAGER: [
-        *_calls("create delete update", "persistentvolumeclaims", OTHER),
+        *_calls("update deletecollection", "persistentvolumeclaims", OTHER),
+        *_calls("create update delete", "sharedvolumes.aws-efs.managed.openshift.io", OTHER),
+        *_calls("create patch delete", "customresourcedefinitions.apiextensions.k8s.io"),
         *_calls("update deletecollection", "persistentvolumes"),
         *_calls("create update patch delete", "storageclasses.storage.k8s.io"),
-        *_calls("get list watch create delete", "pods", OTHER),
+        *_calls("get watch create delete", "pods", OTHER),
         *_calls("patch update", "pods", NAMESPACE),
         *_calls("get", "pods/log", OTHER),
         *_calls("create get", "pods/exec", NAMESPACE),
@@ -99,7 +108,7 @@ REFUSED = {
         *_calls("list watch create patch delete", "configmaps", OTHER, "file-systems"),
         *_calls("create", "serviceaccounts/token", NAMESPACE, MANAGER),
         *_calls("get list watch", "nodes"),
-        *_calls("get list watch", "namespaces"),
+        *_calls("list watch patch", "namespaces"),
         *_calls("create patch bind escalate", "clusterroles.rbac.authorization.k8s.io"),
     ],
     TUNNEL: [

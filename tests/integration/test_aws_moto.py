@@ -355,6 +355,13 @@ async def test_an_answer_that_is_not_aws_s_is_no_answer(proxy: tuple[Proxy, str]
                 await call
 
 
+async def test_aws_itself_may_leave_an_empty_list_out(proxy: tuple[Proxy, str]) -> None:
+    headers = {"x-amzn-RequestId": "0aa9b1c4"}
+    proxy[0].fail = lambda _request: web.json_response({}, headers=headers)
+    async with AwsGateway(options(proxy[1])) as gateway:
+        assert await gateway.file_systems() == ()
+
+
 async def test_the_catalogue_lives_through_failing_calls_and_follows_changes(
     proxy: tuple[Proxy, str],
 ) -> None:

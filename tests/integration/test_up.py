@@ -48,7 +48,7 @@ class _Up:
     def run(self, *command: str, text: str = "") -> str:
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         answer = subprocess.run(
-            command, env=environment, input=text, capture_output=True, text=True, timeout=30, check=False
+            command, env=environment, input=text, capture_output=True, text=True, timeout=120, check=False
         )
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
@@ -62,12 +62,12 @@ class _Up:
 def up(tmp_path: Path) -> Iterator[_Up]:
     running = _Up(tmp_path)
     try:
-        _until(running.is_ready, 30, "the cluster is up")
+        _until(running.is_ready, 120, "the cluster is up")
         yield running
     finally:
         running.process.send_signal(signal.SIGINT)
         try:
-            running.process.wait(timeout=20)
+            running.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             running.process.kill()
             running.process.wait()
@@ -75,7 +75,7 @@ def up(tmp_path: Path) -> Iterator[_Up]:
 
 def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _Up) -> None:
     up.kubectl("apply", "-f", "-", text=EXAMPLE_CLAIM)
-    up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=90s")
     assert "efs-example" in up.kubectl("get", "pvc,pv,sc,events", "-o", "wide")
     assert "ProvisioningSucceeded" in up.kubectl("describe", "pvc", "efs-example")
     assert "example.com/aws-efs" in up.output()
@@ -89,7 +89,7 @@ def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _U
     children = psutil.Process(up.process.pid).children(recursive=True)
     assert any("stunnel" in child.name() for child in children)
     up.process.send_signal(signal.SIGINT)
-    assert up.process.wait(timeout=20) == 0, up.output()
+    assert up.process.wait(timeout=60) == 0, up.output()
     assert [child for child in children if child.is_running()] == []
     assert not up.kubeconfig.exists()
 
@@ -97,7 +97,7 @@ def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _U
 def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _Up) -> None:
     claim = ACCESS_POINT_CLAIM + "---\n" + ACCESS_POINT_POD
     up.kubectl("apply", "-f", "-", text=claim)
-    up.kubectl("wait", "pod/efs-app-1", "--for=condition=Ready", "--timeout=40s")
+    up.kubectl("wait", "pod/efs-app-1", "--for=condition=Ready", "--timeout=90s")
     assert "efs.csi.aws.com" in up.kubectl("get", "csidriver,csinode,sc", "-o", "wide")
     folder = up.output().partition("logs of all parts are in ")[2].partition(". ")[0]
     [mounted] = [one.mount_point for one in read_mountinfo() if one.mount_point.is_relative_to(folder)]
@@ -106,7 +106,7 @@ def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _U
 
     up.process.send_signal(signal.SIGINT)
 
-    assert up.process.wait(timeout=30) == 0, up.output()
+    assert up.process.wait(timeout=60) == 0, up.output()
     assert not stunnel.is_running()
     assert mounted not in {entry.mount_point for entry in read_mountinfo()}
     assert not mounted.exists()

@@ -13,12 +13,23 @@ from types import ModuleType
 
 import pytest
 from tests.kernel.results import Result
-from tests.kernel.scenarios import publishing, restarts
+from tests.kernel.scenarios import (
+    certificates,
+    crashes,
+    many,
+    network,
+    publishing,
+    resources,
+    restarts,
+    server_gone,
+    tables,
+)
 from tests.kernel.uml import Guest, what_is_missing
 
-_MODULES = (restarts, publishing)
+# The longest first.
+_MODULES = (tables, crashes, resources, network, certificates, restarts, publishing, many, server_gone)
 _GUESTS_AT_ONCE = 2
-_GUEST_SECONDS = 300.0
+_GUEST_SECONDS = 900.0
 
 pytestmark = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
 

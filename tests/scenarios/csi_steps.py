@@ -61,6 +61,25 @@ spec:
     requests:
       storage: 5Gi
 """
+SEED_POD = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: efs-app-1
+spec:
+  containers:
+    - name: app
+      image: centos
+      command: ["/bin/sh"]
+      args: ["-c", "while true; do echo $(date -u) >> /data/out1; sleep 5; done"]
+      volumeMounts:
+        - name: persistent-storage
+          mountPath: /data
+  volumes:
+    - name: persistent-storage
+      persistentVolumeClaim:
+        claimName: efs-claim-1
+"""
 
 _numbers = itertools.count(1)
 

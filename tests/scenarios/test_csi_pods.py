@@ -32,25 +32,6 @@ pytestmark = [
 ]
 
 # Word for word what a user of the AWS driver has written down.
-SEED_POD = """
-apiVersion: v1
-kind: Pod
-metadata:
-  name: efs-app-1
-spec:
-  containers:
-    - name: app
-      image: centos
-      command: ["/bin/sh"]
-      args: ["-c", "while true; do echo $(date -u) >> /data/out1; sleep 5; done"]
-      volumeMounts:
-        - name: persistent-storage
-          mountPath: /data
-  volumes:
-    - name: persistent-storage
-      persistentVolumeClaim:
-        claimName: efs-claim-1
-"""
 NETUTIL = """
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -252,7 +233,7 @@ async def test_the_seed_s_pod_writes_through_the_mount_and_another_reads(cluster
     space = claims.namespace
     await cluster.client.create(csi_steps.seed_class(system))
     await cluster.client.create(csi_steps.seed_claim(space))
-    await create(cluster, space, yaml.safe_load(SEED_POD))
+    await create(cluster, space, yaml.safe_load(csi_steps.SEED_POD))
 
     uid = await in_phase(cluster, space, "efs-app-1", "Running")
 

@@ -66,19 +66,27 @@ class Workload:
                 tasks.create_task(self._repeat(work, ends))
 
     async def quiet(self) -> None:
-        """Wait until nothing is left of it."""
+        """Wait until nothing is left of it; what stays is a failure."""
+        left: list[str] = []
 
         async def is_quiet() -> bool:
-            volumes = [one async for one in self._cluster.client.list(PersistentVolume)]
-            if any(one.spec and one.spec.storageClassName != ROOT_CLASS for one in volumes):
-                return False
-            pods = [one async for one in self._cluster.client.list(Pod, namespace="*")]
-            async with connect_tunnels(self._socket) as client:
-                return not pods and not await client.tunnels()
+            left[:] = await self._left()
+            return not left
 
-        await steps.eventually(
-            is_quiet, what="no volume, pod or tunnel is left", seconds=_PATIENCE_SECONDS, pause_seconds=0.5
-        )
+        try:
+            await steps.eventually(is_quiet, what="quiet", seconds=_PATIENCE_SECONDS, pause_seconds=0.5)
+        except AssertionError:
+            self.failures.append(f"left: {', '.join(left)}")
+
+    async def _left(self) -> list[str]:
+        client = self._cluster.client
+        volumes = [one async for one in client.list(PersistentVolume)]
+        made = [one for one in volumes if one.spec and one.spec.storageClassName != ROOT_CLASS]
+        about = [one.metadata for one in made]
+        about += [one.metadata async for one in client.list(Pod, namespace="*")]
+        async with connect_tunnels(self._socket) as tunnels:
+            names = [tunnel.name for tunnel in await tunnels.tunnels()]
+        return names + [str(one and one.name) for one in about]
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], ends: float) -> None:
         name = work.__name__.strip("_").replace("_", " ")

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.shared_volume_limits import Allowance, Limits
 from kube_efs.settings import BackendName, ControllerSettings, NodeSettings, TunnelSettings, load
 
 _ALL = {
@@ -412,3 +413,30 @@ def test_what_is_no_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str
     assert faults(monkeypatch, **PAIR, DNS_NAME=name) == [
         f"DNS_NAME: {name!r} is no DNS name; use a DNS name"
     ]
+
+
+def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '{"team": ["fs-1", "fsap-2"], "free": ["*"], "*": []}'
+    limits = given(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS=text).shared_volume_limits
+    assert limits == Limits(
+        by_namespace={"team": Allowance(frozenset({"fs-1", "fsap-2"})), "free": Allowance()},
+        others=Allowance(frozenset()),
+    )
+    assert given(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS="").shared_volume_limits == Limits()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("[", "is no YAML; use a mapping of names to lists of ids", id="no YAML"),
+        pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="no mapping"),
+        pytest.param("{team: fs-1}", "has something other than lists", id="no list"),
+        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is no id", id="no id"),
+    ],
+)
+def test_limits_of_shared_volumes_that_are_malformed(
+    monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    (fault,) = faults(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS=text)
+    assert fault.startswith("KUBE_EFS_SHARED_VOLUME_LIMITS")
+    assert told in fault

@@ -19,6 +19,7 @@ from kube_efs.controllers.csi import Aws, csi_service
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
+from kube_efs.controllers.shared_volume_watches import serve_shared_volumes
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
@@ -34,7 +35,7 @@ from kube_efs.provisioning.reservations import Reservations
 from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
-from kube_efs.telemetry.metrics import ControllerMetrics
+from kube_efs.telemetry.metrics import ControllerMetrics, SharedVolumeMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +54,7 @@ class Surroundings:
     catalogue: Catalogue
     directories: tuple[DirectoryService, ...]
     metrics: ControllerMetrics
+    shared_volume_metrics: SharedVolumeMetrics
     loaded: Callable[[], None]
 
 
@@ -99,6 +101,8 @@ async def lead(around: Surroundings) -> None:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         if csi:
             tasks.create_task(csi.refresh_for_ever())
+        if settings.shared_volumes:
+            tasks.create_task(serve_shared_volumes(client, settings, recorder, around.shared_volume_metrics))
         await _serve(around, tasks, Controllers(claims, volumes, targets, directories), inventory)
 
 

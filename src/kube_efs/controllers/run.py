@@ -29,7 +29,7 @@ from kube_efs.model.ids import Region
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer
-from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, new_registry
+from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, SharedVolumeMetrics, new_registry
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +95,7 @@ async def _run(settings: ControllerSettings) -> None:
                 catalogue=catalogue,
                 directories=directories,
                 metrics=metrics,
+                shared_volume_metrics=SharedVolumeMetrics(registry),
                 loaded=state.has_loaded,
             )
         )

@@ -85,6 +85,7 @@ class EmbeddedCluster:
         plane = await self._stack.enter_async_context(self._control_plane)
         self.efs = await self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs"))
         self.client = await self._stack.enter_async_context(self.connect())
+        await asyncio.to_thread(kernel_has_nfs)  # which the kubelet is not to wait for
         kubelet = make_kubelet(
             self.client, self.efs, name=NODE, namespace=NAMESPACE, root=self._folders.kubelet
         )
@@ -114,6 +115,11 @@ class EmbeddedCluster:
     def kubeconfig(self) -> Path:
         """The administrator's way to the cluster."""
         return self._control_plane.kubeconfig
+
+    @property
+    def tunnel_socket(self) -> Path:
+        """Where the node's tunnels are asked for."""
+        return self._folders.tunnel_socket
 
     def connect(self) -> AsyncClient:
         """A further client of the cluster; close it with ``async with``."""

@@ -14,7 +14,7 @@ from kube_efs.kube.errors import translated
 from kube_efs.local.apiserver.server import ApiServer
 from kube_efs.local.controllers.running import run_controllers
 from kube_efs.local.kubelet.kubelet import Kubelet
-from kube_efs.local.manifests import CSI_DRIVER, apply
+from kube_efs.local.manifests import CSI_DRIVER, SHARED_VOLUMES, apply
 
 
 class ControlPlane(Protocol):
@@ -69,10 +69,10 @@ class EmbeddedControlPlane:
         await self._stack.aclose()
 
     async def install(self, client: AsyncClient, namespace: str) -> None:
-        """Make the namespace and the CSI driver's object; nobody is refused anything here."""
+        """Make the namespace and what the driver's users need; nobody is refused anything here."""
         with translated(f"namespace {namespace}"):
             await client.create(Namespace(metadata=ObjectMeta(name=namespace)))
-        await apply(client, [CSI_DRIVER])
+        await apply(client, [CSI_DRIVER, SHARED_VOLUMES])
 
     async def kubeconfig_of(self, account: str) -> Path:
         """The administrator's."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -81,6 +82,11 @@ spec:
   fsGroupPolicy: None
   volumeLifecycleModes: [Persistent]
 """
+
+# The one that every installation has.
+SHARED_VOLUMES = (
+    files("kube_efs").joinpath("operator", "assets", "shared-volumes-crd.yaml").read_text("utf-8")
+)
 
 # The class, the claim and the pod that a user of the AWS driver has written down; the file system is another.
 ACCESS_POINT_CLASS = """\

@@ -12,7 +12,7 @@ from kube_efs.local.node import IMAGE
 from kube_efs.local.ports import reserved_base_port
 from kube_efs.local.program import Program
 from kube_efs.settings import DEFAULT_NAMESPACE
-from kube_efs.tunnels.stunnel import StunnelProcess, find_stunnel
+from kube_efs.tunnels.stunnel import StunnelProcess
 
 NODE = "embedded"
 NAMESPACE = DEFAULT_NAMESPACE
@@ -30,10 +30,12 @@ _SETTINGS = {
     "NODE_NAME": NODE,
     "WORKER_IMAGE": IMAGE,
     "KUBE_EFS_BACKENDS": "tunnel,directory,csi",
+    "KUBE_EFS_SHARED_VOLUMES": "true",
 }
 # Where no other embedded cluster looks for ports, nor the kernel for outgoing connections.
 _DEMAND_PORTS = 128
 _DEMAND_BLOCKS = range(10_000, 20_000, _DEMAND_PORTS)
+_STUNNEL = Path("stunnel")  # wherever it is
 _STUNNEL_SECONDS = 2.0
 
 
@@ -149,6 +151,6 @@ async def make_programs(
 
 async def end_stunnel(folders: Folders) -> None:
     """End the stunnel that an agent has left running for mounts, which nobody has any more."""
-    stunnel = StunnelProcess.adopt(find_stunnel(None), folders.stunnel_conf, lambda: None)
+    stunnel = StunnelProcess.adopt(_STUNNEL, folders.stunnel_conf, lambda: None)
     if stunnel is not None:
         await stunnel.stop(timeout_seconds=_STUNNEL_SECONDS)

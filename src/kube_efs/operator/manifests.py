@@ -26,7 +26,8 @@ DEFAULT_KUBELET_FOLDER = "/var/lib/kubelet"
 
 # In the order in which a cluster can take them.
 _ASSETS = ("namespace", "service-accounts", "controller-rbac", "tunnel-rbac", "storage-class")
-_CSI_ASSETS = ("csi-driver", "node-rbac", "node-admission")
+_SHARED_VOLUME_ASSETS = ("shared-volumes-crd", "shared-volumes-rbac")
+_CSI_ASSETS = ("csi-driver", "node-rbac", "node-admission", *_SHARED_VOLUME_ASSETS)
 _WORKLOADS = ("controller", "tunnel")
 _CSI_WORKLOADS = ("node",)
 _CONSTRAINTS = "security-context-constraints"

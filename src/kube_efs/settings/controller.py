@@ -19,12 +19,13 @@ from kube_efs.settings.directories import (
     ServerName,
 )
 from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+from kube_efs.settings.shared_volumes import SharedVolumeSettings
 
 DEFAULT_PROVISIONER = "gnuthought.com/efs-stunnel"
 DEFAULT_LEASE = "kube-efs-controller"
 
 
-class ControllerSettings(CsiSettings, CommonSettings, AwsSettings):
+class ControllerSettings(SharedVolumeSettings, CsiSettings, CommonSettings, AwsSettings):
     """The process ``kube-efs controller``."""
 
     health_port: int = count(

@@ -145,6 +145,33 @@ class OperatorMetrics:
         )
 
 
+class SharedVolumeMetrics:
+    """SharedVolumes and what becomes of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        # Its name and labels are those of aws-efs-operator.
+        self.info = Gauge(
+            "sharedvolume_info",
+            "Always 1: there is this SharedVolume",
+            ["namespace", "sharedvolume"],
+            registry=registry,
+        )
+        self.phases = Gauge(
+            "kube_efs_shared_volumes", "SharedVolumes by their phase", ["phase"], registry=registry
+        )
+        self.edits_undone = Counter(
+            "kube_efs_shared_volume_edits_undone",
+            "Specs that were put back to what their volume leads to",
+            registry=registry,
+        )
+        self.objects_made = Counter(
+            "kube_efs_shared_volume_objects_made",
+            "Volumes and claims that were made, or made anew, for SharedVolumes",
+            ["kind"],
+            registry=registry,
+        )
+
+
 class TunnelMetrics:
     """The tunnels of one node."""
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from aiohttp import web
+
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
 from kube_efs.local.authority import Authority
 from kube_efs.local.efs.admission import Admission
@@ -50,15 +52,17 @@ class GuestEfs:
     """File systems with a mount target in each zone, and the metadata of the instance that the node is.
 
     Serves while its context is open. ``credentials_last`` is how long the next credentials of the instance's
-    role are said to be good.
+    role are said to be good; without ``has_credentials`` there are none at the moment.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ca_file = folder / "ca.pem"
         self.credentials_last = timedelta(hours=6)
+        self.has_credentials = True
+        self._time_gone = timedelta()
         authority = Authority.create()
-        self._identities = Identities(REGION)
+        self._identities = Identities(REGION, clock=lambda: datetime.now(UTC) + self._time_gone)
         self.metadata = InstanceMetadata(
             _INSTANCE, role=InstanceRole(name=INSTANCE_ROLE, credentials=self._credentials)
         )
@@ -156,7 +160,13 @@ class GuestEfs:
     async def _discover(self) -> tuple[FileSystem, ...]:
         return tuple(self._systems.values())
 
+    def expire_credentials(self) -> None:
+        """Refuse, from now on, what was signed with the credentials that were given so far."""
+        self._time_gone += timedelta(hours=7)
+
     def _credentials(self) -> tuple[AwsCredentials, datetime]:
+        if not self.has_credentials:
+            raise web.HTTPServiceUnavailable
         credentials, _ = self._identities.instance_credentials()
         return credentials, datetime.now(UTC) + self.credentials_last
 

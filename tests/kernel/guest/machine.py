@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +28,11 @@ class Machine:
     kubeconfig: Path
     folder: Path
     logs: Path
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def tell(self, **figures: float) -> None:
+        """Have the host show what was measured."""
+        self.figures.update(figures)
 
     async def create_file_system(self) -> FileSystemId:
         """A new file system, which the nodes are told of."""

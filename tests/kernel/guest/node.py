@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -13,6 +12,7 @@ from typing import Any, Self
 import aiohttp
 import grpc
 import grpc.aio
+from prometheus_client.parser import text_string_to_metric_families
 from tests.kernel.guest.efs import GuestEfs
 from tests.kernel.guest.work import run
 
@@ -26,6 +26,7 @@ from kube_efs.tunnels.client import TunnelOnDemand, connect_tunnels
 
 IDLE_SECONDS = 10.0
 _CALL_SECONDS = 120.0
+_START_SECONDS = 120.0
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 1.0
 _INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE"})
@@ -50,6 +51,7 @@ class Node:
         self.folder = folder
         self.state = folder / "state"
         self.conf = self.state / "stunnel.conf"
+        self.demands = self.state / "stunnel.demands.json"
         self.pods = folder / "pods"
         self._socket = folder / "tunnel.sock"
         common = {
@@ -75,6 +77,8 @@ class Node:
 
     async def __aenter__(self) -> Self:
         self.state.mkdir(parents=True)
+        # A disk of its own, which can be full.
+        await run("mount", "-t", "tmpfs", "-o", "size=4m", "state", str(self.state))
         self.pods.mkdir()
         channel = grpc.aio.insecure_channel(f"unix:{self.folder}/csi.sock")
         # In quotes: stubs have types for type checkers only.
@@ -82,8 +86,8 @@ class Node:
         self.tunnels_client = await self._stack.enter_async_context(connect_tunnels(self._socket))
         self._stack.push_async_callback(self._clean)
         try:
-            await asyncio.gather(self.tunnel.start(), self.driver.start())
-            await asyncio.gather(self.tunnel.ready(), self.driver.ready())
+            for program in (self.tunnel, self.driver):
+                await start(program)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -137,12 +141,14 @@ class Node:
         """The tunnels that mounts asked for."""
         return await self.tunnels_client.tunnels()
 
-    async def metric(self, name: str) -> float:
-        """The sum of a metric of the tunnel agent."""
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric of the tunnel agent, over what has these labels."""
         url = f"{self.tunnel.health_url}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             text = await answer.text()
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+        families = text_string_to_metric_families(text)
+        samples = (sample for family in families for sample in family.samples)
+        return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
     def stunnels(self) -> list[int]:
         """The processes of stunnel."""
@@ -157,6 +163,12 @@ class Node:
         for pid in self.stunnels():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+async def start(program: Program) -> None:
+    """Start it, however slow the guest is, and wait until it is ready."""
+    await program.start(timeout_seconds=_START_SECONDS)
+    await program.ready(timeout_seconds=_START_SECONDS)
 
 
 def _commands() -> list[tuple[int, list[str]]]:

@@ -30,6 +30,7 @@ async def run(*command: str, seconds: float = _SECONDS) -> str:
             output, errors = await process.communicate()
     finally:
         _kill(process)
+        await process.wait()
     if process.returncode:
         raise CommandFailed(f"{' '.join(command)}: {errors.decode().strip()} (status {process.returncode})")
     return output.decode()
@@ -81,9 +82,10 @@ class Work:
         assert found == expected, f"{served}: {len(found)} bytes, not the {len(expected)} that were written"
 
     async def kill(self) -> None:
-        """End it however it is."""
+        """End it however it is, and wait until it is gone."""
         _kill(self._process)
         await self._following
+        await self._process.wait()
 
     async def _follow(self) -> None:
         assert self._process.stdout

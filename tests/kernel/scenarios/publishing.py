@@ -1,10 +1,16 @@
 """Volumes on a node where nothing is wrong."""
 
+import os
+
+import pytest
 from tests.kernel.guest.kernel import is_mounted, nfs_mount
 from tests.kernel.guest.machine import Machine
 from tests.kernel.guest.node import IDLE_SECONDS
 from tests.kernel.guest.waiting import until
-from tests.kernel.guest.work import run
+from tests.kernel.guest.work import CommandFailed, run
+
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.volume_handles import VolumeHandle
 
 # What the kernel shows for the options of the AWS driver, and for those that it adds by itself.
 _OPTIONS = {
@@ -54,3 +60,53 @@ async def a_volume_comes_and_goes(machine: Machine) -> None:
             return not await node.tunnels()
 
         await until(is_closed, "the tunnel is closed", seconds=IDLE_SECONDS * 6)
+
+
+async def access_points_enforce_identity_and_root(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/teams/blue", uid=1001)
+    (machine.efs.path(fs) / "secret").write_text("of others")
+    served = machine.efs.path(fs, "/teams/blue")
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        for user in ("0", "5000"):
+            await run("setpriv", f"--reuid={user}", "--clear-groups", "touch", f"{target}/by-{user}")
+            made = (served / f"by-{user}").stat()
+            assert (made.st_uid, made.st_gid) == (1001, 1001)
+        assert sorted((await run("ls", "-A", str(target))).split()) == ["by-0", "by-5000"]
+        assert (served.stat().st_uid, served.stat().st_mode & 0o777) == (1001, 0o750)
+        # A link to a place above leads nowhere but to this machine's own files.
+        await run("ln", "-s", "../../secret", f"{target}/link")
+        with pytest.raises(CommandFailed, match="No such file"):
+            await run("cat", f"{target}/link")
+
+
+async def read_only_volumes_refuse_writes(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/shared", uid=1001)
+    async with machine.node() as node:
+        writing = await node.publish(volume, "writer")
+        reading = await node.publish(volume, "reader", read_only=True)
+        await run("sh", "-c", f"echo hello > {writing}/greeting")
+        assert await run("cat", f"{reading}/greeting") == "hello\n"
+        with pytest.raises(CommandFailed, match="Read-only file system"):
+            await run("touch", f"{reading}/mine")
+        assert (nfs_mount(reading).read_only, nfs_mount(writing).read_only) == (True, False)
+        await run("touch", f"{writing}/mine")
+
+
+async def supplemental_groups_of_pods_work_on_directory_volumes(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    folder = machine.efs.path(fs) / "claim"
+    folder.mkdir()
+    os.chown(folder, 0, 2001)
+    folder.chmod(0o2770)
+    volume = VolumeHandle(file_system_id=fs, directory=parse_directory("/claim"))
+    pod = ("setpriv", "--reuid=5000", "--regid=5000")
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        await run(*pod, "--groups=2001", "touch", f"{target}/file")
+        made = (folder / "file").stat()
+        assert (made.st_uid, made.st_gid) == (5000, 2001)
+        with pytest.raises(CommandFailed, match="Permission denied"):
+            await run(*pod, "--groups=2002", "touch", f"{target}/other")

@@ -1,10 +1,12 @@
 """The driver and the tunnel agent are restarted, killed and replaced while pods use their volumes."""
 
 import asyncio
+import json
 import os
 
 from tests.kernel.guest.kernel import nfs_mount
 from tests.kernel.guest.machine import Machine
+from tests.kernel.guest.node import start
 from tests.kernel.guest.work import run, working
 
 _COPIED = 8 * 1024 * 1024
@@ -25,15 +27,57 @@ async def driver_and_agent_restart_while_a_file_is_copied(machine: Machine) -> N
                 copying = asyncio.create_task(run("cp", str(original), str(target / copy)))
                 await node.driver.stop()
                 await node.tunnel.stop()
-                await node.driver.start()
-                await node.tunnel.start()
+                await start(node.driver)
+                await start(node.tunnel)
                 await copying
                 assert (served / copy).read_bytes() == original.read_bytes()
                 await work.goes_on()
-            await node.tunnel.ready()
             assert nfs_mount(target).connects == connects
             assert node.stunnels() == stunnels
             # Both are as good as before.
             other = await node.publish(volume, "other")
             assert nfs_mount(other).port == nfs_mount(target).port
             await node.unpublish(volume, other)
+
+
+async def driver_and_agent_are_killed(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        before, stunnels = nfs_mount(target), node.stunnels()
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            await node.driver.kill()
+            await node.tunnel.kill()
+            await work.goes_on()
+            await start(node.tunnel)
+            await start(node.driver)
+            await work.goes_on()
+        assert nfs_mount(target) == before
+        assert node.stunnels() == stunnels
+        await node.unpublish(volume, target)
+        assert [one.holders for one in await node.tunnels()] == [frozenset()]
+
+
+async def an_agent_of_another_version_takes_over(machine: Machine) -> None:
+    """What it finds on the disk is of a version that has more to say of each tunnel."""
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        before, stunnels = nfs_mount(target), node.stunnels()
+        [tunnel] = await node.tunnels()
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            await node.tunnel.stop()
+            state = json.loads(node.demands.read_text())
+            state["version"] += 1
+            state["written_by"] = "tomorrow"
+            for one in state["tunnels"]:
+                one["colour"] = "blue"
+            node.demands.write_text(json.dumps(state))
+            await start(node.tunnel)
+            await work.goes_on()
+            [found] = await node.tunnels()
+        assert (found.spec, found.port, found.holders) == (tunnel.spec, tunnel.port, tunnel.holders)
+        assert nfs_mount(target) == before
+        assert node.stunnels() == stunnels

@@ -1,15 +1,22 @@
 """The objects of the demo are those of the older systems' READMEs."""
 
 import yaml
+from tests.scenarios.csi_steps import SEED_CLAIM, SEED_CLASS, SEED_POD
 
 from kube_efs.local.cluster import DIRECTORY_PROVISIONER
 from kube_efs.local.manifests import (
+    ACCESS_POINT_CLAIM,
+    ACCESS_POINT_CLASS,
+    ACCESS_POINT_POD,
+    CSI_DRIVER,
     DIRECTORY_CLAIM,
     DIRECTORY_CLASS,
     EXAMPLE_CLAIM,
     STORAGE_CLASS,
     claim_like_example,
 )
+from kube_efs.operator.manifests import RenderOptions, render_manifests
+from kube_efs.operator.platforms import Platform
 
 
 def test_the_class_and_the_claim_are_complete_documents() -> None:
@@ -34,3 +41,19 @@ def test_the_class_of_directory_volumes_is_that_of_the_readme() -> None:
     assert storage_class["provisioner"] == DIRECTORY_PROVISIONER == "example.com/aws-efs"
     assert storage_class["parameters"] == {"gidMin": "40000", "gidMax": "50000", "gidAllocate": "true"}
     assert claim["spec"]["storageClassName"] == storage_class["metadata"]["name"]
+
+
+def test_the_objects_of_the_csi_driver_are_those_of_its_users() -> None:
+    for ours, theirs in (
+        (ACCESS_POINT_CLASS, SEED_CLASS),
+        (ACCESS_POINT_CLAIM, SEED_CLAIM),
+        (ACCESS_POINT_POD, SEED_POD),
+    ):
+        assert ours.strip() == theirs.strip()
+
+
+def test_the_driver_s_object_is_that_of_an_installation() -> None:
+    rendered = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
+    [driver] = [one for one in rendered if one["kind"] == "CSIDriver"]
+    ours = yaml.safe_load(CSI_DRIVER)
+    assert (ours["metadata"]["name"], ours["spec"]) == (driver["metadata"]["name"], driver["spec"])

@@ -5,6 +5,7 @@ import ipaddress
 import shutil
 import subprocess
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -94,8 +95,12 @@ async def detach(target: Path) -> None:
         await _run("umount", ("-l", "-f", str(target)), _UNMOUNT_SECONDS)
 
 
+@cache
 def kernel_has_nfs() -> bool:
-    """Whether this kernel can mount NFS version 4, perhaps with a module that is loaded for it."""
+    """Whether this kernel can mount NFS version 4, perhaps with a module that is loaded for it.
+
+    The first call may have to wait for that.
+    """
     if not _knows_nfs() and shutil.which("modprobe"):
         command = ("modprobe", "--quiet", "nfsv4")
         subprocess.run(command, capture_output=True, check=False, timeout=_UNMOUNT_SECONDS)

@@ -1,0 +1,193 @@
+"""What is asked of the Kubernetes API about SharedVolumes, and what is written there; all raise KubeError."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim, Pod
+from lightkube.types import PatchType
+
+from kube_efs.kube.deleting import delete_exactly
+from kube_efs.kube.errors import translated
+from kube_efs.kube.shared_volumes import (
+    SharedVolumeResource,
+    build_shared_volume_s_claim,
+    build_shared_volume_s_volume,
+    build_status,
+    marks_patch,
+    read_marked_claim,
+    read_marked_volume,
+    read_shared_volume,
+    reference_patch,
+)
+from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.shared_volumes import (
+    FINALIZER,
+    MarkedClaim,
+    MarkedVolume,
+    Owner,
+    SharedVolume,
+    Source,
+    Status,
+)
+
+
+class SharedVolumeStore:
+    """SharedVolumes, their volumes and their claims."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def get(self, owner: Owner) -> SharedVolume | None:
+        """The SharedVolume as it is now."""
+        try:
+            with translated(f"SharedVolume {owner}"):
+                found = await self._client.get(SharedVolumeResource, owner.name, namespace=owner.namespace)
+        except KubeNotFound:
+            return None
+        return read_shared_volume(found)
+
+    async def volume(self, owner: Owner) -> MarkedVolume | None:
+        """The volume of that name, whoever made it."""
+        try:
+            with translated(f"PersistentVolume {owner.volume_name}"):
+                found = await self._client.get(PersistentVolume, owner.volume_name)
+        except KubeNotFound:
+            return None
+        return read_marked_volume(found.to_dict())
+
+    async def claim(self, owner: Owner) -> MarkedClaim | None:
+        """The claim of that name, whoever made it."""
+        try:
+            with translated(f"PersistentVolumeClaim {owner.claim_name}"):
+                found = await self._client.get(
+                    PersistentVolumeClaim, owner.claim_name, namespace=owner.namespace
+                )
+        except KubeNotFound:
+            return None
+        return read_marked_claim(found.to_dict())
+
+    async def users(self, owner: Owner) -> tuple[str, ...]:
+        """The names of the pods that keep the claim from going: those on a node, ended or not."""
+        with translated(f"pods of namespace {owner.namespace}"):
+            pods = [pod async for pod in self._client.list(Pod, namespace=owner.namespace)]
+        return tuple(sorted(str(pod.metadata and pod.metadata.name) for pod in pods if _uses(pod, owner)))
+
+    async def annotation(self, namespace: str, key: str) -> str | None:
+        """One annotation of a Namespace; None without it, or without the Namespace."""
+        try:
+            with translated(f"Namespace {namespace}"):
+                found = await self._client.get(Namespace, namespace)
+        except KubeNotFound:
+            return None
+        return ((found.metadata and found.metadata.annotations) or {}).get(key)
+
+    async def hold(self, shared: SharedVolume) -> SharedVolume:
+        """Give it the finalizer."""
+        return await self._patch(shared, {"finalizers": [*shared.finalizers, FINALIZER]})
+
+    async def let_go(self, shared: SharedVolume) -> None:
+        """Take the finalizer away; a SharedVolume that is gone is no error."""
+        kept = [name for name in shared.finalizers if name != FINALIZER]
+        try:
+            await self._patch(shared, {"finalizers": kept})
+        except KubeNotFound:
+            return
+
+    async def restore(self, shared: SharedVolume, source: Source) -> SharedVolume:
+        """Write this into the spec; raises KubeInvalid where the API server keeps specs from changing."""
+        spec = {"fileSystemID": source.file_system_id, "accessPointID": source.access_point_id}
+        return await self._patch(shared, {}, {"spec": spec})
+
+    async def _patch(
+        self, shared: SharedVolume, metadata: Mapping[str, Any], rest: Mapping[str, Any] | None = None
+    ) -> SharedVolume:
+        # A list is patched as a whole, so it must be the one that was read.
+        guards = {"uid": shared.uid, "resourceVersion": shared.resource_version}
+        patch = {"metadata": {**guards, **metadata}, **(rest or {})}
+        owner = shared.owner
+        with translated(f"SharedVolume {owner}"):
+            found = await self._client.patch(
+                SharedVolumeResource, owner.name, patch, namespace=owner.namespace, patch_type=PatchType.MERGE
+            )
+        return read_shared_volume(found)
+
+    async def write_status(self, shared: SharedVolume, status: Status) -> SharedVolume:
+        """Write the status."""
+        owner = shared.owner
+        patch = {"metadata": {"uid": shared.uid}, "status": build_status(shared, status)}
+        with translated(f"status of SharedVolume {owner}"):
+            found = await self._client.patch(
+                SharedVolumeResource.Status,
+                owner.name,
+                patch,
+                namespace=owner.namespace,
+                patch_type=PatchType.MERGE,
+            )
+        return read_shared_volume(found)
+
+    async def make_volume(self, shared: SharedVolume, claim: MarkedClaim | None) -> MarkedVolume:
+        """Make the volume, for this claim or for the one to come."""
+        body = build_shared_volume_s_volume(shared, claim.claim.uid if claim else None)
+        with translated(f"PersistentVolume {shared.owner.volume_name}"):
+            return read_marked_volume((await self._client.create(body)).to_dict())
+
+    async def make_claim(self, shared: SharedVolume) -> MarkedClaim:
+        """Make the claim."""
+        with translated(f"PersistentVolumeClaim {shared.owner.claim_name}"):
+            created = await self._client.create(build_shared_volume_s_claim(shared))
+        return read_marked_claim(created.to_dict())
+
+    async def tie(self, owner: Owner, volume: MarkedVolume, claim: MarkedClaim | None) -> MarkedVolume:
+        """Reserve the volume for this claim, or for the one to come."""
+        spec = reference_patch(owner, claim.claim.uid if claim else None)
+        return await self._patch_volume(volume, {}, {"spec": spec})
+
+    async def mark_volume(self, owner: Owner, volume: MarkedVolume) -> MarkedVolume:
+        """Write whose it is onto the volume."""
+        return await self._patch_volume(volume, marks_patch(owner), {})
+
+    async def _patch_volume(
+        self, volume: MarkedVolume, metadata: Mapping[str, Any], rest: Mapping[str, Any]
+    ) -> MarkedVolume:
+        name = volume.volume.name
+        patch = {"metadata": {"uid": volume.volume.uid, **metadata}, **rest}
+        with translated(f"PersistentVolume {name}"):
+            found = await self._client.patch(PersistentVolume, name, patch, patch_type=PatchType.MERGE)
+        return read_marked_volume(found.to_dict())
+
+    async def mark_claim(self, owner: Owner, claim: MarkedClaim) -> MarkedClaim:
+        """Write whose it is onto the claim."""
+        patch = {"metadata": {"uid": claim.claim.uid, **marks_patch(owner)}}
+        with translated(f"PersistentVolumeClaim {owner.claim_name}"):
+            found = await self._client.patch(
+                PersistentVolumeClaim,
+                owner.claim_name,
+                patch,
+                namespace=owner.namespace,
+                patch_type=PatchType.MERGE,
+            )
+        return read_marked_claim(found.to_dict())
+
+    async def remove_volume(self, volume: MarkedVolume) -> None:
+        """Have the volume deleted, if it is still this one; it may stay while a claim is bound to it."""
+        one = volume.volume
+        with suppress(KubeNotFound), translated(f"PersistentVolume {one.name}"):
+            await delete_exactly(self._client, PersistentVolume, one.name, one.uid)
+
+    async def remove_claim(self, claim: MarkedClaim) -> None:
+        """Have the claim deleted, if it is still this one; it may stay for as long as pods use it."""
+        one = claim.claim
+        with suppress(KubeNotFound), translated(f"PersistentVolumeClaim {one.name}"):
+            await delete_exactly(
+                self._client, PersistentVolumeClaim, one.name, one.uid, namespace=one.namespace
+            )
+
+
+def _uses(pod: Pod, owner: Owner) -> bool:
+    spec = pod.spec
+    if spec is None or not spec.nodeName:
+        return False
+    claims = (volume.persistentVolumeClaim for volume in spec.volumes or ())
+    return any(claim is not None and claim.claimName == owner.claim_name for claim in claims)

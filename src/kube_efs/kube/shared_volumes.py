@@ -1,0 +1,197 @@
+"""SharedVolumes in the Kubernetes API, with their volumes and claims, as values and back.
+
+Only fields of our own are patched. The uid in a patch makes it fail, instead of changing a new object of the
+same name.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.core_v1 import (
+    CSIPersistentVolumeSource,
+    ObjectReference,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    VolumeResourceRequirements,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+
+from kube_efs.kube.reading import Json, read_claim, read_volume
+from kube_efs.model.shared_volumes import (
+    ACCESS_MODES,
+    GROUP,
+    KIND,
+    PLURAL,
+    STORAGE,
+    STORAGE_CLASS,
+    VERSION,
+    MarkedClaim,
+    MarkedVolume,
+    Marks,
+    Owner,
+    SharedVolume,
+    SharedVolumePhase,
+    Source,
+    Status,
+    marks_among,
+    marks_of,
+)
+from kube_efs.model.volumes import CsiSource
+
+SharedVolumeResource = create_namespaced_resource(GROUP, VERSION, KIND, PLURAL)
+
+_DRIVER: Final = CsiSource(handle="").driver
+_BOUND, _MATCHES = "Bound", "VolumeMatches"
+_REASONS = {
+    (_BOUND, True): "ClaimBound",
+    (_BOUND, False): "ClaimNotBound",
+    (_MATCHES, True): "SameAccessPoint",
+    (_MATCHES, False): "NotTheSameAccessPoint",
+}
+
+
+def read_owner(body: Json) -> Owner:
+    """The name of a SharedVolume."""
+    return Owner(namespace=body["metadata"]["namespace"], name=body["metadata"]["name"])
+
+
+def read_shared_volume(body: Json) -> SharedVolume:
+    """The SharedVolume in an object that may be without a spec, as older definitions let it be."""
+    meta, spec = body["metadata"], body.get("spec") or {}
+    status = body.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    phase = status.get("phase")
+    return SharedVolume(
+        owner=read_owner(body),
+        uid=meta["uid"],
+        resource_version=meta.get("resourceVersion", ""),
+        generation=meta.get("generation", 0),
+        deleting="deletionTimestamp" in meta,
+        finalizers=tuple(meta.get("finalizers") or ()),
+        source=Source(
+            file_system_id=spec.get("fileSystemID", ""), access_point_id=spec.get("accessPointID", "")
+        ),
+        status=Status(
+            phase=SharedVolumePhase(phase) if phase in set(SharedVolumePhase) else None,
+            message=status.get("message", ""),
+            claim_name=(status.get("claimRef") or {}).get("name", ""),
+            bound=_truth(conditions.get(_BOUND)),
+            matches=_truth(conditions.get(_MATCHES)),
+            generation=status.get("observedGeneration", 0),
+        ),
+        since={kind: one.get("lastTransitionTime", "") for kind, one in conditions.items()},
+    )
+
+
+def _truth(condition: Json | None) -> bool | None:
+    return {"True": True, "False": False}.get((condition or {}).get("status", ""))
+
+
+def build_status(shared: SharedVolume, status: Status) -> Json:
+    """``status`` as it is to be, after what it was."""
+    return {
+        "phase": str(status.phase),
+        "message": status.message,
+        "claimRef": {"apiGroup": "", "kind": "PersistentVolumeClaim", "name": status.claim_name},
+        "observedGeneration": status.generation,
+        "conditions": [
+            _condition(shared, _BOUND, status.bound, shared.status.bound),
+            _condition(shared, _MATCHES, status.matches, shared.status.matches),
+        ],
+    }
+
+
+def _condition(shared: SharedVolume, kind: str, value: bool | None, before: bool | None) -> Json:
+    truth = bool(value)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "type": kind,
+        "status": str(truth),
+        "reason": _REASONS[kind, truth],
+        "message": "",
+        "observedGeneration": shared.generation,
+        "lastTransitionTime": shared.since.get(kind, now) if truth is before else now,
+    }
+
+
+def read_marked_volume(body: Json) -> MarkedVolume:
+    """The volume with its marks."""
+    return MarkedVolume(volume=read_volume(body), marks=_read_marks(body))
+
+
+def read_marked_claim(body: Json) -> MarkedClaim:
+    """The claim with its marks."""
+    return MarkedClaim(claim=read_claim(body), marks=_read_marks(body))
+
+
+def _read_marks(body: Json) -> Marks:
+    meta = body["metadata"]
+    return marks_among(meta.get("labels") or {}, meta.get("annotations") or {})
+
+
+def build_shared_volume_s_volume(shared: SharedVolume, claim_uid: str | None) -> PersistentVolume:
+    """The PersistentVolume, which no other claim can take."""
+    marks, source = marks_of(shared.owner), shared.source
+    return PersistentVolume(
+        metadata=ObjectMeta(
+            name=shared.owner.volume_name, labels=dict(marks.labels), annotations=dict(marks.annotations)
+        ),
+        spec=PersistentVolumeSpec(
+            accessModes=list(ACCESS_MODES),
+            capacity={"storage": STORAGE},
+            claimRef=ObjectReference(
+                apiVersion="v1",
+                kind="PersistentVolumeClaim",
+                namespace=shared.owner.namespace,
+                name=shared.owner.claim_name,
+                uid=claim_uid,
+            ),
+            csi=CSIPersistentVolumeSource(driver=_DRIVER, volumeHandle=source.handle),
+            persistentVolumeReclaimPolicy="Retain",
+            storageClassName=STORAGE_CLASS,
+            volumeMode="Filesystem",
+        ),
+    )
+
+
+def build_shared_volume_s_claim(shared: SharedVolume) -> PersistentVolumeClaim:
+    """The PersistentVolumeClaim, which takes that volume only."""
+    owner, marks = shared.owner, marks_of(shared.owner)
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(
+            namespace=owner.namespace,
+            name=owner.claim_name,
+            labels=dict(marks.labels),
+            annotations=dict(marks.annotations),
+        ),
+        spec=PersistentVolumeClaimSpec(
+            accessModes=list(ACCESS_MODES),
+            resources=VolumeResourceRequirements(requests={"storage": STORAGE}),
+            storageClassName=STORAGE_CLASS,
+            volumeMode="Filesystem",
+            volumeName=owner.volume_name,
+        ),
+    )
+
+
+def marks_patch(owner: Owner) -> Mapping[str, Any]:
+    """The marks of an object of this owner, as a part of its metadata."""
+    marks = marks_of(owner)
+    return {"labels": dict(marks.labels), "annotations": dict(marks.annotations)}
+
+
+def reference_patch(owner: Owner, claim_uid: str | None) -> Mapping[str, Any]:
+    """The reservation of a volume for the owner's claim, of this uid or any, as a part of its spec."""
+    return {
+        "claimRef": {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": owner.namespace,
+            "name": owner.claim_name,
+            "uid": claim_uid,
+            "resourceVersion": None,
+        }
+    }

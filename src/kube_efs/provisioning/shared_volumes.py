@@ -1,0 +1,119 @@
+"""What there is of a SharedVolume, and the steps to where it is to be."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+from kube_efs.kube.shared_volume_store import SharedVolumeStore
+from kube_efs.model.errors import InvalidValue, KubeInvalid
+from kube_efs.model.shared_volume_limits import ANNOTATION, Limits
+from kube_efs.model.shared_volume_plan import Found, Step
+from kube_efs.model.shared_volumes import SharedVolume, SharedVolumePhase
+
+_T = TypeVar("_T")
+_Action: TypeAlias = Callable[[Found], Awaitable[Found | None]]
+
+
+class SharedVolumeSteps:
+    """Looks, and takes steps; all raise KubeError. Nothing is remembered between two calls."""
+
+    def __init__(self, store: SharedVolumeStore, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+        self._actions: Mapping[Step, _Action] = {
+            Step.HOLD: self._hold,
+            Step.BEGIN: self._begin,
+            Step.RESTORE: self._restore,
+            Step.MAKE_VOLUME: self._make_volume,
+            Step.MAKE_CLAIM: self._make_claim,
+            Step.TIE_VOLUME: self._tie_volume,
+            Step.MARK_VOLUME: self._mark_volume,
+            Step.MARK_CLAIM: self._mark_claim,
+            Step.REMOVE_VOLUME: self._remove_volume,
+            Step.REMOVE_CLAIM: self._remove_claim,
+            Step.LET_GO: self._let_go,
+        }
+
+    async def look(self, shared: SharedVolume) -> Found:
+        """What there is."""
+        owner = shared.owner
+        found = Found(
+            shared=shared, volume=await self._store.volume(owner), claim=await self._store.claim(owner)
+        )
+        if found.volume is None and not shared.deleting:
+            found = replace(found, refusal=await self._refusal(shared))
+        if found.own_claim and found.own_claim.claim.deleting:
+            found = replace(found, users=await self._store.users(owner))
+        return found
+
+    async def take(self, step: Step, found: Found) -> Found | None:
+        """What there is after the step; None once the SharedVolume is nobody's business any more."""
+        return await self._actions[step](found)
+
+    async def _refusal(self, shared: SharedVolume) -> str:
+        namespace = shared.owner.namespace
+        annotation = await self._store.annotation(namespace, ANNOTATION)
+        try:
+            self._limits.check(namespace, annotation, shared.source)
+        except InvalidValue as error:
+            return str(error)
+        return ""
+
+    async def _hold(self, found: Found) -> Found:
+        return replace(found, shared=await self._store.hold(found.shared))
+
+    async def _begin(self, found: Found) -> Found:
+        begun = replace(
+            found.shared.status, phase=SharedVolumePhase.PENDING, generation=found.shared.generation
+        )
+        return replace(found, shared=await self._store.write_status(found.shared, begun))
+
+    async def _restore(self, found: Found) -> Found:
+        volume = _there(found.volume)
+        source = volume.source
+        if source is None:
+            return found
+        try:
+            return replace(found, shared=await self._store.restore(found.shared, source))
+        except KubeInvalid as error:
+            problem = f"is not what its volume {volume.volume.name} leads to, which is {source.handle}"
+            remedy = "the API server lets no spec change: delete this SharedVolume and create it anew"
+            handle = found.shared.source.handle
+            raise KubeInvalid(problem, field="spec", value=handle, remedy=remedy) from error
+
+    async def _make_volume(self, found: Found) -> Found:
+        made = await self._store.make_volume(found.shared, found.own_claim)
+        return replace(found, volume=made)
+
+    async def _make_claim(self, found: Found) -> Found:
+        return replace(found, claim=await self._store.make_claim(found.shared))
+
+    async def _tie_volume(self, found: Found) -> Found:
+        tied = await self._store.tie(found.shared.owner, _there(found.volume), found.own_claim)
+        return replace(found, volume=tied)
+
+    async def _mark_volume(self, found: Found) -> Found:
+        marked = await self._store.mark_volume(found.shared.owner, _there(found.volume))
+        return replace(found, volume=marked)
+
+    async def _mark_claim(self, found: Found) -> Found:
+        marked = await self._store.mark_claim(found.shared.owner, _there(found.claim))
+        return replace(found, claim=marked)
+
+    async def _remove_volume(self, found: Found) -> Found:
+        await self._store.remove_volume(_there(found.volume))
+        return await self.look(found.shared)
+
+    async def _remove_claim(self, found: Found) -> Found:
+        await self._store.remove_claim(_there(found.claim))
+        return await self.look(found.shared)
+
+    async def _let_go(self, found: Found) -> None:
+        await self._store.let_go(found.shared)
+
+
+def _there(found: _T | None) -> _T:
+    """What the step is about, which is never decided on without it."""
+    if found is None:
+        raise LookupError("a step is about something that is not there")
+    return found

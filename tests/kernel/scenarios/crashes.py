@@ -1,0 +1,63 @@
+"""Tunnels that go away under mounted volumes: what waits goes on, and nothing is lost."""
+
+import os
+import signal
+
+from tests.kernel.guest.kernel import nfs_mount
+from tests.kernel.guest.machine import Machine
+from tests.kernel.guest.node import start
+from tests.kernel.guest.waiting import until
+from tests.kernel.guest.work import working
+
+_DOWN_SECONDS = 60.0
+# Between two attempts to connect the kernel waits longer each time.
+_CONNECTED_SECONDS = 90.0
+
+
+async def stunnel_is_killed(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        before = nfs_mount(target)
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            for _ in range(3):
+                _kill_stunnel(node.stunnels())
+                await work.goes_on()
+        after = nfs_mount(target)
+        assert (after.port, after.options) == (before.port, before.options)
+        assert after.connects > before.connects
+        assert await node.metric("kube_efs_stunnel_restarts_total") == 3
+
+
+async def agent_and_stunnel_are_killed(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        port = nfs_mount(target).port
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            await node.tunnel.kill()
+            _kill_stunnel(node.stunnels())
+            await start(node.tunnel)
+            await work.goes_on(seconds=_CONNECTED_SECONDS)
+        assert nfs_mount(target).port == port
+
+
+async def agent_and_stunnel_are_away_for_a_minute(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            await node.tunnel.kill()
+            _kill_stunnel(node.stunnels())
+            await until(lambda: work.waits_since > _DOWN_SECONDS, "a minute", seconds=_DOWN_SECONDS * 2)
+            await start(node.tunnel)
+            await work.goes_on(seconds=_CONNECTED_SECONDS)
+        machine.tell(waited_seconds=work.longest)
+
+
+def _kill_stunnel(pids: list[int]) -> None:
+    [pid] = pids
+    os.kill(pid, signal.SIGKILL)

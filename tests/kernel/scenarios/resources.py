@@ -1,0 +1,138 @@
+"""Things that a node runs out of, or that are broken: a clear error, and no harm to what runs."""
+
+import asyncio
+import os
+import shutil
+import signal
+
+import grpc
+import grpc.aio
+import pytest
+from lightkube.resources.core_v1 import ConfigMap
+from tests.kernel.guest.kernel import nfs_mount
+from tests.kernel.guest.machine import Machine
+from tests.kernel.guest.node import Node, start
+from tests.kernel.guest.waiting import until
+from tests.kernel.guest.work import working
+
+from kube_efs.model.errors import PlatformError
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
+from kube_efs.settings import DEFAULT_NAMESPACE
+
+
+async def the_range_of_ports_is_exhausted(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volumes = [machine.efs.create_access_point(fs, f"/{number}", uid=1001) for number in range(3)]
+    async with machine.node(KUBE_EFS_TUNNEL_PORTS="22049-22050") as node:
+        first, second = [await node.publish(one, f"pod-{one.access_point_id}") for one in volumes[:2]]
+        async with working(first / "work", machine.efs.path(fs, "/0/work")):
+            with pytest.raises(grpc.aio.AioRpcError, match="has no free port") as refused:
+                await node.publish(volumes[2], "third")
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "KUBE_EFS_TUNNEL_PORTS" in (refused.value.details() or "")
+            await node.unpublish(volumes[1], second)
+
+            async def is_there_room() -> bool:
+                try:
+                    return bool(await node.publish(volumes[2], "third"))
+                except grpc.aio.AioRpcError:
+                    return False
+
+            await until(is_there_room, "there is a port for the third volume")
+
+
+async def the_disk_is_full(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    first, second = (machine.efs.create_access_point(fs, f"/{name}", uid=1001) for name in "ab")
+    async with machine.node() as node:
+        target = await node.publish(first, "first")
+        async with working(target / "work", machine.efs.path(fs, "/a/work")) as work:
+            await _fill(node)
+            with pytest.raises(grpc.aio.AioRpcError, match="No space left on device"):
+                await node.publish(second, "second")
+            # Nothing of the state before is lost, even if the agent is killed now.
+            before = nfs_mount(target)
+            await node.tunnel.kill()
+            await start(node.tunnel)
+            assert any(one.port == before.port and one.holders for one in await node.tunnels())
+            await work.goes_on()
+            assert nfs_mount(target) == before
+            (node.state / "filling").unlink()
+            await node.publish(second, "second")
+
+
+async def the_state_is_cut_off(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    first, second = (machine.efs.create_access_point(fs, f"/{name}", uid=1001) for name in "ab")
+    async with machine.node() as node:
+        target = await node.publish(first, "first")
+        other = await node.publish(second, "second")
+        before = nfs_mount(target)
+        await node.unpublish(second, other)  # one more state, so that the one before has the first, too
+        async with working(target / "work", machine.efs.path(fs, "/a/work")) as work:
+            await node.tunnel.kill()
+            state = node.demands.read_text()
+            node.demands.write_text(state[: len(state) // 2])
+            await start(node.tunnel)
+            await work.goes_on()
+            assert before.port in {one.port for one in await node.tunnels()}
+            [pid] = node.stunnels()
+            os.kill(pid, signal.SIGKILL)
+            await work.goes_on()
+        assert nfs_mount(target).port == before.port
+        assert "demanded-tunnels-unreadable" in node.tunnel.log_file.read_text()
+
+
+async def the_program_stunnel_is_missing(machine: Machine) -> None:
+    program = machine.folder / "stunnel"
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    machine.folder.mkdir(exist_ok=True)
+    shutil.copy("/usr/bin/stunnel", program)
+    async with machine.node(STUNNEL_PATH=str(program)) as node:
+        target = await node.publish(volume, "pod")
+        before = nfs_mount(target)
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            program.unlink()
+            await node.tunnel.kill()
+            with pytest.raises(PlatformError, match="is no program that can be run"):
+                await start(node.tunnel)
+            await work.goes_on()
+            shutil.copy("/usr/bin/stunnel", program)
+            await start(node.tunnel)
+            await work.goes_on()
+            assert nfs_mount(target) == before
+            # And what it runs now, if it must.
+            [pid] = node.stunnels()
+            os.kill(pid, signal.SIGKILL)
+            await work.goes_on()
+
+
+async def configurations_cannot_be_read(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        before = nfs_mount(target)
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            patch = {"data": {CONFIG_MAP_KEY: "efs_stunnel_targets: ["}}
+            await machine.client.patch(ConfigMap, CONFIG_MAP_NAME, patch, namespace=DEFAULT_NAMESPACE)
+            await until(lambda: "targets-unreadable" in node.tunnel.log_file.read_text(), "the agent tells")
+            node.conf.write_bytes(os.urandom(1000))
+            await node.tunnel.kill()
+            await start(node.tunnel)
+            await work.goes_on()
+            assert nfs_mount(target) == before
+            [pid] = node.stunnels()
+            os.kill(pid, signal.SIGKILL)
+            await work.goes_on()
+        assert nfs_mount(target).port == before.port
+
+
+async def _fill(node: Node) -> None:
+    """Leave no room in the folder of the state."""
+    filling = node.state / "filling"
+    process = await asyncio.create_subprocess_exec(
+        "dd", "if=/dev/zero", f"of={filling}", "bs=4k", stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await process.wait() == 1, "the disk has no end"

@@ -1,0 +1,14 @@
+"""Events as texts, instead of in a cluster."""
+
+from kube_efs.kube.events import EventType, Subject
+
+
+class Events:
+    """What would have been told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
+        assert (subject.kind, subject.uid) == ("SharedVolume", "u")
+        self.told.append(f"{kind} {reason} {message}")

@@ -1,0 +1,316 @@
+"""What the queue of SharedVolumes does when steps fail, and what people are told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.unit.controllers.events import Events
+
+from kube_efs.controllers.shared_volume_news import SharedVolumeNews
+from kube_efs.controllers.shared_volumes import SharedVolumeController
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.shared_volume_store import SharedVolumeStore
+from kube_efs.model.claims import Claim, ClaimPhase
+from kube_efs.model.errors import KubeConflict, KubeDenied, KubeInvalid, KubeUnavailable
+from kube_efs.model.ids import ClaimUid
+from kube_efs.model.shared_volume_limits import Allowance, Limits
+from kube_efs.model.shared_volumes import (
+    FINALIZER,
+    MarkedClaim,
+    MarkedVolume,
+    Owner,
+    SharedVolume,
+    SharedVolumePhase,
+    Source,
+    Status,
+    marks_of,
+)
+from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
+from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
+from kube_efs.telemetry.metrics import SharedVolumeMetrics
+
+OWNER = Owner(namespace="proj2", name="sv1")
+SOURCE = Source(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
+OTHER = replace(SOURCE, access_point_id="fsap-fedcba9876543210")
+NEW = SharedVolume(owner=OWNER, uid="u", generation=1, source=SOURCE)
+
+
+class Api(SharedVolumeStore):
+    """The cluster's objects; ``faults`` are raised by the writes of their names, one after the other."""
+
+    def __init__(self) -> None:
+        self.shared: SharedVolume | None = NEW
+        self.there: MarkedVolume | None = None
+        self.claimed: MarkedClaim | None = None
+        self.faults: dict[str, list[Exception]] = {}
+        self.writes: list[str] = []
+
+    def _write(self, name: str) -> None:
+        if self.faults.get(name):
+            raise self.faults[name].pop(0)
+        self.writes.append(name)
+
+    def _changed(self, shared: SharedVolume) -> SharedVolume:
+        self.shared = shared
+        return shared
+
+    async def get(self, owner: Owner) -> SharedVolume | None:
+        if self.faults.get("get"):
+            raise self.faults["get"].pop(0)
+        return self.shared
+
+    async def volume(self, owner: Owner) -> MarkedVolume | None:
+        return self.there
+
+    async def claim(self, owner: Owner) -> MarkedClaim | None:
+        return self.claimed
+
+    async def annotation(self, namespace: str, key: str) -> str | None:
+        return None
+
+    async def users(self, owner: Owner) -> tuple[str, ...]:
+        return ("worker",)
+
+    async def hold(self, shared: SharedVolume) -> SharedVolume:
+        self._write("hold")
+        return self._changed(replace(shared, finalizers=(FINALIZER,)))
+
+    async def let_go(self, shared: SharedVolume) -> None:
+        self._write("let_go")
+        self.shared = None
+
+    async def restore(self, shared: SharedVolume, source: Source) -> SharedVolume:
+        self._write("restore")
+        return self._changed(replace(shared, source=source))
+
+    async def write_status(self, shared: SharedVolume, status: Status) -> SharedVolume:
+        self._write(f"status {status.phase}")
+        return self._changed(replace(shared, status=status))
+
+    async def make_volume(self, shared: SharedVolume, claim: MarkedClaim | None) -> MarkedVolume:
+        self._write("make_volume")
+        reference = ClaimReference(namespace=OWNER.namespace, name=OWNER.claim_name)
+        volume = Volume(name=OWNER.volume_name, csi=CsiSource(handle=shared.source.handle), claim=reference)
+        self.there = MarkedVolume(volume=volume, marks=marks_of(OWNER))
+        return self.there
+
+    async def make_claim(self, shared: SharedVolume) -> MarkedClaim:
+        self._write("make_claim")
+        self.claimed = _claim(ClaimPhase.PENDING)
+        return self.claimed
+
+    async def remove_volume(self, volume: MarkedVolume) -> None:
+        self._write("remove_volume")
+        self.there = None
+
+    async def remove_claim(self, claim: MarkedClaim) -> None:
+        self._write("remove_claim")
+        self.claimed = replace(claim, claim=replace(claim.claim, deleting=True))
+
+
+def _claim(phase: ClaimPhase) -> MarkedClaim:
+    claim = Claim(
+        namespace=OWNER.namespace,
+        name=OWNER.claim_name,
+        uid=ClaimUid("c"),
+        phase=phase,
+        volume_name=OWNER.volume_name,
+    )
+    return MarkedClaim(claim=claim, marks=marks_of(OWNER))
+
+
+class Scene:
+    def __init__(self, backoff_seconds: float, limits: Limits) -> None:
+        self.api, self.events, self.registry = Api(), Events(), CollectorRegistry()
+        news = SharedVolumeNews(cast("EventRecorder", self.events), SharedVolumeMetrics(self.registry))
+        self.controller = SharedVolumeController(
+            self.api, SharedVolumeSteps(self.api, limits), news, backoff_seconds=backoff_seconds
+        )
+
+    @property
+    def status(self) -> Status:
+        assert self.api.shared
+        return self.api.shared.status
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not is_so():  # noqa: ASYNC110 - asked from outside
+                await asyncio.sleep(0.01)
+
+    async def is_in(self, phase: SharedVolumePhase) -> Status:
+        await self.until(lambda: self.api.shared and self.status.phase is phase)
+        return self.status
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@asynccontextmanager
+async def scene(*, backoff_seconds: float = 3600, limits: Limits | None = None) -> AsyncIterator[Scene]:
+    made = Scene(backoff_seconds, limits or Limits())
+    async with made.controller:
+        yield made
+
+
+READY, FAILED = SharedVolumePhase.READY, SharedVolumePhase.FAILED
+IN_ORDER = ["hold", "status Pending", "make_volume", "make_claim", "status Ready"]
+
+
+async def test_a_new_one_is_served_in_five_writes() -> None:
+    async with scene() as one:
+        one.controller.seen(OWNER)
+        assert (await one.is_in(READY)).claim_name == "pvc-sv1"
+        assert one.api.writes == IN_ORDER
+        assert one.events.told == [
+            "Normal Created Made PersistentVolume pv-proj2-sv1",
+            "Normal Created Made PersistentVolumeClaim pvc-sv1",
+            "Normal Ready Claim pvc-sv1 leads to access point fsap-0123456789abcdef of fs-1234cdef",
+        ]
+        assert one.sample("kube_efs_shared_volumes", phase="Ready") == 1
+        assert one.sample("sharedvolume_info", namespace="proj2", sharedvolume="sv1") == 1
+
+
+async def test_one_that_is_served_costs_no_write() -> None:
+    async with scene() as one:
+        one.controller.seen(OWNER)
+        await one.is_in(READY)
+        for look in (one.controller.look_at_all, lambda: one.controller.touched(OWNER)):
+            look()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert one.api.writes == IN_ORDER
+
+
+@pytest.mark.parametrize("written", ["hold", "status Pending", "make_volume", "make_claim"])
+async def test_what_others_do_at_the_same_time_is_looked_at_again(written: str) -> None:
+    async with scene() as one:
+        one.api.faults[written] = [KubeConflict("has changed")]
+        one.controller.seen(OWNER)
+        await one.is_in(READY)
+        assert one.api.writes == IN_ORDER
+        assert not [text for text in one.events.told if text.startswith("Warning")]
+
+
+async def test_a_refusal_of_the_api_server_is_told_and_tried_again() -> None:
+    async with scene(backoff_seconds=0.05) as one:
+        one.api.faults["make_claim"] = [KubeDenied("exceeded quota: 0"), KubeDenied("exceeded quota: 0")]
+        one.controller.seen(OWNER)
+        await one.until(lambda: "Warning Failed exceeded quota: 0" in one.events.told)
+        assert (await one.is_in(READY)).message == ""
+        assert one.events.told.count("Warning Failed exceeded quota: 0") == 1
+        assert one.sample("kube_efs_shared_volumes", phase="Failed") == 0
+
+
+@pytest.mark.parametrize("written", ["get", "status Pending", "status Ready"])
+async def test_an_api_server_that_is_away_is_asked_again(written: str) -> None:
+    async with scene(backoff_seconds=0.05) as one:
+        one.api.faults[written] = [KubeUnavailable("is away")]
+        one.controller.seen(OWNER)
+        await one.is_in(READY)
+
+
+async def test_an_edit_is_put_back_with_a_word() -> None:
+    async with scene() as one:
+        one.controller.seen(OWNER)
+        await one.is_in(READY)
+        assert one.api.shared
+        one.api.shared = replace(one.api.shared, source=OTHER)
+        one.controller.seen(OWNER)
+        await one.until(lambda: one.api.shared and one.api.shared.source == SOURCE)
+        assert one.events.told[-1] == (
+            "Warning EditUndone spec.accessPointID: 'fsap-fedcba9876543210' was put back to"
+            " 'fsap-0123456789abcdef'; create another SharedVolume for another access point"
+        )
+        assert one.sample("kube_efs_shared_volume_edits_undone_total") == 1
+
+
+async def test_an_edit_that_cannot_be_put_back_is_told() -> None:
+    async with scene() as one:
+        one.controller.seen(OWNER)
+        await one.is_in(READY)
+        assert one.api.shared
+        one.api.shared = replace(one.api.shared, source=OTHER)
+        one.api.faults["restore"] = [KubeInvalid("cannot be changed")]
+        one.controller.seen(OWNER)
+        status = await one.is_in(FAILED)
+        assert "is not what its volume pv-proj2-sv1 leads to" in status.message
+        assert (status.matches, status.claim_name) == (False, "pvc-sv1")
+
+
+async def test_a_deletion_waits_and_says_for_what() -> None:
+    async with scene(backoff_seconds=0.05) as one:
+        one.controller.seen(OWNER)
+        await one.is_in(READY)
+        assert one.api.shared
+        one.api.shared = replace(one.api.shared, deleting=True)
+        one.controller.seen(OWNER)
+        status = await one.is_in(SharedVolumePhase.DELETING)
+        assert status.message == "waits until claim pvc-sv1 is gone, which pod worker uses"
+        assert "let_go" not in one.api.writes
+        one.api.claimed = None
+        await one.until(lambda: one.api.shared is None)
+        one.controller.gone(OWNER)
+        assert one.api.writes[-1] == "let_go"
+        assert one.sample("kube_efs_shared_volumes", phase="Deleting") == 0
+        assert one.sample("sharedvolume_info", namespace="proj2", sharedvolume="sv1") is None
+
+
+async def test_a_refused_deletion_goes_on_and_is_told() -> None:
+    async with scene(backoff_seconds=0.05) as one:
+        one.api.shared = replace(NEW, deleting=True, finalizers=(FINALIZER,))
+        one.api.claimed = _claim(ClaimPhase.BOUND)
+        one.api.faults["remove_claim"] = [KubeDenied("no right")]
+        one.controller.seen(OWNER)
+        await one.until(lambda: "Normal Waiting no right" in one.events.told)
+        await one.until(lambda: "remove_claim" in one.api.writes)
+
+
+async def test_what_is_not_allowed_is_not_made() -> None:
+    async with scene(limits=Limits(others=Allowance(frozenset()))) as one:
+        one.controller.seen(OWNER)
+        status = await one.is_in(FAILED)
+        assert "is not allowed in namespace proj2, which may use nothing" in status.message
+        assert "make_volume" not in one.api.writes
+
+
+async def test_room_that_is_made_lets_the_failed_try_again() -> None:
+    async with scene() as one:
+        one.api.there = MarkedVolume(
+            volume=Volume(name=OWNER.volume_name), marks=marks_of(Owner(namespace="a", name="b"))
+        )
+        one.controller.seen(OWNER)
+        await one.is_in(FAILED)
+        one.api.there = None
+        one.controller.room_made()
+        await one.is_in(READY)
+
+
+async def test_only_what_is_known_is_looked_at() -> None:
+    async with scene() as one:
+        one.controller.touched(OWNER)
+        one.controller.look_at_all()
+        await asyncio.sleep(0.05)
+        assert one.api.writes == []
+        one.controller.listed([OWNER])
+        await one.is_in(READY)
+        one.controller.listed([])
+        assert one.sample("kube_efs_shared_volumes", phase="Ready") == 0
+
+
+async def test_a_fight_over_an_object_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene() as one:
+        stolen = MarkedVolume(volume=Volume(name=OWNER.volume_name), marks=marks_of(OWNER))
+
+        async def never(*_: object) -> MarkedVolume:
+            return stolen
+
+        make: Callable[..., Awaitable[MarkedVolume]] = never
+        monkeypatch.setattr(one.api, "make_volume", make)
+        monkeypatch.setattr(one.api, "tie", make)
+        one.controller.seen(OWNER)
+        status = await one.is_in(FAILED)
+        assert status.message == "somebody undoes what is written to its volume or claim"

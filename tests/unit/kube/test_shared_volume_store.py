@@ -1,0 +1,213 @@
+"""SharedVolumes, their volumes and claims, in the API server of the embedded cluster."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from lightkube import AsyncClient
+from lightkube.models.core_v1 import (
+    Container,
+    PersistentVolumeClaimVolumeSource,
+    PodSpec,
+    Volume,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, PersistentVolume, Pod
+from tests.unit.kube.shared_volume_definition import define
+
+from kube_efs.kube.shared_volume_store import SharedVolumeStore
+from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
+from kube_efs.model.errors import KubeConflict
+from kube_efs.model.ids import ClaimUid
+from kube_efs.model.shared_volumes import (
+    FINALIZER,
+    OWNED,
+    Marks,
+    Owner,
+    SharedVolume,
+    SharedVolumePhase,
+    Source,
+    Status,
+    marks_of,
+)
+
+OWNER = Owner(namespace="default", name="sv1")
+SOURCE = Source(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
+READY = Status(phase=SharedVolumePhase.READY, claim_name="pvc-sv1", bound=False, matches=True, generation=1)
+
+
+@pytest_asyncio.fixture
+async def store(kube: AsyncClient) -> SharedVolumeStore:
+    await define(kube)
+    return SharedVolumeStore(kube)
+
+
+async def _made(kube: AsyncClient) -> SharedVolume:
+    body: dict[str, Any] = {
+        "metadata": {"name": OWNER.name, "namespace": OWNER.namespace},
+        "spec": {"fileSystemID": SOURCE.file_system_id, "accessPointID": SOURCE.access_point_id},
+    }
+    return read_shared_volume(await kube.create(SharedVolumeResource(**body)))
+
+
+async def test_what_there_is_not(store: SharedVolumeStore) -> None:
+    assert await store.get(OWNER) is None
+    assert await store.volume(OWNER) is None
+    assert await store.claim(OWNER) is None
+    assert await store.annotation("nowhere", "key") is None
+
+
+async def test_the_finalizer_comes_and_goes(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    shared = await _made(kube)
+    assert (shared.owner, shared.source, shared.finalizers, shared.status.phase) == (OWNER, SOURCE, (), None)
+
+    held = await store.hold(shared)
+
+    assert held.finalizers == (FINALIZER,)
+    assert await store.get(OWNER) == held
+    with pytest.raises(KubeConflict):
+        await store.hold(shared)
+    await store.let_go(held)
+    after = await store.get(OWNER)
+    assert after
+    assert after.finalizers == ()
+
+
+async def test_one_that_is_gone_can_be_let_go(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    held = await store.hold(await _made(kube))
+    await kube.delete(SharedVolumeResource, OWNER.name, namespace=OWNER.namespace)
+    leaving = await store.get(OWNER)
+    assert leaving
+    assert leaving.deleting
+    await store.let_go(leaving)
+    assert await store.get(OWNER) is None
+    await store.let_go(held)
+
+
+async def test_the_status_is_read_as_it_was_written(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    shared = await _made(kube)
+    written = await store.write_status(shared, READY)
+    assert written.status == READY
+    assert set(written.since) == {"Bound", "VolumeMatches"}
+    failed = replace(READY, phase=SharedVolumePhase.FAILED, message="no quota")
+    assert (await store.write_status(written, failed)).status == failed
+
+
+async def test_a_condition_s_time_is_that_of_its_change(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    long_ago = "2001-01-01T00:00:00Z"
+    written = await store.write_status(await _made(kube), READY)
+    aged = replace(written, since=dict.fromkeys(written.since, long_ago))
+    bound = await store.write_status(aged, replace(READY, bound=True))
+    assert bound.since["VolumeMatches"] == long_ago
+    assert bound.since["Bound"] != long_ago
+
+
+async def test_a_spec_is_put_back(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    shared = await _made(kube)
+    other = replace(SOURCE, file_system_id="fs-99999999")
+    assert (await store.restore(shared, other)).source == other
+
+
+async def test_volume_and_claim_are_read_as_they_were_made(
+    kube: AsyncClient, store: SharedVolumeStore
+) -> None:
+    shared = await _made(kube)
+    volume = await store.make_volume(shared, None)
+    claim = await store.make_claim(shared)
+    assert (volume.source, volume.marks, volume.volume.name) == (SOURCE, marks_of(OWNER), "pv-default-sv1")
+    assert volume.volume.claim
+    assert (volume.volume.claim.name, volume.volume.claim.uid) == ("pvc-sv1", None)
+    assert (claim.marks, claim.claim.name, claim.claim.volume_name) == (
+        marks_of(OWNER),
+        "pvc-sv1",
+        "pv-default-sv1",
+    )
+    assert claim.claim.storage_class == volume.volume.storage_class == "efs-sc"
+
+
+async def test_a_volume_is_tied_and_untied(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    shared = await _made(kube)
+    volume, claim = await store.make_volume(shared, None), await store.make_claim(shared)
+
+    tied = await store.tie(OWNER, volume, claim)
+    loose = await store.tie(OWNER, tied, None)
+
+    assert tied.volume.claim
+    assert tied.volume.claim.uid == claim.claim.uid
+    assert loose.volume.claim
+    assert (loose.volume.claim.name, loose.volume.claim.uid) == ("pvc-sv1", None)
+
+
+async def test_marks_are_repaired_and_labels_of_others_stay(
+    kube: AsyncClient, store: SharedVolumeStore
+) -> None:
+    shared = await _made(kube)
+    await store.make_volume(shared, None)
+    found = await kube.get(PersistentVolume, OWNER.volume_name)
+    assert found.metadata
+    found.metadata.labels, found.metadata.annotations = {OWNED: "false", "app": "web"}, {}
+    await kube.replace(found)
+    volume = await store.volume(OWNER)
+    assert volume
+    assert volume.marks == Marks(labels={OWNED: "false"})
+
+    marked = await store.mark_volume(OWNER, volume)
+
+    assert marked.marks == marks_of(OWNER)
+    assert marked.volume.labels["app"] == "web"
+    claim = await store.make_claim(shared)
+    assert (await store.mark_claim(OWNER, claim)).marks == marks_of(OWNER)
+
+
+async def test_only_the_object_that_was_seen_is_removed(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    shared = await _made(kube)
+    volume, claim = await store.make_volume(shared, None), await store.make_claim(shared)
+
+    with pytest.raises(KubeConflict):
+        await store.remove_volume(replace(volume, volume=replace(volume.volume, uid="another")))
+    with pytest.raises(KubeConflict):
+        await store.remove_claim(replace(claim, claim=replace(claim.claim, uid=ClaimUid("another"))))
+    assert await store.volume(OWNER) is not None
+
+    await store.remove_claim(claim)
+    await store.remove_volume(volume)
+    await store.remove_volume(volume)
+
+
+def _pod(name: str, claim: str, node: str | None) -> Pod:
+    source = PersistentVolumeClaimVolumeSource(claimName=claim)
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace=OWNER.namespace),
+        spec=PodSpec(
+            nodeName=node,
+            containers=[Container(name="main", image="x")],
+            volumes=[Volume(name="data", persistentVolumeClaim=source)],
+        ),
+    )
+
+
+async def test_users_are_pods_on_a_node_that_have_the_claim(
+    kube: AsyncClient, store: SharedVolumeStore
+) -> None:
+    for pod in (
+        _pod("b", "pvc-sv1", "node"),
+        _pod("a", "pvc-sv1", "node"),
+        _pod("waiting", "pvc-sv1", None),
+        _pod("other", "pvc-sv2", "node"),
+    ):
+        await kube.create(pod)
+    assert await store.users(OWNER) == ("a", "b")
+
+
+async def test_an_annotation_of_a_namespace(kube: AsyncClient, store: SharedVolumeStore) -> None:
+    await kube.create(Namespace(metadata=ObjectMeta(name="team", annotations={"key": ""})))
+    assert await store.annotation("team", "key") == ""
+    assert await store.annotation("team", "other") is None
+
+
+def test_what_older_definitions_let_through_is_read() -> None:
+    body = {"metadata": {"name": "sv1", "namespace": "default", "uid": "u"}, "status": {"phase": "Odd"}}
+    shared = read_shared_volume(body)
+    assert shared.source == Source(file_system_id="", access_point_id="")
+    assert shared.status == Status()
