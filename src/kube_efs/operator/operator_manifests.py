@@ -1,15 +1,13 @@
 """The operator's own objects: its account, its rights, its Deployment, and the kind that it is asked by."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from kube_efs.operator.installation import Surroundings, wanted_objects
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_asset, values_of
+from kube_efs.operator.own_objects import DRIVER_DEFINITION
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.takeover import OLDER_WORKLOADS
-
-_CRDS: Final = ("clustercsidrivers.operator.openshift.io",)
-_OPERATOR: Final = "kube-efs-operator"
 
 
 def render_operator(options: RenderOptions) -> tuple[Manifest, ...]:
@@ -28,15 +26,17 @@ def render_operator(options: RenderOptions) -> tuple[Manifest, ...]:
 def render_rights(options: RenderOptions) -> tuple[Manifest, ...]:
     """Its roles, with all rights that it gives to the processes that it installs."""
     openshift = options.platform is Platform.OPENSHIFT
+    common = values_of(options)
+    monitoring = render_asset("operator-monitoring-openshift", common) if openshift else ()
+    installed = (*wanted_objects(options, Surroundings()), *monitoring)
+    definitions = [one["metadata"]["name"] for one in installed if one["kind"] == "CustomResourceDefinition"]
     values = {
-        **values_of(options),
-        "crds": list(_CRDS),
+        **common,
+        "crds": [DRIVER_DEFINITION, *definitions],
         "older_workloads": list(OLDER_WORKLOADS),
         "openshift": openshift,
         "kubernetes": not openshift,
     }
-    monitoring = render_asset("operator-monitoring-openshift", values) if openshift else ()
-    installed = (*wanted_objects(options, Surroundings()), *monitoring)
     return tuple(_with_given(one, installed) for one in render_asset("operator-rbac", values))
 
 

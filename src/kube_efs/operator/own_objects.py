@@ -14,7 +14,9 @@ from kube_efs.settings import OperatorSettings
 
 log = structlog.get_logger(__name__)
 
-_CRD: Final = Reference("CustomResourceDefinition", "", "clustercsidrivers.operator.openshift.io")
+DRIVER_DEFINITION: Final = "clustercsidrivers.operator.openshift.io"
+
+_CRD: Final = Reference("CustomResourceDefinition", "", DRIVER_DEFINITION)
 _OURS: Final = ("app.kubernetes.io/part-of", "kube-efs")
 _LOOK_SECONDS: Final = 0.2
 
