@@ -6,7 +6,14 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings
 
-from kube_efs.settings import AwsSettings, CommonSettings, ControllerSettings, NodeSettings, TunnelSettings
+from kube_efs.settings import (
+    AwsSettings,
+    CommonSettings,
+    ControllerSettings,
+    NodeSettings,
+    OperatorSettings,
+    TunnelSettings,
+)
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- begin: scripts/settings_table.py -->", "<!-- end -->"
@@ -36,6 +43,7 @@ def render() -> str:
             _table("`kube-efs controller`", ControllerSettings, *common),
             _table("`kube-efs tunnel`", TunnelSettings, *common),
             _table("`kube-efs node`", NodeSettings, *common),
+            _table("`kube-efs operator`", OperatorSettings, CommonSettings),
         ]
     )
 

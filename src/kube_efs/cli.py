@@ -6,15 +6,19 @@ so that ``--help`` and the worker inside a pod start at once.
 
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
+
+if TYPE_CHECKING:
+    from kube_efs.aws.gateway import AwsGateway
+    from kube_efs.operator.manifests import RenderOptions
 
 _FAILED = 1
 _WRONG_USAGE = 2
@@ -42,6 +46,14 @@ class ManifestFormat(StrEnum):
 
     YAML = "yaml"
     JSON = "json"
+
+
+class RenderTarget(StrEnum):
+    """What manifests are printed for."""
+
+    KUBERNETES = "kubernetes"
+    OPENSHIFT = "openshift"
+    OLM = "olm"
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
@@ -133,6 +145,18 @@ def node() -> None:
     _finish(run_node(settings))
 
 
+@app.command("operator")
+def run_the_operator() -> None:
+    """Install and look after kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
+    from kube_efs.operator.run import run_operator
+    from kube_efs.settings import OperatorSettings, load
+    from kube_efs.telemetry.logging import configure
+
+    settings = load(OperatorSettings)
+    configure(settings.logging_level)
+    _finish(run_operator(settings))
+
+
 @app.command(
     hidden=True,
     add_help_option=False,
@@ -188,7 +212,9 @@ def status(
 
 @app.command()
 def render(  # noqa: PLR0913 - one for each option
-    platform: Annotated[Platform, typer.Option("--for", help="The kind of cluster.")],
+    target: Annotated[
+        RenderTarget, typer.Option("--for", help="The kind of cluster, or a bundle of the operator for OLM.")
+    ],
     *,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Where kube-efs is to run.")
@@ -219,24 +245,121 @@ def render(  # noqa: PLR0913 - one for each option
             metavar="NAMESPACE/NAME", help="ConfigMap that classes of the CSI driver name; repeatable."
         ),
     ] = None,
+    directory: Annotated[
+        Path, typer.Option(file_okay=False, help="Where the bundle for OLM is written.")
+    ] = Path("bundle"),
+    operator: Annotated[
+        bool, typer.Option("--operator", help="The operator, which installs all else, instead.")
+    ] = False,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="YAML documents, or one list in JSON.")
     ] = ManifestFormat.YAML,
 ) -> None:
     """Print the manifests of an installation, for kubectl apply -f -."""
-    from kube_efs.operator.manifests import RenderOptions, render_text
+    from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
+    from kube_efs.operator.operator_manifests import render_operator
     from kube_efs.settings import own_image
 
     options = RenderOptions(
-        platform=platform,
+        platform=Platform.OPENSHIFT if target is RenderTarget.OLM else Platform(target),
         namespace=namespace,
         image=image or own_image(),
         provisioner=provisioner,
         storage_class_name=storage_class,
         region=region,
-        csi=csi,
+        csi=csi or operator or target is RenderTarget.OLM,
         kubelet_folder=kubelet_dir,
         secrets=tuple(secret or ()),
         config_maps=tuple(config_map or ()),
     )
-    typer.echo(render_text(options, as_json=output is ManifestFormat.JSON), nl=False)
+    if target is RenderTarget.OLM:
+        _write_bundle(options, directory)
+        return
+    manifests = render_operator(options) if operator else render_manifests(options)
+    typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)
+
+
+InfraIdOption = Annotated[
+    str, typer.Option("--infra-id", help="Id of the cluster, by whose tag it owns what is in AWS.")
+]
+
+
+@app.command("create-file-system")
+def create_a_file_system(
+    infra_id: InfraIdOption,
+    *,
+    name: Annotated[str | None, typer.Option(help="Its name.", show_default="INFRA_ID-efs")] = None,
+    subnet: Annotated[
+        list[str] | None, typer.Option(help="For a mount target; repeatable.", show_default="the nodes'")
+    ] = None,
+    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Where it is to be.")] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="The cluster whose nodes' subnets are used.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be made.")] = False,
+) -> None:
+    """Make a file system for a cluster, with security group and mount targets; may be repeated."""
+    from kube_efs.model.ids import parse_subnet_id
+    from kube_efs.operator.file_systems import Wanted, create_file_system
+
+    wanted = Wanted(
+        infra_id=infra_id,
+        name=name or f"{infra_id}-efs",
+        subnets=tuple(parse_subnet_id(one) for one in subnet or ()),
+        kubeconfig=kubeconfig,
+        dry_run=dry_run,
+    )
+    made = _finish(_in_aws(region, lambda gateway: create_file_system(gateway, wanted, _say)))
+    if made:
+        typer.echo(made)
+
+
+@app.command()
+def destroy(
+    infra_id: InfraIdOption,
+    *,
+    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Where it is.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of showing what would be done.")] = False,
+) -> None:
+    """Remove access points and file systems that a cluster owns, WITH ALL DATA in them."""
+    from kube_efs.operator.file_systems import describe
+    from kube_efs.operator.file_systems import destroy as remove
+
+    async def act(gateway: "AwsGateway") -> bool:
+        owned = await gateway.owned.find(infra_id)
+        for line in describe(owned):
+            typer.echo(line)
+        if owned.empty:
+            _say(f"cluster {infra_id} owns nothing")
+        elif yes:
+            await remove(gateway, owned, _say)
+        else:
+            _say("nothing was removed; add --yes to remove all of this")
+        return owned.empty or yes
+
+    if not _finish(_in_aws(region, act)):
+        raise typer.Exit(_FAILED)
+
+
+async def _in_aws(region: str | None, work: "Callable[[AwsGateway], Awaitable[_Answer]]") -> _Answer:
+    from kube_efs.aws.connection import AwsOptions
+    from kube_efs.aws.gateway import AwsGateway
+    from kube_efs.model.ids import parse_region
+
+    async with AwsGateway(AwsOptions(region=parse_region(region, field="AWS_REGION"))) as gateway:
+        return await work(gateway)
+
+
+def _say(text: str) -> None:
+    """Progress, apart from what programs read."""
+    typer.echo(text, err=True)
+
+
+def _write_bundle(options: "RenderOptions", directory: Path) -> None:
+    from kube_efs.operator.bundle import render_bundle
+
+    for path, text in render_bundle(options).items():
+        file = directory / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        typer.echo(str(file))

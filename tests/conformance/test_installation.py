@@ -29,6 +29,17 @@ async def test_the_api_server_knows_every_field(
     assert answer.output.count("(server dry run)") == len(list(yaml.safe_load_all(manifests)))
 
 
+@pytest.mark.parametrize("platform", Platform)
+async def test_the_api_server_knows_every_field_of_the_operator(
+    installed: Kubectl, platform: Platform
+) -> None:
+    manifests = await render("--for", str(platform), "--operator", "--namespace", NAMESPACE)
+    flags = ("--dry-run=server", "--validate=strict")
+    answer = await installed.run("apply", *flags, "-f", "-", stdin=manifests)
+    assert (answer.status, answer.errors) == (0, "")
+    assert answer.output.count("(server dry run)") == len(list(yaml.safe_load_all(manifests)))
+
+
 @pytest.mark.parametrize("output", ["yaml", "json"])
 async def test_applying_again_changes_nothing(installed: Kubectl, output: str) -> None:
     manifests = await render(*OPTIONS, "--output", output)

@@ -8,7 +8,7 @@ an object.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -98,7 +98,7 @@ class RenderOptions:
 
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
     """Every object of an installation, in the order in which a cluster can take them."""
-    values = _values(options)
+    values = values_of(options)
     before = [manifest for asset in _asset_names(options) for manifest in _render(asset, values)]
     workloads = (*_WORKLOADS, *(_CSI_WORKLOADS if options.csi else ()))
     after = [manifest for asset in workloads for manifest in _render(asset, values)]
@@ -138,14 +138,19 @@ def load_asset(name: str) -> Iterator[Any]:
 
 
 def render_text(options: RenderOptions, *, as_json: bool) -> str:
-    """The objects as ``kubectl apply`` reads them: a stream of YAML documents, or one list in JSON."""
-    manifests = render_manifests(options)
+    """The objects as ``kubectl apply`` reads them."""
+    return text_of(render_manifests(options), as_json=as_json)
+
+
+def text_of(manifests: Sequence[Manifest], *, as_json: bool) -> str:
+    """A stream of YAML documents, or one list in JSON."""
     if as_json:
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2) + "\n"
     return yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True)
 
 
-def _values(options: RenderOptions) -> Mapping[str, object]:
+def values_of(options: RenderOptions) -> Mapping[str, object]:
+    """The values of placeholders that every asset may have."""
     is_openshift = options.platform is Platform.OPENSHIFT
     return {
         "namespace": options.namespace,
@@ -188,3 +193,8 @@ def _text(text: str, values: Mapping[str, object]) -> object:
     if whole:
         return values[whole[1]]
     return _PLACEHOLDER.sub(lambda found: str(values[found[1]]), text)
+
+
+def render_asset(name: str, values: Mapping[str, object]) -> tuple[Manifest, ...]:
+    """The objects of one asset, with these values for its placeholders."""
+    return tuple(_filled(document, values) for document in load_asset(name))

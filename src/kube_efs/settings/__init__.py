@@ -11,6 +11,7 @@ from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER, Con
 from kube_efs.settings.directories import BackendName, DirectoryProvisionerSettings
 from kube_efs.settings.loading import load
 from kube_efs.settings.node import NodeSettings
+from kube_efs.settings.operator import OperatorSettings
 from kube_efs.settings.tunnel import TunnelSettings
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ControllerSettings",
     "DirectoryProvisionerSettings",
     "NodeSettings",
+    "OperatorSettings",
     "TunnelSettings",
     "load",
     "own_image",

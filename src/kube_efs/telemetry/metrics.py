@@ -119,6 +119,32 @@ class ControllerMetrics:
         )
 
 
+class OperatorMetrics:
+    """The installation that the operator keeps in place."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.leader = Gauge(
+            "kube_efs_operator_leader", "1 while this process leads, else 0", registry=registry
+        )
+        self.requested = Gauge(
+            "kube_efs_operator_driver_requested",
+            "1 if there is a ClusterCSIDriver efs.csi.aws.com, else 0; NaN before that is known",
+            registry=registry,
+        )
+        self.requested.set(float("nan"))
+        self.degraded = Gauge(
+            "kube_efs_operator_degraded",
+            "1 while something keeps the installation from being as it should be, else 0",
+            registry=registry,
+        )
+        self.changes = Counter(
+            "kube_efs_operator_changes",
+            "Objects created, updated and deleted, drift that was corrected too",
+            ["kind", "change"],
+            registry=registry,
+        )
+
+
 class SharedVolumeMetrics:
     """SharedVolumes and what becomes of them."""
 

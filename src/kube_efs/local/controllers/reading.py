@@ -25,6 +25,7 @@ from kube_efs.local.controllers.values import (
     Controller,
     Key,
     Meta,
+    Node,
     Operator,
     Pod,
     Requirement,
@@ -126,7 +127,24 @@ def read_pod(found: core_v1.Pod) -> Pod:
         unschedulable_message=(scheduled.message or "") if scheduled and scheduled.status == "False" else "",
         claim_names=tuple(claim.claimName for claim in claims if claim is not None),
         controller=read_controller(found.metadata),
+        required_node=_required_node(spec),
     )
+
+
+def read_node(found: core_v1.Node) -> Node:
+    """A Node."""
+    return Node(meta=read_meta(found.metadata))
+
+
+def _required_node(spec: PodSpec) -> str:
+    """The node that a required affinity names, in the form in which DaemonSets have it."""
+    affinity = spec.affinity and spec.affinity.nodeAffinity
+    required = affinity and affinity.requiredDuringSchedulingIgnoredDuringExecution
+    for term in (required and required.nodeSelectorTerms) or ():
+        for field in term.matchFields or ():
+            if field.key == "metadata.name" and field.operator == "In" and field.values:
+                return field.values[0]
+    return ""
 
 
 def _frozen(found: Mapping[str, str] | None) -> Mapping[str, str]:

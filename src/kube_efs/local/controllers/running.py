@@ -3,26 +3,29 @@
 import asyncio
 
 from lightkube import AsyncClient
-from lightkube.resources import apps_v1
+from lightkube.resources import apps_v1, core_v1
 
 from kube_efs.kube.events import EventRecorder
 from kube_efs.local.controllers.binder import Binder
 from kube_efs.local.controllers.caches import Cache, Caches
+from kube_efs.local.controllers.daemon_sets import DaemonSets
 from kube_efs.local.controllers.deployments import Deployments, ReplicaSets
 from kube_efs.local.controllers.garbage import GarbageCollector
 from kube_efs.local.controllers.namespaces import NamespaceKeeper
 from kube_efs.local.controllers.protection import Protection
+from kube_efs.local.controllers.reading import read_node
 from kube_efs.local.controllers.scheduler import Scheduler
 from kube_efs.local.controllers.stateful_sets import StatefulSets
 from kube_efs.local.controllers.workload_reading import (
+    read_daemon_set,
     read_deployment,
     read_replica_set,
     read_stateful_set,
 )
 
 
-async def run_controllers(client: AsyncClient, *, node: str) -> None:
-    """Run every controller until cancelled; pods go to the node of that name."""
+async def run_controllers(client: AsyncClient, *, node: str | None) -> None:
+    """Run every controller until cancelled; pods go to the node of that name, None: others schedule."""
     caches = Caches.empty()
     async with (
         EventRecorder(client, component="persistentvolume-controller") as volume_events,
@@ -31,7 +34,8 @@ async def run_controllers(client: AsyncClient, *, node: str) -> None:
     ):
         tasks.create_task(Binder(client, caches, volume_events).run())
         tasks.create_task(Protection(client, caches).run())
-        tasks.create_task(Scheduler(client, caches, pod_events, node=node).run())
+        if node is not None:
+            tasks.create_task(Scheduler(client, caches, pod_events, node=node).run())
         tasks.create_task(GarbageCollector(client).run())
         tasks.create_task(NamespaceKeeper(client).run())
         tasks.create_task(_run_workloads(client, caches))
@@ -54,14 +58,18 @@ async def _run_workloads(client: AsyncClient, caches: Caches) -> None:
     numbered = Cache(apps_v1.StatefulSet, read_stateful_set, namespace="*")
     sets = Cache(apps_v1.ReplicaSet, read_replica_set, namespace="*")
     deployments = Cache(apps_v1.Deployment, read_deployment, namespace="*")
+    daemons = Cache(apps_v1.DaemonSet, read_daemon_set, namespace="*")
+    nodes = Cache(core_v1.Node, read_node)
     async with (
         EventRecorder(client, component="statefulset-controller") as numbered_events,
         EventRecorder(client, component="replicaset-controller") as set_events,
         EventRecorder(client, component="deployment-controller") as deployment_events,
+        EventRecorder(client, component="daemonset-controller") as daemon_events,
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(StatefulSets(client, caches, numbered, numbered_events).run())
         tasks.create_task(ReplicaSets(client, caches.pods, sets, set_events).run())
         tasks.create_task(Deployments(client, caches.pods, sets, deployments, deployment_events).run())
-        for cache in (numbered, sets, deployments):
+        tasks.create_task(DaemonSets(client, caches.pods, nodes, daemons, daemon_events).run())
+        for cache in (numbered, sets, deployments, daemons, nodes):
             tasks.create_task(cache.run(client))

@@ -139,6 +139,13 @@ class StorageClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A Node."""
+
+    meta: Meta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
     """The object that an object was made by and is looked after by: its controlling owner."""
 
@@ -149,7 +156,10 @@ class Controller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A Pod, its claims by name, and whether it is kept back from or refused by the scheduler."""
+    """A Pod, its claims by name, and whether it is kept back from or refused by the scheduler.
+
+    ``required_node`` is the only node that its affinity allows, as that of every DaemonSet's pod does.
+    """
 
     meta: Meta
     node_name: str = ""
@@ -160,3 +170,4 @@ class Pod:
     unschedulable_message: str = ""
     claim_names: tuple[str, ...] = ()
     controller: Controller | None = None
+    required_node: str = ""

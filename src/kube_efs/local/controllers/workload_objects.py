@@ -2,13 +2,18 @@
 
 from lightkube.models.apps_v1 import ReplicaSetSpec
 from lightkube.models.core_v1 import (
-    PersistentVolumeClaim as ClaimTemplate,
-)
-from lightkube.models.core_v1 import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
     PersistentVolumeClaimVolumeSource,
     PodSpec,
     PodTemplateSpec,
     Volume,
+)
+from lightkube.models.core_v1 import (
+    PersistentVolumeClaim as ClaimTemplate,
 )
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta, OwnerReference
 from lightkube.resources.apps_v1 import ReplicaSet as ReplicaSetObject
@@ -19,6 +24,7 @@ from kube_efs.local.controllers.values import Meta
 from kube_efs.local.controllers.workloads import (
     REVISION_LABEL,
     TEMPLATE_LABEL,
+    DaemonSet,
     Deployment,
     ReplicaSet,
     StatefulSet,
@@ -70,6 +76,22 @@ def build_replica_pod(owner: ReplicaSet) -> Pod:
     return Pod(
         metadata=_metadata(owner.meta, "ReplicaSet", owner.template, {}, generate=f"{owner.meta.key.name}-"),
         spec=owner.template.spec,
+    )
+
+
+def build_node_pod(owner: DaemonSet, node: str) -> Pod:
+    """The pod of a node, which no other node may have; the server names it."""
+    spec = owner.template.spec or PodSpec(containers=[])
+    here = NodeSelectorRequirement(key="metadata.name", operator="In", values=[node])
+    only_here = NodeSelector(nodeSelectorTerms=[NodeSelectorTerm(matchFields=[here])])
+    affinity = replace(
+        spec.affinity or Affinity(),
+        nodeAffinity=NodeAffinity(requiredDuringSchedulingIgnoredDuringExecution=only_here),
+    )
+    mark = {REVISION_LABEL: owner.revision}
+    return Pod(
+        metadata=_metadata(owner.meta, "DaemonSet", owner.template, mark, generate=f"{owner.meta.key.name}-"),
+        spec=replace(spec, affinity=affinity),
     )
 
 

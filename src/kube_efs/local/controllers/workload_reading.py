@@ -15,6 +15,8 @@ from lightkube.resources import apps_v1
 from kube_efs.local.controllers.reading import read_controller, read_meta
 from kube_efs.local.controllers.replica_planning import share_of
 from kube_efs.local.controllers.workloads import (
+    DaemonSet,
+    DaemonSetStatus,
     Deployment,
     DeploymentStatus,
     Replicas,
@@ -100,6 +102,36 @@ def read_deployment(found: apps_v1.Deployment) -> Deployment:
     )
 
 
+def read_daemon_set(found: apps_v1.DaemonSet) -> DaemonSet:
+    """A DaemonSet."""
+    spec = found.spec or models.DaemonSetSpec(selector=LabelSelector(), template=PodTemplateSpec())
+    status = found.status or models.DaemonSetStatus(
+        currentNumberScheduled=0, desiredNumberScheduled=0, numberMisscheduled=0, numberReady=0
+    )
+    update = spec.updateStrategy or models.DaemonSetUpdateStrategy()
+    rolling = update.rollingUpdate or models.RollingUpdateDaemonSet()
+    allowed = 1 if rolling.maxUnavailable is None else rolling.maxUnavailable
+    pod = spec.template.spec
+    return DaemonSet(
+        meta=read_meta(found.metadata),
+        generation=_generation(found.metadata),
+        node_selector=MappingProxyType(dict((pod and pod.nodeSelector) or {})),
+        unavailable=(
+            None if update.type == "OnDelete" else share_of(allowed, status.desiredNumberScheduled, up=True)
+        ),
+        revision=hash_of(spec.template),
+        template=spec.template,
+        status=DaemonSetStatus(
+            observed_generation=status.observedGeneration or 0,
+            desired=status.desiredNumberScheduled,
+            current=status.currentNumberScheduled,
+            misscheduled=status.numberMisscheduled,
+            ready=status.numberReady,
+            updated=status.updatedNumberScheduled or 0,
+        ),
+    )
+
+
 def hash_of(template: PodTemplateSpec) -> str:
     """Tells templates apart; part of names and labels."""
     text = json.dumps(template.to_dict(), sort_keys=True, default=str)
@@ -143,6 +175,20 @@ def render_deployment_status(
             }
             for one in status.conditions
         ],
+    }
+
+
+def render_daemon_set_status(status: DaemonSetStatus) -> dict[str, Any]:
+    """The status as a merge patch."""
+    return {
+        "observedGeneration": status.observed_generation,
+        "desiredNumberScheduled": status.desired,
+        "currentNumberScheduled": status.current,
+        "numberMisscheduled": status.misscheduled,
+        "numberReady": status.ready,
+        "numberAvailable": status.ready,
+        "numberUnavailable": status.desired - status.ready,
+        "updatedNumberScheduled": status.updated,
     }
 
 

@@ -141,3 +141,32 @@ class Deployment:
     revision: str = ""
     template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
     status: DeploymentStatus = DeploymentStatus()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSetStatus:
+    """``status`` of a DaemonSet, in nodes; a ready pod is available at once."""
+
+    observed_generation: int = 0
+    desired: int = 0
+    current: int = 0
+    misscheduled: int = 0
+    ready: int = 0
+    updated: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSet:
+    """A DaemonSet. ``revision`` is the hash of its template.
+
+    ``unavailable`` is how many nodes may be without a ready pod while it is rolled out, in per cent of all
+    nodes too; None when people replace the pods themselves (OnDelete).
+    """
+
+    meta: Meta
+    generation: int
+    node_selector: Mapping[str, str] = field(default_factory=nothing)
+    unavailable: int | None = 1
+    revision: str = ""
+    template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
+    status: DaemonSetStatus = DaemonSetStatus()

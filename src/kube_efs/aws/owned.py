@@ -1,0 +1,203 @@
+"""What belongs to one cluster in AWS, told by the tag with which OpenShift's installer marks it.
+
+https://docs.aws.amazon.com/efs/latest/ug/API_DescribeAccessPoints.html
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.errors import error_code
+from kube_efs.aws.network import VpcId
+from kube_efs.model.errors import AwsError, InvalidValue
+from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName, parse_file_system_id, parse_subnet_id
+from kube_efs.model.volume_handles import AccessPointId, parse_access_point_id
+
+NFS_PORT: Final = 2049
+_DUPLICATE: Final = "InvalidPermission.Duplicate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    """A subnet, the zone that it is in, and its network."""
+
+    subnet_id: SubnetId
+    zone: ZoneName
+    vpc_id: VpcId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """What a cluster owns: whole file systems, access points of others' too, and security groups."""
+
+    file_systems: tuple[FileSystemId, ...] = ()
+    access_points: tuple[tuple[AccessPointId, FileSystemId], ...] = ()
+    security_groups: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing."""
+        return not (self.file_systems or self.access_points or self.security_groups)
+
+
+def owner_tag(infra_id: str) -> str:
+    """The key of the tag whose value is ``owned``."""
+    return f"kubernetes.io/cluster/{infra_id}"
+
+
+def creation_token(infra_id: str, name: str) -> str:
+    """The token with which EFS knows the file system of that name again; EFS takes 64 characters."""
+    return f"kube-efs-{hashlib.sha256(f'{infra_id}/{name}'.encode()).hexdigest()[:40]}"
+
+
+class AwsOwned:
+    """The calls about what a cluster owns, by a connection that is open. Every method may raise AwsError."""
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+
+    async def subnets_of_instances(self, instance_ids: Collection[str]) -> tuple[Subnet, ...]:
+        """The subnets that these instances are in."""
+        reservations = await self._connection.list_all(
+            Service.EC2, "DescribeInstances", "Reservations", InstanceIds=sorted(instance_ids)
+        )
+        found = {
+            parse_subnet_id(instance["SubnetId"])
+            for one in reservations
+            for instance in one["Instances"]
+            if instance.get("SubnetId")
+        }
+        return await self.subnets(found)
+
+    async def subnets(self, subnet_ids: Collection[SubnetId]) -> tuple[Subnet, ...]:
+        """These subnets, in the order of their ids; raises AwsNotFound when there is no such one."""
+        entries = await self._connection.list_all(
+            Service.EC2, "DescribeSubnets", "Subnets", SubnetIds=sorted(subnet_ids)
+        )
+        found = (
+            Subnet(
+                subnet_id=parse_subnet_id(one["SubnetId"]),
+                zone=ZoneName(one["AvailabilityZone"]),
+                vpc_id=VpcId(one["VpcId"]),
+            )
+            for one in entries
+        )
+        return tuple(sorted(found, key=lambda one: one.subnet_id))
+
+    async def network_ranges(self, vpc_id: VpcId) -> tuple[str, ...]:
+        """All ranges of addresses of a network, the first one among them."""
+        (vpc,) = await self._connection.list_all(Service.EC2, "DescribeVpcs", "Vpcs", VpcIds=[vpc_id])
+        ranges = {one["CidrBlock"] for one in vpc.get("CidrBlockAssociationSet", ())}
+        return tuple(sorted({vpc["CidrBlock"], *ranges}))
+
+    async def ensure_security_group(self, infra_id: str, vpc_id: VpcId, ranges: Iterable[str]) -> str:
+        """The cluster's security group for mount targets, which lets NFS in from these ranges."""
+        name = f"{infra_id}-sg"
+        group = await self._security_group(name, vpc_id) or await self._create_group(name, infra_id, vpc_id)
+        permission = {
+            "IpProtocol": "tcp",
+            "FromPort": NFS_PORT,
+            "ToPort": NFS_PORT,
+        }
+        for one in ranges:
+            try:
+                await self._connection.call(
+                    Service.EC2,
+                    "AuthorizeSecurityGroupIngress",
+                    subject=group,
+                    GroupId=group,
+                    IpPermissions=[{**permission, "IpRanges": [{"CidrIp": one}]}],
+                )
+            except AwsError as error:
+                if error_code(error) != _DUPLICATE:
+                    raise
+        return group
+
+    async def find(self, infra_id: str) -> Owned:
+        """Everything that carries the cluster's tag with the value ``owned``."""
+        systems = await self._connection.list_all(Service.EFS, "DescribeFileSystems", "FileSystems")
+        points = [
+            point
+            for system in systems
+            for point in await self._connection.list_all(
+                Service.EFS,
+                "DescribeAccessPoints",
+                "AccessPoints",
+                FileSystemId=system["FileSystemId"],
+            )
+        ]
+        groups = await self._connection.list_all(
+            Service.EC2,
+            "DescribeSecurityGroups",
+            "SecurityGroups",
+            Filters=[{"Name": f"tag:{owner_tag(infra_id)}", "Values": ["owned"]}],
+        )
+        owned = {one["FileSystemId"] for one in systems if _is_owned(one, infra_id)}
+        return Owned(
+            file_systems=tuple(parse_file_system_id(one) for one in sorted(owned)),
+            access_points=tuple(
+                (_access_point_id(one), parse_file_system_id(one["FileSystemId"]))
+                for one in points
+                if one["FileSystemId"] in owned or _is_owned(one, infra_id)
+            ),
+            # The installer has groups of its own, which it removes itself.
+            security_groups=tuple(one["GroupId"] for one in groups if one["GroupName"] == f"{infra_id}-sg"),
+        )
+
+    async def delete_security_group(self, group: str) -> None:
+        """Remove a security group that no mount target has any more."""
+        await self._connection.call(Service.EC2, "DeleteSecurityGroup", subject=group, GroupId=group)
+
+    async def _security_group(self, name: str, vpc_id: VpcId) -> str | None:
+        found = await self._connection.list_all(
+            Service.EC2,
+            "DescribeSecurityGroups",
+            "SecurityGroups",
+            Filters=[
+                {"Name": "group-name", "Values": [name]},
+                {"Name": "vpc-id", "Values": [vpc_id]},
+            ],
+        )
+        return str(found[0]["GroupId"]) if found else None
+
+    async def _create_group(self, name: str, infra_id: str, vpc_id: VpcId) -> str:
+        tags = {"Name": name, owner_tag(infra_id): "owned"}
+        answer = await self._connection.call(
+            Service.EC2,
+            "CreateSecurityGroup",
+            subject=name,
+            GroupName=name,
+            Description="NFS from the cluster to its file systems on EFS",
+            VpcId=vpc_id,
+            TagSpecifications=[
+                {
+                    "ResourceType": "security-group",
+                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                }
+            ],
+        )
+        return str(answer["GroupId"])
+
+
+def one_of_each_zone(subnets: Iterable[Subnet]) -> tuple[Subnet, ...]:
+    """The first subnet of each zone, for EFS takes one mount target a zone; raises InvalidValue."""
+    chosen: dict[ZoneName, Subnet] = {}
+    for one in subnets:
+        chosen.setdefault(one.zone, one)
+    networks = {one.vpc_id for one in chosen.values()}
+    if len(networks) != 1:
+        problem = "are in no network" if not networks else "are in more than one network"
+        remedy = "name subnets of one network"
+        raise InvalidValue(problem, field="subnets", value=", ".join(sorted(networks)), remedy=remedy)
+    return tuple(chosen.values())
+
+
+def _is_owned(entry: Mapping[str, Any], infra_id: str) -> bool:
+    tag = {"Key": owner_tag(infra_id), "Value": "owned"}
+    return tag in (entry.get("Tags") or ())
+
+
+def _access_point_id(entry: Mapping[str, Any]) -> AccessPointId:
+    return parse_access_point_id(entry["AccessPointId"], field="AccessPointId")

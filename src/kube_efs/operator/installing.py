@@ -1,0 +1,146 @@
+"""Bringing the wanted objects into the cluster, and back to what they should be."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import structlog
+from lightkube.types import CascadeType
+
+from kube_efs.model.errors import KubeError, KubeNotFound
+from kube_efs.operator.cluster import Cluster
+from kube_efs.operator.conditions import Part
+from kube_efs.operator.drift import (
+    digest,
+    fingerprint,
+    has_foreign_fields,
+    must_recreate,
+    replacement,
+)
+from kube_efs.operator.injecting import SPEC_HASH
+from kube_efs.operator.installation import part_of
+from kube_efs.operator.kinds import KINDS, WORKLOADS, Reference, reference_of
+from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.observing import Observed
+from kube_efs.operator.rollouts import has_rolled_out
+
+log = structlog.get_logger(__name__)
+
+# ``kind`` and what happened to the object: Created, Updated or Deleted.
+Tell = Callable[[Reference, str], None]
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of one pass: the workloads as they are, and what went wrong or is waited for, by part."""
+
+    workloads: dict[Part, Manifest] = field(default_factory=dict)
+    errors: defaultdict[Part, list[str]] = field(default_factory=lambda: defaultdict(list))
+    waits: defaultdict[Part, list[str]] = field(default_factory=lambda: defaultdict(list))
+    missing_kinds: set[str] = field(default_factory=set)
+    objects: dict[Part, list[Manifest]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What was applied, and what the object was like after it."""
+
+    digest: str
+    fingerprint: str
+
+
+class Installer:
+    """Applies what differs, and only that; ``tell`` hears of each object that was changed."""
+
+    def __init__(self, cluster: Cluster, observed: Observed, tell: Tell) -> None:
+        self._cluster = cluster
+        self._observed = observed
+        self._tell = tell
+        self._written: dict[Reference, _Written] = {}
+
+    async def install(self, wanted: Iterable[Manifest]) -> Report:
+        """Bring all objects in place, whatever becomes of single ones; never raises KubeError."""
+        report = Report()
+        for manifest in wanted:
+            part = part_of(manifest)
+            try:
+                live = await self._bring(manifest, report)
+            except KubeNotFound as error:
+                if KINDS[manifest["kind"]].optional:
+                    report.missing_kinds.add(manifest["kind"])
+                else:
+                    report.errors[part].append(str(error))
+                continue
+            except KubeError as error:
+                report.errors[part].append(str(error))
+                continue
+            if live is not None:
+                report.objects[part].append(live)
+                if manifest["kind"] in WORKLOADS:
+                    report.workloads[part] = live
+        return report
+
+    def forget(self) -> None:
+        """Nothing is known to be in place any more."""
+        self._written.clear()
+
+    async def _bring(self, wanted: Manifest, report: Report) -> Manifest | None:
+        """The object as it is now; None while it cannot be there yet."""
+        reference, part = reference_of(wanted), part_of(wanted)
+        live = self._observed.find(reference)
+        if live is not None and self._is_in_place(live, wanted):
+            return live
+        live = await self._cluster.get(reference)
+        if live is not None and live["metadata"].get("deletionTimestamp"):
+            report.waits[part].append(f"{reference} is being removed")
+            return None
+        if live is not None and KINDS[reference.kind].made_once:
+            return live
+        if live is not None and self._has_to_wait(part, live, wanted, report):
+            report.waits[part].append(f"{reference} is updated once all tunnels are ready")
+            return live
+        if live is not None and must_recreate(live, wanted):
+            await self._remove(reference)
+            if reference.kind in WORKLOADS:
+                report.waits[part].append(f"{reference} is made anew")
+                return None
+            live = None
+        return await self._write(live, wanted)
+
+    def _is_in_place(self, live: Manifest, wanted: Manifest) -> bool:
+        written = self._written.get(reference_of(wanted))
+        return written == _Written(digest(wanted), fingerprint(live)) and not live["metadata"].get(
+            "deletionTimestamp"
+        )
+
+    @staticmethod
+    def _has_to_wait(part: Part, live: Manifest, wanted: Manifest, report: Report) -> bool:
+        """Whether the driver of the nodes must stay as it is: not all tunnels have come so far yet."""
+        tunnel = report.workloads.get(Part.TUNNEL)
+        rolls = tunnel is None or not has_rolled_out(tunnel)
+        return part is Part.NODE and rolls and _spec_hash(live) not in {"", _spec_hash(wanted)}
+
+    async def _write(self, live: Manifest | None, wanted: Manifest) -> Manifest:
+        reference = reference_of(wanted)
+        if live is not None and has_foreign_fields(live):
+            await self._cluster.replace(replacement(live, wanted))
+        applied = await self._cluster.apply(wanted)
+        self._written[reference] = _Written(digest(wanted), fingerprint(applied))
+        self._observed.note(applied)
+        if live is None:
+            self._tell(reference, "Created")
+        elif live["metadata"].get("resourceVersion") != applied["metadata"].get("resourceVersion"):
+            self._tell(reference, "Updated")
+        return applied
+
+    async def _remove(self, reference: Reference) -> None:
+        """Make room for the object as it is to be; pods of a DaemonSet stay, for mounts stand on them."""
+        cascades = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
+        log.info("object-made-anew", object=str(reference))
+        await self._cluster.delete(reference, cascade=cascades.get(reference.kind, CascadeType.BACKGROUND))
+        self._observed.forget(reference)
+        self._tell(reference, "Deleted")
+
+
+def _spec_hash(workload: Manifest) -> str:
+    return str((workload["metadata"].get("annotations") or {}).get(SPEC_HASH) or "")

@@ -1,0 +1,75 @@
+"""What the operator is told."""
+
+from typing import Annotated
+
+from kube_efs.model.ids import Region, parse_region
+from kube_efs.settings.base import CommonSettings, own_image
+from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+
+_IMAGE = r"[A-Za-z0-9][\w.:/@-]*"
+_CLUSTER_ID = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+
+
+class OperatorSettings(CommonSettings):
+    """The process ``kube-efs operator``."""
+
+    health_port: int = count(
+        "KUBE_EFS_HEALTH_PORT",
+        9813,
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 takes a free one.",
+        least=0,
+        most=65535,
+    )
+    image: Annotated[str, matching(_IMAGE, "is no image's name")] = setting(
+        "KUBE_EFS_IMAGE",
+        own_image,
+        "Image of the processes that are installed.",
+        accepts="an image's name",
+        shown="this version's",
+    )
+    operator_name: DnsName = setting(
+        "OPERATOR_NAME",
+        "kube-efs-operator",
+        "Deployment that this process belongs to, which gets its events and owns its alerts.",
+        accepts="a Deployment's name",
+    )
+    region: Annotated[Region, parsed(parse_region)] | None = setting(
+        "AWS_REGION",
+        None,
+        "Region of the file systems.",
+        accepts="a name such as `us-east-1`",
+        shown="each instance's own",
+    )
+    cluster_id: Annotated[str, matching(_CLUSTER_ID, "is no cluster's id")] | None = setting(
+        "KUBE_EFS_CLUSTER_ID",
+        None,
+        "Id of the cluster, with which access points are tagged as owned.",
+        accepts="letters, digits, `-`, `_` and `.`",
+        shown="OpenShift's infrastructure name",
+    )
+    role_arn: Annotated[str, matching(r"arn:[\w:/+=,.@-]+", "is no ARN")] | None = setting(
+        "ROLEARN",
+        None,
+        "Role that OpenShift is to make short-lived credentials for.",
+        accepts="the ARN of a role",
+        shown="none",
+    )
+    kubelet_folder: Annotated[str, matching(r"(/[\w.-]+)+", "is no absolute path")] = setting(
+        "KUBE_EFS_KUBELET_FOLDER",
+        "/var/lib/kubelet",
+        "The kubelets' `--root-dir`.",
+        accepts="an absolute path",
+    )
+    resync_seconds: float = seconds(
+        "KUBE_EFS_RESYNC_SECONDS",
+        60,
+        "Seconds after which everything is compared although nothing has been heard of a change.",
+        most=3600,
+    )
+    leader_election: bool = setting(
+        "KUBE_EFS_LEADER_ELECTION",
+        True,
+        "Whether only the holder of the Lease `kube-efs-operator` works.",
+        accepts="true or false",
+        shown="`true`",
+    )

@@ -1,0 +1,178 @@
+"""``kube-efs create-file-system`` and ``destroy`` against the embedded AWS API."""
+
+import asyncio
+import os
+import sys
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.aws.network import AwsNetwork
+from kube_efs.aws.owned import one_of_each_zone
+from kube_efs.local.efs.aws_api import AwsApi
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import Region, SubnetId, ZoneName
+from kube_efs.operator.file_systems import Wanted, create_file_system, destroy
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+REGION = Region("us-east-1")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The API, a cluster's id, and subnets of its network: two in the first zone, one in the second."""
+
+    api: AwsApi
+    gateway: AwsGateway
+    infra_id: str
+    subnets: tuple[SubnetId, ...]
+
+    def wanted(self, *, dry_run: bool = False) -> Wanted:
+        return Wanted(infra_id=self.infra_id, name="shared", subnets=self.subnets, dry_run=dry_run)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AwsApi]:
+    api = await AwsApi.start(tmp_path_factory.mktemp("aws") / "aws.log")
+    yield api
+    await api.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def connection(api: AwsApi) -> AsyncIterator[AwsConnection]:
+    async with AwsConnection(api.options(REGION)) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(api: AwsApi) -> AsyncIterator[AwsGateway]:
+    async with AwsGateway(api.options(REGION)) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(
+    api: AwsApi, gateway: AwsGateway, connection: AwsConnection, request: pytest.FixtureRequest
+) -> World:
+    network = AwsNetwork(connection)
+    vpc_id = await network.create_vpc("10.0.0.0/16")
+    await connection.call(Service.EC2, "AssociateVpcCidrBlock", VpcId=vpc_id, CidrBlock="10.9.0.0/16")
+    zones = ("us-east-1a", "us-east-1a", "us-east-1b")
+    subnets = [
+        await network.create_subnet(vpc_id, f"10.0.{number}.0/24", ZoneName(zone))
+        for number, zone in enumerate(zones)
+    ]
+    infra_id = f"c-{zlib.crc32(request.node.name.encode()):x}"
+    return World(api, gateway, infra_id, tuple(subnets))
+
+
+async def test_a_file_system_is_made_with_all_that_it_needs_and_only_once(
+    world: World, gateway: AwsGateway, connection: AwsConnection
+) -> None:
+    said = list[str]()
+    first = await create_file_system(gateway, world.wanted(), said.append)
+    assert first
+    assert await create_file_system(gateway, world.wanted(), said.append) == first
+    targets = await gateway.mount_targets(first)
+    assert sorted(one.zone or "" for one in targets) == ["us-east-1a", "us-east-1b"]
+    (group,) = await connection.list_all(
+        Service.EC2,
+        "DescribeSecurityGroups",
+        "SecurityGroups",
+        Filters=[{"Name": "group-name", "Values": [f"{world.infra_id}-sg"]}],
+    )
+    (rule,) = group["IpPermissions"]
+    assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 2049, 2049)
+    assert {one["CidrIp"] for one in rule["IpRanges"]} == {"10.0.0.0/16", "10.9.0.0/16"}
+    assert said[-1] == "all mount targets are available"
+
+
+async def test_a_dry_run_makes_nothing(world: World, gateway: AwsGateway) -> None:
+    said = list[str]()
+    assert await create_file_system(gateway, world.wanted(dry_run=True), said.append) is None
+    assert said[-1] == "nothing was made"
+    assert (await gateway.owned.find(world.infra_id)).empty
+
+
+async def test_only_what_the_cluster_owns_is_removed(
+    world: World, gateway: AwsGateway, connection: AwsConnection
+) -> None:
+    mine = await create_file_system(gateway, world.wanted(), lambda _: None)
+    key = f"kubernetes.io/cluster/{world.infra_id}"
+    others = (await gateway.create_file_system("others", tags={key: "shared"})).file_system_id
+    points: list[str] = []
+    for system, tags in ((mine, []), (others, [{"Key": key, "Value": "owned"}]), (others, [])):
+        point = await connection.call(
+            Service.EFS,
+            "CreateAccessPoint",
+            ClientToken=f"token-{len(points)}",
+            FileSystemId=system,
+            Tags=tags,
+        )
+        points.append(point["AccessPointId"])
+    owned = await gateway.owned.find(world.infra_id)
+    assert owned.file_systems == (mine,)
+    assert {point for point, _ in owned.access_points} == set(points[:2])
+
+    await destroy(gateway, owned, lambda _: None)
+    await destroy(gateway, owned, lambda _: None)  # one that was interrupted is repeated
+
+    assert (await gateway.owned.find(world.infra_id)).empty
+    there = {one.file_system_id for one in await gateway.file_systems()}
+    assert (others in there, mine in there) == (True, False)
+    assert [one.access_point_id for one in await gateway.access_points.list(others)] == points[2:]
+
+
+async def test_the_commands_show_what_they_do_and_remove_only_when_told_to(world: World) -> None:
+    flags = [flag for subnet in world.subnets for flag in ("--subnet", subnet)]
+    status, output = await _run(world, "create-file-system", *flags)
+    assert status == 0, output
+    made = output.splitlines()[-1]
+    assert made.startswith("fs-")
+    status, output = await _run(world, "destroy")
+    assert status == 1
+    assert f"file system {made} with its mount targets and ALL DATA in it" in output
+    assert "nothing was removed; add --yes to remove all of this" in output
+    status, output = await _run(world, "destroy", "--yes")
+    assert (status, f"file system {made} is removed" in output) == (0, True)
+
+
+async def test_subnets_of_two_networks_are_refused(
+    world: World, gateway: AwsGateway, connection: AwsConnection
+) -> None:
+    network = AwsNetwork(connection)
+    elsewhere = await network.create_vpc("10.1.0.0/16")
+    other = await network.create_subnet(elsewhere, "10.1.0.0/24", ZoneName("us-east-1c"))
+    found = await gateway.owned.subnets([*world.subnets, other])
+    with pytest.raises(InvalidValue, match=r"^subnets: 'vpc-.*, vpc-.*' are in more than one network"):
+        one_of_each_zone(found)
+
+
+async def _run(world: World, command: str, *arguments: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "kube_efs",
+        command,
+        "--infra-id",
+        world.infra_id,
+        *arguments,
+        "--region",
+        REGION,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={
+            **os.environ,
+            "AWS_ENDPOINT_URL": world.api.endpoint_url,
+            "AWS_ACCESS_KEY_ID": "embedded",
+            "AWS_SECRET_ACCESS_KEY": "embedded",
+        },
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()

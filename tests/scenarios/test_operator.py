@@ -1,0 +1,470 @@
+"""The operator on a whole control plane: what it installs, keeps, takes over and removes."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from lightkube.resources.core_v1 import Pod
+from tests.scenarios.operator_steps import (
+    DRIVER,
+    NAMESPACE,
+    RESYNC_SECONDS,
+    OperatorCluster,
+    running_operator,
+)
+from tests.scenarios.steps import metric
+
+from kube_efs.local.control_plane import ControlPlane
+from kube_efs.operator.drift import RESTARTED
+from kube_efs.operator.driver import FORCE_TAKEOVER, FORCE_UNINSTALL
+from kube_efs.operator.injecting import CREDENTIALS_SECRET, mark_key
+from kube_efs.operator.kinds import ClusterCSIDriver
+from kube_efs.operator.manifests import Manifest
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OPENSHIFT_EFS_STUNNEL = Path(__file__).parents[1] / "conformance" / "openshift-efs-stunnel.yaml"
+WORKLOADS = (("DaemonSet", "efs-stunnel"), ("DaemonSet", "efs-csi-node"), ("Deployment", "efs-manager"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shared(plane: ControlPlane, cluster_folder: Path) -> AsyncGenerator[OperatorCluster, None]:
+    async with running_operator(plane, cluster_folder) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster(shared: OperatorCluster) -> AsyncGenerator[OperatorCluster, None]:
+    """The cluster without a driver; what a test installs is removed after it."""
+    yield shared
+    shared.nodes.broken.clear()
+    shared.nodes.recheck()
+    await shared.ask(managementState="Managed")
+    await shared.withdraw()
+
+
+async def _installed(cluster: OperatorCluster) -> None:
+    await cluster.ask(managementState="Managed")
+    await cluster.condition("Available", status=True)
+    await cluster.condition("Progressing", status=False)
+
+
+async def test_nothing_is_installed_before_it_is_asked_for(cluster: OperatorCluster) -> None:
+    await cluster.until(lambda: cluster.events("DriverNotRequested"), "the reminder is written")
+    assert await cluster.get("CSIDriver", DRIVER, "") is None
+    assert await metric(cluster.operator, "kube_efs_operator_driver_requested") == 0
+
+
+async def test_the_driver_is_installed_and_said_to_be_available(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    await cluster.kubectl("wait", "clustercsidriver", DRIVER, "--for=condition=Available", "--timeout=20s")
+    for kind, name in WORKLOADS:
+        assert await cluster.get(kind, name)
+    assert await cluster.get("CSIDriver", DRIVER, "")
+    driver = await cluster.driver()
+    assert driver
+    status = driver["status"]
+    assert status["observedGeneration"] == driver["metadata"]["generation"]
+    assert status["version"] == version("kube-efs")
+    assert {one["name"] for one in status["generations"]} == {name for _, name in WORKLOADS}
+    types = {one["type"]: one["status"] for one in status["conditions"]}
+    assert types["AWSEFSDriverNodeServiceControllerAvailable"] == "True"
+    assert await cluster.condition("Degraded", status=False) == ""
+    assert types["CSIStaticResourceControllerDegraded"] == "False"
+    assert "AWSEFSDriverCredentialsRequestControllerDegraded" not in types
+    assert await metric(cluster.operator, "kube_efs_operator_driver_requested") == 1
+
+
+async def test_an_empty_specification_counts_as_managed(cluster: OperatorCluster) -> None:
+    await cluster.ask()
+    await cluster.condition("Available", status=True)
+    message = await cluster.condition("ManagementStateDegraded", status=False)
+    assert message == "managementState is not set, which counts as Managed"
+
+
+async def test_at_rest_nothing_is_written(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    versions = await _versions(cluster)
+    await asyncio.sleep(2 * RESYNC_SECONDS)  # that nothing happens takes a time to see
+    assert await _versions(cluster) == versions
+
+
+async def _versions(cluster: OperatorCluster) -> dict[str, object]:
+    found = {f"{kind} {name}": await cluster.get(kind, name) for kind, name in WORKLOADS}
+    found["driver"] = await cluster.driver()
+    return {name: one and one["metadata"]["resourceVersion"] for name, one in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "patch"),
+    [
+        pytest.param(
+            "Deployment",
+            "efs-manager",
+            {"containers": [{"name": "efs-manager", "image": "registry.example.com/other:1"}]},
+            id="another image",
+        ),
+        pytest.param(
+            "DaemonSet",
+            "efs-csi-node",
+            {"containers": [{"name": "intruder", "image": "registry.example.com/intruder:1"}]},
+            id="a further container",
+        ),
+        pytest.param(
+            "DaemonSet", "efs-stunnel", {"nodeSelector": {"disk": "fast"}}, id="a further node selector"
+        ),
+    ],
+)
+async def test_workloads_that_were_edited_become_what_they_were(
+    cluster: OperatorCluster, kind: str, name: str, patch: dict[str, object]
+) -> None:
+    await _installed(cluster)
+    before = await cluster.get(kind, name)
+    assert before
+    body = json.dumps({"spec": {"template": {"spec": patch}}})
+    await cluster.kubectl("patch", kind, name, "-n", NAMESPACE, "--type=strategic", "-p", body)
+    wanted = before["spec"]["template"]["spec"]
+    after = await cluster.becomes(kind, name, lambda found: found["spec"]["template"]["spec"] == wanted)
+    assert after["metadata"]["generation"] > before["metadata"]["generation"]
+
+
+async def test_what_was_deleted_or_changed_by_hand_comes_back(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    await cluster.kubectl("delete", "serviceaccount", "efs-csi-node", "-n", NAMESPACE)
+    await cluster.kubectl("delete", "csidriver", DRIVER)
+    await cluster.kubectl("label", "clusterrole", "kube-efs-node", "app.kubernetes.io/managed-by-")
+    rules = json.dumps({"rules": []})
+    await cluster.kubectl("patch", "clusterrole", "kube-efs-controller", "--type=merge", "-p", rules)
+    await cluster.becomes("ServiceAccount", "efs-csi-node", bool)
+    await cluster.becomes("CSIDriver", DRIVER, bool, "")
+    await cluster.becomes("ClusterRole", "kube-efs-controller", lambda found: found.get("rules"), "")
+    label = "app.kubernetes.io/managed-by"
+    await cluster.becomes(
+        "ClusterRole", "kube-efs-node", lambda found: label in found["metadata"]["labels"], ""
+    )
+    assert any("CSIDriver" in one for one in await cluster.events("CSIDriverCreated"))
+
+
+async def test_a_driver_object_of_another_nature_is_made_anew(cluster: OperatorCluster) -> None:
+    other = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
+    await cluster.create(yaml.safe_dump({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", **other}))
+    await _installed(cluster)
+    found = await cluster.get("CSIDriver", DRIVER, "")
+    assert found
+    assert found["spec"]["attachRequired"] is False
+
+
+async def test_a_restart_that_a_person_asks_for_stays(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    await cluster.kubectl("rollout", "restart", "daemonset", "efs-csi-node", "-n", NAMESPACE)
+    await asyncio.sleep(RESYNC_SECONDS)  # that it stays takes a time to see
+    found = await cluster.get("DaemonSet", "efs-csi-node")
+    assert found
+    assert RESTARTED in found["spec"]["template"]["metadata"]["annotations"]
+
+
+async def test_unmanaged_leaves_everything_as_people_make_it(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    await cluster.ask(managementState="Unmanaged")
+    await cluster.until(lambda: _observes(cluster), "the change was seen")
+    await cluster.kubectl("delete", "deployment", "efs-manager", "-n", NAMESPACE)
+    await asyncio.sleep(RESYNC_SECONDS)  # that nothing happens takes a time to see
+    assert await cluster.get("Deployment", "efs-manager") is None
+    await cluster.ask(managementState="Managed")
+    await cluster.becomes("Deployment", "efs-manager", bool)
+
+
+async def _observes(cluster: OperatorCluster) -> bool:
+    driver = await cluster.driver()
+    return bool(driver and driver["status"].get("observedGeneration") == driver["metadata"]["generation"])
+
+
+async def test_an_unmanaged_driver_lets_its_resource_go_and_stays(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    await cluster.ask(managementState="Unmanaged")
+    await cluster.withdraw()
+    for kind, name in WORKLOADS:
+        assert await cluster.get(kind, name)
+
+
+async def test_removed_removes_all_but_what_volumes_refer_to(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    await cluster.ask(managementState="Removed")
+    await cluster.condition("Available", status=False, reason="Removed")
+    for kind, name in WORKLOADS:
+        assert await cluster.get(kind, name) is None
+    assert await cluster.get("CSIDriver", DRIVER, "") is None
+    assert await cluster.get("ClusterRole", "kube-efs-node", "") is None
+    assert await cluster.get("StorageClass", "efs-stunnel", "")
+    await cluster.ask(managementState="Managed")
+    await cluster.condition("Available", status=True)
+
+
+async def test_a_state_without_a_meaning_is_told(cluster: OperatorCluster) -> None:
+    await cluster.ask(managementState="Force")
+    message = await cluster.condition("ManagementStateDegraded", status=True, reason="Unknown")
+    assert message == "managementState 'Force' is not served; use Managed, Unmanaged or Removed"
+
+
+async def test_nothing_is_removed_while_a_pod_uses_a_volume(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    async with _using_volume(cluster):
+        await cluster.client.delete(ClusterCSIDriver, DRIVER)
+        message = await cluster.condition("VolumesInUse", status=True)
+        assert message.startswith("pods use volumes of the driver: default/web; end them, or set")
+        for kind, name in WORKLOADS:
+            assert await cluster.get(kind, name)
+        assert await cluster.events("VolumesInUse")
+    await cluster.gone("DaemonSet", "efs-stunnel")
+    await cluster.withdraw()
+
+
+async def test_removal_can_be_forced(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    async with _using_volume(cluster):
+        await cluster.ask(managementState="Removed")
+        await cluster.condition("VolumesInUse", status=True)
+        await cluster.annotate(**{FORCE_UNINSTALL: "true"})
+        await cluster.condition("Available", status=False, reason="Removed")
+        assert await cluster.kubectl("get", "pv", "in-use")
+        assert await cluster.kubectl("get", "pvc", "data", "-n", "default")
+
+
+@asynccontextmanager
+async def _using_volume(cluster: OperatorCluster) -> AsyncGenerator[None, None]:
+    text = await asyncio.to_thread(_read, "using-volume")
+    await cluster.create(text)
+    await cluster.kubectl("wait", "pod/web", "-n", "default", "--for=condition=Ready", "--timeout=60s")
+    try:
+        yield
+    finally:
+        await cluster.kubectl("delete", "-f", "-", stdin=text)
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.yaml").read_text()
+
+
+async def test_the_community_operators_driver_is_taken_over_node_by_node(cluster: OperatorCluster) -> None:
+    owner = await _community(cluster)
+    await cluster.becomes("DaemonSet", "efs-csi-node", lambda one: one["status"]["numberReady"] == 2)
+    async with _using_volume(cluster):
+        await cluster.ask(managementState="Managed")
+        message = await cluster.condition("Degraded", status=True, reason="OlderOperatorRuns")
+        assert message.startswith("Deployment storage/aws-efs-operator still runs")
+        found = await cluster.get("DaemonSet", "efs-csi-node")
+        assert found
+        assert found["spec"]["selector"] == {"matchLabels": {"app": "efs-csi-node"}}
+
+        await cluster.kubectl("delete", "deployment", "aws-efs-operator", "-n", NAMESPACE)
+        message = await cluster.condition("OlderDriverInUse", status=True, text="node first")
+        assert message.startswith("node first keeps the older driver while default/web use its volumes")
+        await cluster.until(lambda: _older_pods(cluster, {"first"}), "the second node has the new driver")
+        for kind, name in (("CSIDriver", DRIVER), ("StorageClass", "efs-sc")):
+            kept = await cluster.becomes(
+                kind, name, lambda one: not one["metadata"].get("ownerReferences"), ""
+            )
+            assert "openshift.io/aws-efs-operator-owned" not in (kept["metadata"].get("labels") or {})
+    await cluster.condition("OlderDriverInUse", status=False)
+    await cluster.gone("ServiceAccount", "efs-csi-sa")
+    await cluster.becomes("DaemonSet", "efs-csi-node", lambda one: one["status"]["numberReady"] == 2)
+    assert await _older_pods(cluster, set())
+    # The definition that owned all of this may go now, and nothing goes with it.
+    await cluster.kubectl("delete", "crd", owner)
+    assert await cluster.get("StorageClass", "efs-sc", "")
+    await cluster.kubectl("delete", "storageclass", "efs-sc")
+
+
+async def _community(cluster: OperatorCluster) -> str:
+    """Make what the community operator leaves; gives the name of the definition that owns it."""
+    await cluster.create(await asyncio.to_thread(_read, "shared-volume-crd"))
+    name = "sharedvolumes.aws-efs.managed.openshift.io"
+    uid = await cluster.kubectl("get", "crd", name, "-o", "jsonpath={.metadata.uid}")
+    text = (await asyncio.to_thread(_read, "community-operator")).replace("{namespace}", NAMESPACE)
+    await cluster.create(text.replace("{owner}", uid))
+    return name
+
+
+async def _older_pods(cluster: OperatorCluster, nodes: set[str]) -> bool:
+    """Whether pods of an older driver are on these nodes, and on no others."""
+    listing = cluster.client.list(Pod, namespace=NAMESPACE)
+    older = {"efs-csi-node", "aws-efs-csi-driver-node"}
+    found = [
+        one.spec.nodeName
+        async for one in listing
+        if one.spec and one.metadata and (one.metadata.labels or {}).get("app") in older
+    ]
+    return set(found) == nodes
+
+
+async def test_the_supported_operators_driver_is_taken_over_where_it_must_be(
+    cluster: OperatorCluster,
+) -> None:
+    text = (await asyncio.to_thread(_read, "supported-operator")).replace("{namespace}", NAMESPACE)
+    await cluster.create(text)
+    await cluster.becomes(
+        "DaemonSet", "aws-efs-csi-driver-node", lambda one: one["status"]["numberReady"] == 2
+    )
+    async with _using_volume(cluster):
+        await cluster.ask(managementState="Managed")
+        await cluster.condition("OlderDriverInUse", status=True, text="node first")
+        await cluster.annotate(**{FORCE_TAKEOVER: "true"})
+        await cluster.condition("OlderDriverInUse", status=False)
+        await cluster.condition("Available", status=True)
+    for kind, name in (
+        ("DaemonSet", "aws-efs-csi-driver-node"),
+        ("Deployment", "aws-efs-csi-driver-controller"),
+    ):
+        assert await cluster.get(kind, name) is None
+    assert await cluster.get("ClusterRole", "efs-privileged-role", "") is None
+
+
+async def test_openshift_efs_stunnel_is_taken_over_in_place(cluster: OperatorCluster) -> None:
+    text = await asyncio.to_thread(OPENSHIFT_EFS_STUNNEL.read_text)
+    text = text.replace("openshift-efs-stunnel", NAMESPACE)
+    accounts = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
+        for name in ("efs-manager", "efs-stunnel")
+    ]
+    await cluster.create(yaml.safe_dump_all(accounts))
+    await cluster.create(text)
+    before = await cluster.becomes("DaemonSet", "efs-stunnel", lambda one: one["status"]["numberReady"] == 2)
+    await _installed(cluster)
+    after = await cluster.get("DaemonSet", "efs-stunnel")
+    assert after
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    (container,) = after["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "512Mi"}
+    await cluster.gone("RoleBinding", "edit-efs-manager")
+
+
+async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) -> None:
+    text = (await asyncio.to_thread(_read, "community-operator")).replace("{namespace}", "default")
+    (daemon_set,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet"]
+    del daemon_set["spec"]["template"]["spec"]["serviceAccountName"]
+    daemon_set["metadata"] = {"name": "efs-csi-node", "namespace": "default"}
+    await cluster.create(yaml.safe_dump(daemon_set))
+    await cluster.ask(managementState="Managed")
+    message = await cluster.condition("Available", status=False, reason="OlderOperatorRuns")
+    assert message == (
+        "DaemonSet default/efs-csi-node of the AWS driver is still there;"
+        " remove its release or add-on, its volumes stay"
+    )
+    assert await cluster.get("CSIDriver", DRIVER, "") is None
+    await cluster.kubectl("delete", "daemonset", "efs-csi-node", "-n", "default")
+
+
+async def test_new_credentials_replace_the_controllers_pods_and_no_others(cluster: OperatorCluster) -> None:
+    def restarts(found: Manifest) -> object:
+        annotations = found["spec"]["template"]["metadata"].get("annotations") or {}
+        return annotations.get(mark_key(NAMESPACE, CREDENTIALS_SECRET, "secret"))
+
+    await _installed(cluster)
+    tunnel = await cluster.get("DaemonSet", "efs-stunnel")
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": CREDENTIALS_SECRET, "namespace": NAMESPACE},
+    }
+    await cluster.create(yaml.safe_dump({**secret, "stringData": {"aws_access_key_id": "first"}}))
+    first = restarts(await cluster.becomes("Deployment", "efs-manager", restarts))
+    await cluster.create(yaml.safe_dump({**secret, "stringData": {"aws_access_key_id": "second"}}))
+    second = await cluster.becomes("Deployment", "efs-manager", lambda found: restarts(found) != first)
+    names = {one["name"] for one in second["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONFIG_FILE"} <= names
+    assert "first" not in json.dumps(second)
+    now = await cluster.get("DaemonSet", "efs-stunnel")
+    assert tunnel
+    assert now
+    assert now["metadata"]["generation"] == tunnel["metadata"]["generation"]
+    await cluster.kubectl("delete", "secret", CREDENTIALS_SECRET, "-n", NAMESPACE)
+
+
+async def test_kinds_that_come_later_are_used_as_soon_as_they_are_there(cluster: OperatorCluster) -> None:
+    await _installed(cluster)
+    await cluster.condition(
+        "AWSEFSDriverServiceMonitorControllerDegraded", status=False, text="no ServiceMonitors"
+    )
+    kinds = await asyncio.to_thread(_read, "openshift-kinds")
+    await cluster.create(kinds)
+    await cluster.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+    await cluster.becomes("ServiceMonitor", "aws-efs-csi-driver-controller-monitor", bool)
+    rule = await cluster.becomes("PrometheusRule", "kube-efs-operator", bool)
+    alerts = {one["alert"]: one for one in rule["spec"]["groups"][0]["rules"]}
+    assert alerts["EFSCSIDriverNotRequested"]["labels"] == {"severity": "info"}
+    assert "kube_efs_operator_driver_requested" in alerts["EFSCSIDriverNotRequested"]["expr"]
+
+    status = {"httpsProxy": "http://proxy.example.com:3128", "noProxy": ".cluster.local"}
+    proxy = {
+        "apiVersion": "config.openshift.io/v1",
+        "kind": "Proxy",
+        "metadata": {"name": "cluster"},
+        "status": status,
+    }
+    await cluster.create(yaml.safe_dump(proxy))
+    for kind, name in WORKLOADS:
+        found = await cluster.becomes(kind, name, lambda one: "HTTPS_PROXY" in json.dumps(one))
+        variables = {
+            one["name"]: one.get("value") for one in found["spec"]["template"]["spec"]["containers"][0]["env"]
+        }
+        assert variables["HTTPS_PROXY"] == "http://proxy.example.com:3128"
+        assert variables["NO_PROXY"] == ".cluster.local"
+        assert "HTTP_PROXY" not in variables
+    await cluster.kubectl("delete", "-f", "-", stdin=kinds)
+
+
+async def test_the_level_of_logging_reaches_controller_and_nodes_but_replaces_no_tunnel(
+    cluster: OperatorCluster,
+) -> None:
+    await _installed(cluster)
+    tunnel = await cluster.get("DaemonSet", "efs-stunnel")
+    await cluster.ask(managementState="Managed", logLevel="Trace", operatorLogLevel="Debug")
+    for kind, name in WORKLOADS[1:]:
+        await cluster.becomes(kind, name, lambda one: "LOGGING_LEVEL" in json.dumps(one))
+    await cluster.until(lambda: cluster.events("OperatorLogLevelChange"), "the change of level is told")
+    now = await cluster.get("DaemonSet", "efs-stunnel")
+    assert now
+    assert tunnel
+    assert now["spec"] == tunnel["spec"]
+
+
+async def test_a_new_version_goes_on_only_when_the_new_tunnel_of_a_node_is_ready(
+    cluster: OperatorCluster, cluster_folder: Path
+) -> None:
+    await _installed(cluster)
+    new_image = "registry.example.com/kube-efs:2"
+    async with _using_volume(cluster):
+        cluster.nodes.broken.add(new_image)
+        await cluster.operator.stop()
+        changes = {"KUBE_EFS_IMAGE": new_image, "POD_NAME": "kube-efs-operator-1"}
+        newer = cluster.operator.replica(cluster_folder / "newer.log", changes)
+        await newer.start()
+        try:
+            await cluster.becomes(
+                "DaemonSet", "efs-stunnel", lambda one: one["status"].get("updatedNumberScheduled") == 1
+            )
+            await cluster.condition(
+                "AWSEFSDriverNodeServiceControllerProgressing", status=True, text="tunnels"
+            )
+            node_set = await cluster.get("DaemonSet", "efs-csi-node")
+            tunnel = await cluster.get("DaemonSet", "efs-stunnel")
+            assert tunnel
+            assert tunnel["status"]["numberReady"] == 1
+            assert new_image not in json.dumps(node_set)
+            cluster.nodes.broken.clear()
+            cluster.nodes.recheck()
+            await cluster.becomes(
+                "DaemonSet", "efs-csi-node", lambda one: new_image in json.dumps(one["spec"])
+            )
+            await cluster.condition("Progressing", status=False)
+            await cluster.kubectl("get", "pod", "web", "-n", "default")
+        finally:
+            await newer.stop()
+            await cluster.operator.start()
+            await cluster.operator.ready()

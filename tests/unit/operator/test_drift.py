@@ -1,0 +1,85 @@
+"""Whether an object is still what was applied."""
+
+from typing import Any
+
+import pytest
+
+from kube_efs.operator.drift import (
+    FIELD_MANAGER,
+    RESTARTED,
+    fingerprint,
+    has_foreign_fields,
+    must_recreate,
+    replacement,
+)
+from kube_efs.operator.manifests import Manifest
+
+
+def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any) -> Manifest:
+    entry = {"manager": manager, "fieldsV1": {fields: {}}}
+    return {
+        "kind": "Deployment",
+        "metadata": {"name": "efs-manager", "managedFields": [entry], "resourceVersion": "7"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {}}, **spec},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "is_drift"),
+    [
+        pytest.param({"status": {"replicas": 2}}, False, id="a status"),
+        pytest.param({"metadata": {"name": "x", "resourceVersion": "8"}}, False, id="a version"),
+        pytest.param({"metadata": {"name": "x", "labels": {"a": "b"}}}, True, id="a label"),
+        pytest.param({"spec": {"replicas": 3}}, True, id="a specification"),
+        pytest.param({"rules": []}, True, id="rules of a role"),
+    ],
+)
+def test_drift_is_what_people_change(change: dict[str, Any], is_drift: bool) -> None:
+    before = {"kind": "Deployment", "metadata": {"name": "x", "resourceVersion": "7"}, "spec": {}}
+    assert (fingerprint(before) != fingerprint({**before, **change})) is is_drift
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "expected"),
+    [
+        pytest.param({"attachRequired": True}, {"attachRequired": False}, True, id="another nature"),
+        pytest.param({"attachRequired": False}, {"attachRequired": False}, False, id="the same"),
+        pytest.param({"podInfoOnMount": True}, {"podInfoOnMount": False}, False, id="what can be changed"),
+        pytest.param({"attachRequired": True}, {}, False, id="what nobody has an opinion on"),
+    ],
+)
+def test_a_driver_object_is_made_anew_only_for_what_cannot_be_changed(
+    live: dict[str, bool], wanted: dict[str, bool], expected: bool
+) -> None:
+    made = [{"kind": "CSIDriver", "metadata": {"name": "d"}, "spec": spec} for spec in (live, wanted)]
+    assert must_recreate(made[0], made[1]) is expected
+
+
+def test_another_selector_makes_a_workload_anew() -> None:
+    other = deployment(selector={"matchLabels": {"app": "other"}})
+    assert must_recreate(other, deployment())
+    assert not must_recreate(
+        deployment(selector={"matchLabels": {"a": "b"}, "matchExpressions": None}), deployment()
+    )
+
+
+@pytest.mark.parametrize(
+    ("manager", "fields", "expected"),
+    [
+        pytest.param(FIELD_MANAGER, "f:spec", False, id="the operator"),
+        pytest.param("kubectl-edit", "f:spec", True, id="a person"),
+        pytest.param("kubectl-rollout", "f:spec", False, id="a restart"),
+        pytest.param("kubectl-edit", "f:metadata", False, id="a person's label"),
+    ],
+)
+def test_fields_of_others_are_known_by_their_manager(manager: str, fields: str, expected: bool) -> None:
+    assert has_foreign_fields(deployment(manager, fields)) is expected
+
+
+def test_a_replacement_has_the_wanted_specification_and_the_restart() -> None:
+    live = deployment(
+        "kubectl-edit", template={"metadata": {"annotations": {RESTARTED: "now"}}, "spec": {"x": 1}}
+    )
+    found = replacement(live, deployment())
+    assert found["metadata"] == {"name": "efs-manager", "resourceVersion": "7"}
+    assert found["spec"]["template"] == {"metadata": {"annotations": {RESTARTED: "now"}}}

@@ -1,0 +1,108 @@
+"""What is to be in a cluster, for each kind of surroundings."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kube_efs.operator.conditions import Part
+from kube_efs.operator.driver import LogLevel
+from kube_efs.operator.injecting import MANAGED_BY, SPEC_HASH
+from kube_efs.operator.installation import Surroundings, part_of, wanted_objects
+from kube_efs.operator.kinds import KINDS
+from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
+from kube_efs.operator.platforms import Platform
+
+
+def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
+    return RenderOptions(platform=platform, namespace="storage", csi=True)
+
+
+def wanted(platform: Platform = Platform.OPENSHIFT, **around: Any) -> tuple[Manifest, ...]:
+    return wanted_objects(options(platform), Surroundings(**around))
+
+
+def of_part(manifests: tuple[Manifest, ...], part: Part) -> Any:
+    return [one for one in manifests if part_of(one) is part]
+
+
+def variables(workload: Manifest) -> dict[str, Any]:
+    return {
+        one["name"]: one.get("value")
+        for one in workload["spec"]["template"]["spec"]["containers"][0].get("env", ())
+    }
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_all_that_is_rendered_is_kept_in_place_but_the_namespace(platform: Platform) -> None:
+    rendered = {(one["kind"], one["metadata"]["name"]) for one in render_manifests(options(platform))}
+    installed = {(one["kind"], one["metadata"]["name"]) for one in wanted(platform)}
+    assert rendered - installed == {("Namespace", "storage")}
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_every_object_is_of_a_kind_that_can_be_removed_and_carries_the_label(platform: Platform) -> None:
+    for one in wanted(platform, credentials_mode=""):
+        assert one["kind"] in KINDS
+        assert MANAGED_BY.items() <= one["metadata"]["labels"].items()
+
+
+def test_tunnels_come_before_what_mounts_through_them() -> None:
+    parts = [part_of(one) for one in wanted()]
+    assert parts[-3:] == [Part.TUNNEL, Part.NODE, Part.CONTROLLER]
+    assert all(SPEC_HASH in one["metadata"]["annotations"] for one in wanted()[-3:])
+
+
+@pytest.mark.parametrize(
+    ("mode", "role", "is_asked"),
+    [
+        pytest.param(None, "", False, id="nobody makes credentials"),
+        pytest.param("", "", True, id="they are made"),
+        pytest.param("Manual", "", False, id="an administrator makes them"),
+        pytest.param("Manual", "arn:aws:iam::123456789012:role/efs", True, id="for a role"),
+    ],
+)
+def test_credentials_are_asked_for_where_somebody_makes_them(
+    mode: str | None, role: str, is_asked: bool
+) -> None:
+    requests = of_part(wanted(credentials_mode=mode, role_arn=role), Part.CREDENTIALS)
+    assert bool(requests) is is_asked
+    if requests:
+        spec = requests[0]["spec"]
+        assert spec["providerSpec"].get("stsIAMRoleARN", "") == role
+        assert ("cloudTokenPath" in spec) is bool(role)
+        actions = spec["providerSpec"]["statementEntries"][0]["action"]
+        assert not [one for one in actions if "*" in one]
+
+
+def test_a_proxy_reaches_every_process() -> None:
+    for one in wanted(proxy={"HTTPS_PROXY": "http://proxy:3128"})[-3:]:
+        assert variables(one)["HTTPS_PROXY"] == "http://proxy:3128"
+
+
+def test_new_credentials_change_the_controller_alone() -> None:
+    before, after = (wanted(credentials_version=one) for one in ("1", "2"))
+    changed = [part_of(new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [Part.CONTROLLER]
+
+
+def test_the_level_of_logging_replaces_no_tunnel() -> None:
+    before = wanted_objects(options(), Surroundings())
+    after = wanted_objects(options(), Surroundings(), LogLevel.DEBUG)
+    changed = [part_of(new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [Part.NODE, Part.CONTROLLER]
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [(0, 1), (1, 1), (2, 2), (50, 2)])
+def test_there_are_as_many_controllers_as_nodes_but_not_more_than_two(nodes: int, replicas: int) -> None:
+    (controller,) = of_part(wanted(nodes=nodes), Part.CONTROLLER)
+    assert controller["spec"]["replicas"] == replicas
+
+
+def test_access_points_are_tagged_as_owned_by_the_cluster() -> None:
+    (controller,) = of_part(wanted(cluster_id="prod-x7k2p"), Part.CONTROLLER)
+    assert variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"] == "kubernetes.io/cluster/prod-x7k2p:owned"
+
+
+def test_no_secret_is_in_any_object() -> None:
+    assert "aws_secret_access_key" not in json.dumps([one for one in wanted() if part_of(one) is Part.STATIC])

@@ -1,0 +1,82 @@
+"""Which pods use volumes, and which older driver may therefore go."""
+
+from typing import Any, cast
+
+from lightkube.models.core_v1 import EphemeralVolumeSource, Volume
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
+
+from kube_efs.operator.takeover import choose
+from kube_efs.operator.usage import Use, describe, uses_of
+
+
+def volume(name: str, **spec: Any) -> PersistentVolume:
+    body = {"metadata": {"name": name}, "spec": spec}
+    return cast("PersistentVolume", PersistentVolume.from_dict(body))
+
+
+def claim(name: str, volume_name: str, namespace: str = "team") -> PersistentVolumeClaim:
+    metadata = {"name": name, "namespace": namespace}
+    body = {"metadata": metadata, "spec": {"volumeName": volume_name}}
+    return cast("PersistentVolumeClaim", PersistentVolumeClaim.from_dict(body))
+
+
+def pod(name: str, *claims: str, node: str = "a", phase: str = "Running", **fields: Any) -> Pod:
+    volumes = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
+    body = {
+        "metadata": {"name": name, "namespace": "team", **fields},
+        "spec": {"nodeName": node, "containers": [], "volumes": volumes},
+        "status": {"phase": phase},
+    }
+    return cast("Pod", Pod.from_dict(body))
+
+
+VOLUMES = [
+    volume("driver", csi={"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}),
+    volume("tunnel", nfs={"server": "127.0.0.1", "path": "/"}),
+    volume("disk", csi={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}),
+    volume("office", nfs={"server": "nas.example.com", "path": "/"}),
+]
+CLAIMS = [claim(one, one) for one in ("driver", "tunnel", "disk", "office")]
+
+
+def test_pods_on_nodes_that_use_volumes_of_the_driver_or_of_a_tunnel_are_found() -> None:
+    pods = [
+        pod("web", "driver", "disk"),
+        pod("job", "tunnel", node="b"),
+        pod("ended", "driver", phase="Succeeded"),
+        pod("waiting", "driver", node=""),
+        pod("other", "disk", "office"),
+    ]
+    assert uses_of(pods, CLAIMS, VOLUMES) == (
+        Use(node="a", namespace="team", pod="web", claim="driver"),
+        Use(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
+    )
+
+
+def test_a_claim_of_the_same_name_elsewhere_does_not_count() -> None:
+    assert uses_of([pod("web", "driver")], [claim("driver", "driver", "elsewhere")], VOLUMES) == ()
+
+
+def test_claims_that_are_made_for_a_pod_count() -> None:
+    web = pod("web")
+    assert web.spec
+    web.spec.volumes = [Volume(name="scratch", ephemeral=EphemeralVolumeSource())]
+    (found,) = uses_of([web], [claim("web-scratch", "driver")], VOLUMES)
+    assert found.claim == "web-scratch"
+
+
+def test_many_pods_are_told_in_few_words() -> None:
+    uses = [Use(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
+    assert describe(uses).endswith("t/p09 and 2 more")
+
+
+def test_the_older_driver_goes_from_a_node_that_nobody_needs_it_on() -> None:
+    older = [pod("old-a"), pod("old-b", node="b")]
+    free, waits = choose(older, [Use(node="a", namespace="team", pod="web", claim="driver")])
+    assert free is older[1]
+    assert waits.startswith("node a keeps the older driver while team/web use its volumes (drain")
+
+
+def test_only_one_goes_at_a_time() -> None:
+    going = pod("old-a", deletionTimestamp="2026-11-21T12:00:00Z")
+    assert choose([going, pod("old-b", node="b")], [])[0] is None
