@@ -7,6 +7,7 @@ from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
 from kube_efs.local.efs.tls_front import Condition
+from kube_efs.model.ids import FileSystemId
 
 # A call of the kernel that is not answered is made again after a minute (timeo=600), on a new connection.
 _NOTICED_SECONDS = 180.0
@@ -23,11 +24,11 @@ async def a_mount_target_refuses_and_comes_back(machine: Machine) -> None:
             await near.become(Condition.REFUSING)
             await work.goes_on()
             assert far.traffic.bytes_received > 0
-            await _until_in_own_zone(node, is_own=False)
-            assert await node.metric("kube_efs_tunnel_fail_overs_total") == 1
+            await _until_in_own_zone(node, fs, is_own=False)
+            assert await node.metric("kube_efs_tunnel_fail_overs_total", file_system=fs) == 1
 
             await near.become(Condition.SERVING)
-            await _until_in_own_zone(node, is_own=True)
+            await _until_in_own_zone(node, fs, is_own=True)
             # What is connected stays where it is, new connections are made to the near one again.
             await far.become(Condition.REFUSING)
             received = near.traffic.bytes_received
@@ -46,16 +47,16 @@ async def packets_to_a_mount_target_are_lost(machine: Machine) -> None:
             async with packets_lost(near.address):
                 await work.goes_on(10, seconds=_NOTICED_SECONDS)
                 assert far.traffic.bytes_received > 0
-                await _until_in_own_zone(node, is_own=False)
+                await _until_in_own_zone(node, fs, is_own=False)
                 # A volume that is published now is led around it at once.
                 other = await node.publish(volume, "other")
-            await _until_in_own_zone(node, is_own=True)
+            await _until_in_own_zone(node, fs, is_own=True)
             await node.unpublish(volume, other)
         machine.tell(longest_wait_seconds=work.longest)
 
 
-async def _until_in_own_zone(node: Node, *, is_own: bool) -> None:
+async def _until_in_own_zone(node: Node, fs: FileSystemId, *, is_own: bool) -> None:
     async def is_so() -> bool:
-        return await node.metric("kube_efs_tunnel_in_own_zone") == is_own
+        return await node.metric("kube_efs_tunnel_in_own_zone", file_system=fs) == is_own
 
     await until(is_so, f"tunnels lead {'to the own' if is_own else 'to another'} zone")
