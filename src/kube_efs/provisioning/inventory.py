@@ -101,6 +101,7 @@ class Inventory:
         self._entrances: dict[str, AccessPointId] = {}
         # By the name that the volume would have.
         self._lingering: dict[str, _Lingering] = {}
+        self._taking: set[str] = set()
         self._scans = 0
         self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
         self._gone: set[str] = set()
@@ -203,6 +204,7 @@ class Inventory:
         """
         # A scan sees nothing of a directory that is being made, so its group is not to be freed by one.
         before = self._lingering.pop(name, None)
+        self._taking.add(name)
         try:
             yield self.gids.take(within, name)
         except BaseException:
@@ -211,6 +213,8 @@ class Inventory:
             elif name not in self._volumes:
                 self.gids.release(name)
             raise
+        finally:
+            self._taking.discard(name)
         if name not in self._volumes:
             self._linger(name, location)
 
@@ -227,7 +231,7 @@ class Inventory:
         Gives the names that no volume has. Groups of directories that were there before the scan and are
         gone are free again.
         """
-        holders = set(found)
+        holders = {*found, *self._taking}
         for name, (location, gid) in found.items():
             is_known = name in self._volumes or self.gids.of(name) is not None
             if is_known and self.gids.of(name) == gid:
