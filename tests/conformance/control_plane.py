@@ -101,7 +101,11 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         return connect(load_config(self.admin_kubeconfig))
 
     async def wipe(self) -> None:
-        """Remove every object that was not there when the cluster was fresh, whatever holds it."""
+        """Remove every object that was not there when the cluster was fresh, whatever holds it.
+
+        The administrator's kubeconfig is as it was, too: ``kubectl config`` may have changed it.
+        """
+        self._write_kubeconfig(self.admin_kubeconfig, self._admin_token)
         for key in await self._keys() - self._fresh_keys:
             await self._etcd("deleterange", {"key": key})
 
