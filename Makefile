@@ -11,6 +11,9 @@ INSTALLED := $(VENV)/.installed
 # A file to each core: what a file shares, such as a whole cluster, is made once.
 PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile
 
+# Which of the kernel's scenarios, in pytest's words for -k; all by default.
+SCENARIOS :=
+
 .PHONY: help setup programs demo up test conformance kernel soak lint format settings proto clean
 
 help: ## List the targets
@@ -28,7 +31,7 @@ conformance: setup ## Build a Kubernetes control plane (once, a quarter of an ho
 
 kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
 	@scripts/install-programs kernel
-	$(BIN)/pytest --timeout=900 tests/kernel
+	$(BIN)/pytest --timeout=900 tests/kernel -k '$(SCENARIOS)'
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up

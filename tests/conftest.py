@@ -28,6 +28,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out of the embedded cluster's tests what is about an API server of another kind."""
+    if config.getoption("--cluster") == "embedded":
+        left_out = [item for item in items if item.get_closest_marker("real_only")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def control_planes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ControlPlanes]:
     """Real control planes, none of which is running yet."""

@@ -211,11 +211,8 @@ async def test_several_of_one_namespace_are_apart(cluster: Cluster) -> None:
 # --- edits
 
 
-async def test_an_edit_is_refused_where_the_api_server_can(
-    cluster: Cluster, request: pytest.FixtureRequest
-) -> None:
-    if request.config.getoption("--cluster") != "real":
-        pytest.skip("the embedded API server evaluates no rules")
+@pytest.mark.real_only("the embedded API server evaluates no rules")
+async def test_an_edit_is_refused_where_the_api_server_can(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
     await volumes.in_phase(READY)
@@ -266,11 +263,8 @@ async def test_an_edit_that_nobody_saw_is_undone(cluster: Cluster) -> None:
     await volumes.removed()
 
 
-async def test_an_edit_that_can_not_be_undone_is_told(
-    cluster: Cluster, request: pytest.FixtureRequest
-) -> None:
-    if request.config.getoption("--cluster") != "real":
-        pytest.skip("the embedded API server evaluates no rules")
+@pytest.mark.real_only("the embedded API server evaluates no rules")
+async def test_an_edit_that_can_not_be_undone_is_told(cluster: Cluster) -> None:
     await define(cluster, enforced=False)
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
