@@ -1,5 +1,8 @@
 """Settings: what is read, what is refused and in which words."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +138,21 @@ def test_a_bad_value_is_refused_with_its_name_and_remedy(
     assert caught.value.field == name
     assert str(caught.value).startswith(f"{name}: ")
     assert told in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
+def test_a_host_name_that_cannot_be_used_is_told_as_the_variables_that_replace_it() -> None:
+    inside = (
+        "import runpy, socket, sys; socket.sethostname('(none)'); sys.argv[1:] = ['tunnel'];"
+        "runpy.run_module('kube_efs', run_name='__main__')"
+    )
+    command = ["unshare", "--uts", sys.executable, "-c", inside]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    told = answer.stdout + answer.stderr
+    assert answer.returncode == 2, told
+    assert "POD_NAME" in told
+    assert "NODE_NAME" in told
+    assert "use a node's name" in told
 
 
 def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

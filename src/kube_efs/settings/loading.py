@@ -29,7 +29,9 @@ def _invalid(kind: type[Environment], details: list[ErrorDetails]) -> InvalidSet
         for field in kind.model_fields.values()
         if isinstance(field.json_schema_extra, dict)
     }
-    faults = [fault for detail in details for fault in _faults(detail, accepts)]
+    # A default of its own that is not acceptable is told by the field's name, not by the variable's.
+    variables = {name: str(field.validation_alias) for name, field in kind.model_fields.items()}
+    faults = [fault for detail in details for fault in _faults(detail, variables, accepts)]
     if all(detail["loc"] for detail in details):  # otherwise the rules over several variables were come to
         faults += map(InvalidSetting, kind.gaps(os.environ))
     if len(faults) == 1:
@@ -37,11 +39,12 @@ def _invalid(kind: type[Environment], details: list[ErrorDetails]) -> InvalidSet
     return InvalidSetting(f"{len(faults)} settings are not acceptable:" + "".join(f"\n  {f}" for f in faults))
 
 
-def _faults(detail: ErrorDetails, accepts: dict[str, str]) -> list[InvalidSetting]:
+def _faults(detail: ErrorDetails, variables: dict[str, str], accepts: dict[str, str]) -> list[InvalidSetting]:
     problem = detail["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("Path ")
     if not detail["loc"]:  # rules over several variables, a line for each; the messages name them
         return [InvalidSetting(line) for line in problem.splitlines()]
     name, *inside = map(str, detail["loc"])
+    name = variables.get(name, name)
     # A list's own value says which one it is; a structure's needs its name.
     inside = inside if len(inside) > 1 else []
     fault = InvalidSetting(
