@@ -74,7 +74,7 @@ ALLOWED = {
         *_calls("patch", "sharedvolumes/status.aws-efs.managed.openshift.io", OTHER),
         *_calls("get create delete", "persistentvolumeclaims", OTHER),
         *_calls("list", "pods", OTHER),
-        *_calls("get", "namespaces"),
+        *_calls("get list watch", "namespaces"),
         *_calls("get", "secrets", OTHER, "role"),  # references
         *_calls("get", "configmaps", OTHER, "file-systems"),
     ],
@@ -108,7 +108,7 @@ REFUSED = {
         *_calls("list watch create patch delete", "configmaps", OTHER, "file-systems"),
         *_calls("create", "serviceaccounts/token", NAMESPACE, MANAGER),
         *_calls("get list watch", "nodes"),
-        *_calls("list watch patch", "namespaces"),
+        *_calls("patch", "namespaces"),
         *_calls("create patch bind escalate", "clusterroles.rbac.authorization.k8s.io"),
     ],
     TUNNEL: [

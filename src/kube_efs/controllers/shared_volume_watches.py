@@ -1,10 +1,10 @@
-"""The watches of SharedVolumes and of the volumes and claims that carry their label."""
+"""The watches of SharedVolumes, of the volumes and claims with their label, and of namespaces' limits."""
 
 import asyncio
 from contextlib import AsyncExitStack
 
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim
 
 from kube_efs.controllers.shared_volume_news import SharedVolumeNews
 from kube_efs.controllers.shared_volumes import SharedVolumeController
@@ -13,6 +13,7 @@ from kube_efs.kube.reading import Json
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource, read_marked_volume, read_owner
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from kube_efs.model.shared_volume_limits import ANNOTATION
 from kube_efs.model.shared_volumes import OWNED, Owner, owner_of_claim
 from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
 from kube_efs.settings import ControllerSettings
@@ -38,6 +39,7 @@ async def serve_shared_volumes(
         tasks.create_task(_watch_shared_volumes(client, controller))
         tasks.create_task(_watch_volumes(client, controller))
         tasks.create_task(_watch_claims(client, controller))
+        tasks.create_task(watch_limits(client, controller))
 
 
 async def _watch_shared_volumes(client: AsyncClient, controller: SharedVolumeController) -> None:
@@ -73,6 +75,33 @@ async def _watch_claims(client: AsyncClient, controller: SharedVolumeController)
             case Deleted(found):
                 _touch(controller, _owner_of_claim(found.to_dict()["metadata"]))
                 controller.room_made()
+
+
+async def watch_limits(client: AsyncClient, controller: SharedVolumeController) -> None:
+    """Tell the controller of each namespace whose annotation has become another, until cancelled."""
+    limits: dict[str, str | None] = {}
+
+    def compare(namespace: Namespace) -> None:
+        name, limit = _limit(namespace)
+        if limits.get(name, limit) != limit:
+            controller.limits_changed(name)
+        limits[name] = limit
+
+    async for change in follow(client, Namespace):
+        match change:
+            case Listed(objects):
+                for one in objects:
+                    compare(one)
+            case Applied(found):
+                compare(found)
+            case Deleted(found):
+                limits.pop(_limit(found)[0], None)
+
+
+def _limit(namespace: Namespace) -> tuple[str, str | None]:
+    metadata = namespace.metadata
+    name = (metadata and metadata.name) or ""
+    return name, ((metadata and metadata.annotations) or {}).get(ANNOTATION)
 
 
 def _touch(controller: SharedVolumeController, owner: Owner | None) -> None:

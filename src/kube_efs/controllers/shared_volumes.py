@@ -86,6 +86,12 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         for owner in self._failed:
             self._queue.add(owner)
 
+    def limits_changed(self, namespace: str) -> None:
+        """What a namespace may use is another."""
+        for owner in self._known:
+            if owner.namespace == namespace:
+                self._queue.add(owner)
+
     def look_at_all(self) -> None:
         """Changes of volumes or claims may have been missed."""
         for owner in self._known:

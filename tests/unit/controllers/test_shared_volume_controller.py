@@ -1,23 +1,29 @@
 """What the queue of SharedVolumes does when steps fail, and what people are told."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import cast
 
 import pytest
+from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.controllers.events import Events
 
 from kube_efs.controllers.shared_volume_news import SharedVolumeNews
+from kube_efs.controllers.shared_volume_watches import watch_limits
 from kube_efs.controllers.shared_volumes import SharedVolumeController
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeInvalid, KubeUnavailable
 from kube_efs.model.ids import ClaimUid
-from kube_efs.model.shared_volume_limits import Allowance, Limits
+from kube_efs.model.shared_volume_limits import ANNOTATION, Allowance, Limits
 from kube_efs.model.shared_volumes import (
     FINALIZER,
     MarkedClaim,
@@ -48,6 +54,8 @@ class Api(SharedVolumeStore):
         self.claimed: MarkedClaim | None = None
         self.faults: dict[str, list[Exception]] = {}
         self.writes: list[str] = []
+        self.allowed: str | None = None
+        self.looked = 0
 
     def _write(self, name: str) -> None:
         if self.faults.get(name):
@@ -59,6 +67,7 @@ class Api(SharedVolumeStore):
         return shared
 
     async def get(self, owner: Owner) -> SharedVolume | None:
+        self.looked += 1
         if self.faults.get("get"):
             raise self.faults["get"].pop(0)
         return self.shared
@@ -70,7 +79,7 @@ class Api(SharedVolumeStore):
         return self.claimed
 
     async def annotation(self, namespace: str, key: str) -> str | None:
-        return None
+        return self.allowed
 
     async def users(self, owner: Owner) -> tuple[str, ...]:
         return ("worker",)
@@ -275,6 +284,57 @@ async def test_what_is_not_allowed_is_not_made() -> None:
         status = await one.is_in(FAILED)
         assert "is not allowed in namespace proj2, which may use nothing" in status.message
         assert "make_volume" not in one.api.writes
+
+
+async def test_other_limits_let_the_namespace_s_own_try_again() -> None:
+    async with scene() as one:
+        one.api.allowed = ""
+        one.controller.seen(OWNER)
+        await one.is_in(FAILED)
+        one.api.allowed = "*"
+        one.controller.limits_changed("proj3")
+        await asyncio.sleep(0.05)
+        assert one.status.phase is FAILED
+        one.controller.limits_changed("proj2")
+        await one.is_in(READY)
+
+
+class _Told:
+    """Whose limits are said to have changed."""
+
+    def __init__(self) -> None:
+        self.namespaces: list[str] = []
+
+    def limits_changed(self, namespace: str) -> None:
+        self.namespaces.append(namespace)
+
+
+async def test_a_namespace_s_annotation_is_followed_and_nothing_else_of_it(
+    kube: AsyncClient, eventually: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+) -> None:
+    told, numbers = _Told(), itertools.count()
+
+    async def patch(namespace: str, kind: str, **values: str) -> None:
+        await kube.patch(Namespace, namespace, {"metadata": {kind: values}}, patch_type=PatchType.MERGE)
+
+    async def is_followed() -> bool:
+        await patch("proj2", "annotations", **{ANNOTATION: f"fs-{next(numbers):08x}"})
+        return bool(told.namespaces)
+
+    for name in ("proj2", "proj3"):
+        await kube.create(Namespace(metadata=ObjectMeta(name=name)))
+    watch = asyncio.create_task(watch_limits(kube, cast("SharedVolumeController", told)))
+    await eventually(is_followed)
+    await patch("proj3", "labels", a="b")
+    await patch("proj3", "annotations", other="c")
+    await patch("proj3", "annotations", **{ANNOTATION: "*"})
+
+    async def is_told() -> bool:
+        return told.namespaces.count("proj3") == 1
+
+    await eventually(is_told)
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
 
 
 async def test_room_that_is_made_lets_the_failed_try_again() -> None:
