@@ -1,0 +1,116 @@
+"""The fenced blocks of a page, and what is to be done with each.
+
+::
+
+    ```console            a session: what follows ``$ `` is run (``> `` continues it), and each other line
+    $ kubectl get pv      is output: some line of what came out, in this order. ``…`` stands for anything,
+    NAME   …              and white space for any of it
+    ```
+
+    <!-- not run: needs a cluster of OpenShift -->
+    ```sh                 shell that is not run; so may a session be. Without the reason, the page fails
+    oc get nodes
+    ```
+
+    <!-- file: claim.yaml -->
+    ```yaml               written under that name into the folder in which the page's sessions run
+    ```
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SESSION = "console"
+SHELL = "sh"
+# What nobody would type into a shell; drawings and shown answers are text.
+_OTHERS = frozenset({"ini", "json", "promql", "python", "text", "yaml"})
+_COMMENT = re.compile(r"<!-- (not run|file): (.+?) -->")
+_FENCE = re.compile(r"(?P<indent> *)```(?P<language>.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command of a session, and the lines that it is shown to print."""
+
+    text: str
+    shown: tuple[str, ...] = ()
+
+    def missing(self, output: str) -> list[str]:
+        """Those of the shown lines that are not in the output, each looked for after the one before."""
+        printed = [" ".join(line.split()) for line in output.splitlines()]
+        missing = []
+        for line in self.shown:
+            pattern = re.compile(re.escape(" ".join(line.split())).replace("…", ".*"))
+            found = next((at for at, text in enumerate(printed) if pattern.fullmatch(text)), None)
+            if found is None:
+                missing.append(line)
+            else:
+                printed = printed[found + 1 :]
+        return missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block; ``reason`` is why it is not run, ``file`` its name as a file."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    reason: str = ""
+    file: str = ""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether its commands are run."""
+        return self.language == SESSION and not self.reason
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands of a session."""
+        found: list[Command] = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                found.append(Command(text=line[2:]))
+            elif found and line.startswith("> ") and not found[-1].shown:
+                found[-1] = Command(text=f"{found[-1].text}\n{line[2:]}")
+            elif found and line.strip():
+                found[-1] = Command(text=found[-1].text, shown=(*found[-1].shown, line))
+        return tuple(found)
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the way it is marked; empty when nothing is."""
+        if self.language == SESSION:
+            return "" if self.reason or self.commands else "a session has a line that begins with $"
+        if self.language == SHELL:
+            return "" if self.reason else "say above why it is not run, or make it a session (console)"
+        if self.language not in _OTHERS:
+            return f"{self.language or 'no language'} is none of {', '.join(sorted(_OTHERS))}"
+        return "it is no command, so leave out why it is not run" if self.reason else ""
+
+
+def read_blocks(page: str, text: str) -> Iterator[Block]:
+    """The blocks of a page of that name."""
+    lines = text.splitlines()
+    start: re.Match[str] | None = None
+    opened = 0
+    for number, line in enumerate(lines):
+        fence = _FENCE.fullmatch(line)
+        if fence is None:
+            continue
+        if start is None:
+            start, opened = fence, number
+            continue
+        indent = len(start["indent"])
+        mark = _COMMENT.fullmatch(lines[opened - 1].strip()) if opened else None
+        yield Block(
+            page=page,
+            line=opened + 1,
+            language=start["language"],
+            text="".join(f"{one[indent:]}\n" for one in lines[opened + 1 : number]),
+            reason=mark[2] if mark and mark[1] == "not run" else "",
+            file=mark[2] if mark and mark[1] == "file" else "",
+        )
+        start = None

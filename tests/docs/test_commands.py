@@ -1,0 +1,102 @@
+"""Every command in the pages is run here, or is marked with the reason why not."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.docs.blocks import Block, Command, read_blocks
+from tests.docs.sessions import run_page
+
+ROOT = Path(__file__).parents[2]
+_UNMARKED = {"docs/install.md", "docs/operator.md"}
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    if path.relative_to(ROOT).as_posix() not in _UNMARKED
+)
+
+
+def _blocks(page: str) -> list[Block]:
+    return list(read_blocks(page, (ROOT / page).read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_run_or_says_why_not(page: str) -> None:
+    assert [f"{page}:{one.line}: {one.problem}" for one in _blocks(page) if one.problem] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("page", [page for page in PAGES if any(one.is_run for one in _blocks(page))])
+async def test_the_sessions_do_what_is_shown(
+    page: str, session_environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    await run_page(_blocks(page), tmp_path, session_environment)
+
+
+# --- what the two above stand on
+
+
+def test_a_session_s_commands_have_their_continuations_and_output() -> None:
+    text = "```console\n$ one \\\n> two\nshown\n\n$ three\n```\n"
+    (block,) = read_blocks("page", text)
+    assert block.is_run
+    assert block.commands == (Command(text="one \\\ntwo", shown=("shown",)), Command(text="three"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("```console\n$ true\n```", "", id="a session"),
+        pytest.param("```console\ntrue\n```", "a session has a line", id="a session without a command"),
+        pytest.param("```sh\ntrue\n```", "say above why", id="shell without a reason"),
+        pytest.param("<!-- not run: needs oc -->\n```sh\noc\n```", "", id="shell with a reason"),
+        pytest.param("<!-- not run: needs oc -->\n```console\n$ oc\n```", "", id="a session that is not run"),
+        pytest.param("```\ntrue\n```", "no language is none of", id="no language"),
+        pytest.param("```bash\ntrue\n```", "bash is none of", id="shell by another name"),
+        pytest.param(
+            "<!-- not run: it is YAML -->\n```yaml\n```", "it is no command", id="a needless reason"
+        ),
+    ],
+)
+def test_how_a_block_is_marked(text: str, problem: str) -> None:
+    (block,) = read_blocks("page", text)
+    assert block.problem.startswith(problem)
+    assert bool(block.problem) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("shown", "missing"),
+    [
+        pytest.param(("NAME STATUS", "pvc-… Bound"), [], id="white space and what is left open"),
+        pytest.param(("pvc-… Lost",), ["pvc-… Lost"], id="another word"),
+        pytest.param(("pvc-1 Bound", "NAME …"), ["NAME …"], id="another order"),
+        pytest.param(("pvc-1",), ["pvc-1"], id="part of a line"),
+    ],
+)
+def test_what_is_shown_must_be_printed(shown: tuple[str, ...], missing: list[str]) -> None:
+    assert Command(text="", shown=shown).missing("NAME    STATUS\npvc-1   Bound\n") == missing
+
+
+async def test_a_page_s_commands_share_a_shell_and_a_folder(tmp_path: Path) -> None:
+    page = "<!-- file: claim.yaml -->\n```yaml\nkind: Claim\n```\n\n```console\n$ name=claim.yaml\n```\n"
+    page += "```console\n$ cat $name\nkind: Claim\n```\n"
+    await run_page(list(read_blocks("page", page)), tmp_path, dict(os.environ))
+
+
+@pytest.mark.parametrize(
+    ("session", "complaint"),
+    [
+        pytest.param("$ true\n$ (exit 3)", "exit status 3 of page:1", id="a command that fails"),
+        pytest.param("$ echo one\ntwo", "not printed: ['two']", id="other output"),
+        pytest.param("$ exit 0", "the shell has ended", id="the shell ends"),
+        pytest.param("$ sleep 60", "not done in", id="a command that hangs"),
+    ],
+)
+async def test_a_page_that_misleads_fails(session: str, complaint: str, tmp_path: Path) -> None:
+    blocks = list(read_blocks("page", f"```console\n{session}\n```"))
+    with pytest.raises(AssertionError) as caught:
+        await run_page(blocks, tmp_path, dict(os.environ), seconds=0.5 if "sleep" in session else 60)
+    assert complaint in str(caught.value)
