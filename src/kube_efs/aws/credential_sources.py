@@ -71,11 +71,19 @@ class ProfileFiles:
 
         HOME is not asked: in a container it may be anything.
         """
-        folder = Path(pwd.getpwuid(getuid()).pw_dir) / ".aws"
+        folder = _home() / ".aws"
         return cls(
             credentials=Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or folder / "credentials"),
             config=Path(environment.get("AWS_CONFIG_FILE") or folder / "config"),
         )
+
+
+def _home() -> Path:
+    """The home of this process's user; a user whom the image does not know has none, so the root's."""
+    try:
+        return Path(pwd.getpwuid(getuid()).pw_dir)
+    except KeyError:
+        return Path("/")
 
 
 def order_sources(

@@ -258,6 +258,14 @@ def test_profile_files_are_those_of_the_user_unless_the_environment_names_others
     )
 
 
+def test_a_user_whom_the_image_does_not_know_has_profile_files_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What pods run as: OpenShift gives each namespace ids of its own.
+    monkeypatch.setattr("kube_efs.aws.credential_sources.getuid", lambda: 1_000_660_000)
+    assert ProfileFiles.of({}) == ProfileFiles(
+        credentials=Path("/.aws/credentials"), config=Path("/.aws/config")
+    )
+
+
 # Each source
 
 
