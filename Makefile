@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile
 # Which of the kernel's scenarios, in pytest's words for -k; all by default.
 SCENARIOS :=
 
-.PHONY: help setup programs demo up test conformance kernel soak lint format settings proto clean
+.PHONY: help setup programs demo up test conformance kernel soak lint format settings monitoring proto clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,7 @@ demo: setup ## Set up what is missing, then show the way from a claim to data an
 	$(BIN)/kube-efs demo
 
 test: setup ## Set up what is missing, then run the tests
+	@scripts/install-programs tests
 	$(PYTEST)
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
@@ -51,6 +52,9 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 
 settings: $(INSTALLED) ## Rewrite the tables of docs/settings.md from the code
 	$(BIN)/python scripts/settings_table.py
+
+monitoring: $(INSTALLED) ## Rewrite deploy/monitoring and the table of docs/metrics.md from the code
+	$(BIN)/python -m scripts.monitoring
 
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol

@@ -75,6 +75,9 @@ async def csi_service(
         )
 
     accounts = await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, index))
+    quota = settings.access_point_quota
+    aws.metrics.access_points.read = lambda: [([name], count) for name, count in accounts.counts.items()]
+    aws.metrics.access_point_quota.read = lambda: [([name], quota) for name in accounts.counts]
     references = References(client)
     volumes = CsiVolumes(
         accounts=accounts,

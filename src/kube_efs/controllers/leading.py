@@ -17,6 +17,7 @@ from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.csi import Aws, csi_service
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
+from kube_efs.controllers.gid_ranges import watch_gid_ranges
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.shared_volume_watches import serve_shared_volumes
@@ -97,6 +98,8 @@ async def lead(around: Surroundings) -> None:
         volumes = await stack.enter_async_context(VolumeController(service))
         inventory.gids.on_free = claims.gid_released
         around.metrics.gids_in_use.set_function(lambda: len(inventory.gids))
+        giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
+        watch_gid_ranges(around.metrics, inventory, giving_gids)
         targets = _targets(around, inventory, pool, claims) if pool else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         if csi:

@@ -23,6 +23,11 @@ class GidRange:
     def __contains__(self, gid: int) -> bool:
         return self.minimum <= gid <= self.maximum
 
+    @property
+    def size(self) -> int:
+        """How many ids it has."""
+        return self.maximum - self.minimum + 1
+
     def __str__(self) -> str:
         return f"{self.minimum}-{self.maximum}"
 

@@ -73,6 +73,7 @@ def part_of(manifest: Manifest) -> Part:
 def _additions(options: RenderOptions, around: Surroundings) -> Iterator[Manifest]:
     values: dict[str, object] = {"namespace": options.namespace}
     yield from render_asset("controller-metrics", values)
+    yield from render_asset("rules", values)
     if options.platform is Platform.OPENSHIFT:
         yield from render_asset("trusted-ca", values)
     if around.asks_for_credentials:

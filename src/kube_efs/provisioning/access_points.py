@@ -5,7 +5,7 @@ directories they lead to, and how many they are.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
@@ -59,6 +59,11 @@ class AccessPoints:
         # Access points that are gone while their directories may still belong to their ids.
         self._retired: set[AccessPointId] = set()
         self._loading: dict[FileSystemId, asyncio.Task[None]] = {}
+
+    @property
+    def counts(self) -> Mapping[FileSystemId, int]:
+        """How many access points each file system has, of those that were looked at."""
+        return {file_system_id: len(found) for file_system_id, found in self._known.items()}
 
     async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
         """The access point of the volume, on the first file system that has room; the same one if repeated.

@@ -1,6 +1,6 @@
 """EFS in this AWS account, and in those that roles of provisioner secrets lead to."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -10,6 +10,7 @@ from kube_efs.aws.connection import AwsConnection, AwsOptions, LoadedCredentials
 from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.cross_account import CrossAccountRole
+from kube_efs.model.ids import FileSystemId
 from kube_efs.provisioning.access_points import AccessPoints
 from kube_efs.telemetry.metrics import AwsMetrics
 
@@ -60,6 +61,12 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
             await self._stack.enter_async_context(gateway)
             self._others[key] = Account(gateway=gateway, access_points=self._index(gateway))
         return self._others[key]
+
+    @property
+    def counts(self) -> Mapping[FileSystemId, int]:
+        """How many access points each file system has, of those that were looked at."""
+        accounts = (self._own, *self._others.values())
+        return {name: count for one in accounts for name, count in one.access_points.counts.items()}
 
     async def refresh(self) -> None:
         """List the access points of every account anew; raises AwsError."""

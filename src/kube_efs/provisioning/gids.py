@@ -49,6 +49,10 @@ class GidIndex:
     def __len__(self) -> int:
         return len(self._holders)
 
+    def count(self, within: GidRange) -> int:
+        """How many ids of the range are held; it costs a look at each that is."""
+        return sum(gid in within for gid in self._holders)
+
     def of(self, holder: str) -> int | None:
         """The group id of that holder."""
         return self._gids.get(holder)

@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from kube_efs.telemetry.read_gauge import ReadGauge
+
 
 class Outcome(StrEnum):
     """How an attempt ended; the values of every label ``outcome``."""
@@ -68,6 +70,18 @@ class AwsMetrics:
             ["part"],
             registry=registry,
         )
+        self.access_points = ReadGauge(
+            "kube_efs_access_points",
+            "Access points of a file system in use by the CSI driver, others' included",
+            ["file_system"],
+            registry=registry,
+        )
+        self.access_point_quota = ReadGauge(
+            "kube_efs_access_point_quota",
+            "Access points that the file system may have (KUBE_EFS_ACCESS_POINT_QUOTA)",
+            ["file_system"],
+            registry=registry,
+        )
 
 
 class ControllerMetrics:
@@ -100,6 +114,18 @@ class ControllerMetrics:
         self.gids_in_use = Gauge(
             "kube_efs_gids_in_use",
             "Group ids that volumes or directories of the cluster hold",
+            registry=registry,
+        )
+        self.gid_range_size = ReadGauge(
+            "kube_efs_gid_range_size",
+            "Group ids that the volumes of a class may be given",
+            ["storage_class"],
+            registry=registry,
+        )
+        self.gid_range_used = ReadGauge(
+            "kube_efs_gid_range_used",
+            "Group ids of the class's range that anything holds, volumes of other classes too",
+            ["storage_class"],
             registry=registry,
         )
         self.gid_range_full = Counter(
@@ -172,6 +198,34 @@ class SharedVolumeMetrics:
         )
 
 
+class UsageMetrics:
+    """How much is in each volume, where that is measured."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        volume = ["volume", "claim_namespace", "claim", "file_system"]
+        self.used = ReadGauge(
+            "kube_efs_volume_used_bytes",
+            "Bytes in the volume when it was last measured; at least so many if that took too long",
+            volume,
+            registry=registry,
+        )
+        self.requested = ReadGauge(
+            "kube_efs_volume_requested_bytes",
+            "Bytes that the volume's claim asks for",
+            volume,
+            registry=registry,
+        )
+        self.measurements = Counter(
+            "kube_efs_usage_measurements",
+            "Volumes measured; a failed one is tried again in the next round",
+            ["outcome"],
+            registry=registry,
+        )
+        self.round_seconds = Gauge(
+            "kube_efs_usage_round_seconds", "Duration of the last round of measuring", registry=registry
+        )
+
+
 class TunnelMetrics:
     """The tunnels of one node."""
 
@@ -194,6 +248,12 @@ class TunnelMetrics:
         self.in_own_zone = Gauge(
             "kube_efs_tunnel_in_own_zone",
             "1 if the mount target in use is in the node's own zone, else 0",
+            ["file_system"],
+            registry=registry,
+        )
+        self.failed_over = Gauge(
+            "kube_efs_tunnel_failed_over",
+            "1 while this tunnel leads to a mount target although a nearer one exists, else 0",
             ["file_system"],
             registry=registry,
         )
@@ -224,6 +284,12 @@ class TunnelMetrics:
         self.demanded_up = Gauge(
             "kube_efs_demanded_tunnel_up",
             "1 if the last probe of this tunnel on demand was answered, else 0",
+            ["tunnel", "file_system"],
+            registry=registry,
+        )
+        self.demanded_failed_over = Gauge(
+            "kube_efs_demanded_tunnel_failed_over",
+            "1 while this tunnel on demand leads to a mount target although a nearer one exists, else 0",
             ["tunnel", "file_system"],
             registry=registry,
         )

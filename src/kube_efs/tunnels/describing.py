@@ -127,13 +127,19 @@ class TunnelRecorder:
         metrics = self._metrics
         current = {(status.name, status.file_system_id) for _, status in tunnels}
         for labels in self._demanded - current:
-            for gauge in (metrics.demanded_up, metrics.holders, metrics.certificate_expiry):
+            for gauge in (
+                metrics.demanded_up,
+                metrics.demanded_failed_over,
+                metrics.holders,
+                metrics.certificate_expiry,
+            ):
                 gauge.remove(*labels)
         self._demanded = current
         for plan, status in tunnels:
             labels = status.name, status.file_system_id
             certificate = plan.service and plan.service.certificate
             metrics.demanded_up.labels(*labels).set(status.state == TunnelState.UP)
+            metrics.demanded_failed_over.labels(*labels).set(status.failed_over)
             metrics.holders.labels(*labels).set(status.holders)
             metrics.certificate_expiry.labels(*labels).set(
                 certificate.not_after.timestamp() if certificate else math.nan
@@ -147,6 +153,7 @@ class TunnelRecorder:
             if status.failed_over and before.address in nearness:
                 self._metrics.fail_overs.labels(file_system).inc()
         self._metrics.up.labels(file_system).set(status.state == TunnelState.UP)
+        self._metrics.failed_over.labels(file_system).set(status.failed_over)
         if status.address:
             self._metrics.mount_target.labels(file_system, status.address, status.zone).set(1)
             near = nearness[status.address] <= Nearness.OWN_ZONE
@@ -155,6 +162,7 @@ class TunnelRecorder:
 
     def _remove(self, file_system: str) -> None:
         self._metrics.up.remove(file_system)
+        self._metrics.failed_over.remove(file_system)
         self._remove_place(self._recorded.pop(file_system))
 
     def _remove_place(self, status: TunnelStatus) -> None:

@@ -59,8 +59,10 @@ async def test_access_points_that_others_have_removed_are_forgotten() -> None:
     world = CsiWorld(quota=1)
     account = await world.accounts.of(None)
     await world.volumes.create(request("pvc-1"))
+    assert account.access_points.counts == {FS: 1}
     world.api.points.clear()
     await account.access_points.refresh_known()
+    assert account.access_points.counts == {FS: 0}
     assert (await world.volumes.create(request("pvc-2"))).handle.file_system_id == FS
 
 

@@ -193,11 +193,14 @@ def test_metrics_follow_a_fail_over_and_the_way_back() -> None:
     assert metrics.value("up") == 1
     assert metrics.value("in_own_zone") == 1
     assert metrics.value("mount_target", address=NEAR, zone=ZONE_A) == 1
+    assert metrics.value("failed_over") == 0
     metrics.record(address=FAR, zone=ZONE_B, failed_over=True)
+    assert metrics.value("failed_over") == 1
     assert metrics.value("in_own_zone") == 0
     assert metrics.value("mount_target", address=NEAR, zone=ZONE_A) is None
     assert metrics.value("fail_overs_total") == 1
     metrics.record()
+    assert metrics.value("failed_over") == 0
     assert metrics.value("fail_overs_total") == 1
     assert metrics.value("mount_target", address=FAR, zone=ZONE_B) is None
 
@@ -207,6 +210,7 @@ def test_metrics_of_tunnels_that_are_gone_are_removed() -> None:
     metrics.record()
     metrics.recorder.record([])
     assert metrics.value("up") is None
+    assert metrics.value("failed_over") is None
     assert metrics.value("in_own_zone") is None
     assert metrics.value("mount_target", address=NEAR, zone=ZONE_A) is None
 

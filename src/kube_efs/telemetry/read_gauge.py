@@ -1,0 +1,33 @@
+"""Gauges whose values are asked for when somebody reads the metrics, so that none is of what is gone."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+Reading = tuple[Sequence[str], float]
+
+
+class ReadGauge(Collector):
+    """A gauge with labels; ``read`` gives the values of the moment, each with those of its labels."""
+
+    def __init__(
+        self, name: str, documentation: str, labels: Sequence[str], *, registry: CollectorRegistry
+    ) -> None:
+        self.name = name
+        self.documentation = documentation
+        self.labels = tuple(labels)
+        self.read: Callable[[], Iterable[Reading]] = tuple
+        registry.register(self)
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """The gauge without values."""
+        yield GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The gauge as it is now."""
+        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+        for labels, value in self.read():
+            family.add_metric(labels, value)
+        yield family

@@ -1,0 +1,57 @@
+"""How much of each class's group ids the metrics say to be used."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kube_efs.controllers.gid_ranges import gid_range, watch_gid_ranges
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.gids import GidRange
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+CSI = {"provisioningMode": "efs-ap", "fileSystemId": "fs-0123abcd", "directoryPerms": "700"}
+
+
+def of_driver(**parameters: str) -> StorageClass:
+    return StorageClass(name="csi", provisioner=DRIVER, parameters={**CSI, **parameters})
+
+
+def of_directories(**parameters: str) -> StorageClass:
+    return StorageClass(name="slow", provisioner="example.com/aws-efs", parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    ("storage_class", "expected"),
+    [
+        pytest.param(of_directories(gidMin="40000", gidMax="40009"), (40000, 40009), id="directories"),
+        pytest.param(of_directories(gidAllocate="false"), None, id="directories of everybody"),
+        pytest.param(of_directories(gidMin="5"), None, id="a class that is refused"),
+        pytest.param(of_driver(gidRangeStart="1000", gidRangeEnd="1999"), (1000, 1999), id="access points"),
+        pytest.param(of_driver(uid="0"), (50_000, 7_000_000), id="only the user is fixed"),
+        pytest.param(of_driver(uid="0", gid="0"), None, id="both ids are fixed"),
+        pytest.param(of_driver(directoryPerms="rwx"), None, id="a driver's class that is refused"),
+    ],
+)
+def test_the_ids_of_a_class(storage_class: StorageClass, expected: tuple[int, int] | None) -> None:
+    found = gid_range(storage_class)
+    assert found == (GidRange(minimum=expected[0], maximum=expected[1]) if expected else None)
+
+
+def test_the_metrics_follow_classes_and_ids() -> None:
+    registry, inventory = CollectorRegistry(), Inventory()
+    watch_gid_ranges(ControllerMetrics(registry), inventory, {"example.com/aws-efs"})
+    slow = {"storage_class": "slow"}
+    assert registry.get_sample_value("kube_efs_gid_range_size", slow) is None
+
+    inventory.classes = {"slow": of_directories(gidMin="40000", gidMax="40009"), "csi": of_driver()}
+    for gid in (40000, 40009, 50_000):
+        inventory.gids.hold(gid, f"holder of {gid}")
+    assert registry.get_sample_value("kube_efs_gid_range_size", slow) == 10
+    assert registry.get_sample_value("kube_efs_gid_range_used", slow) == 2
+    assert registry.get_sample_value("kube_efs_gid_range_size", {"storage_class": "csi"}) is None
+
+    inventory.gids.release("holder of 40000")
+    assert registry.get_sample_value("kube_efs_gid_range_used", slow) == 1
+    inventory.classes = {}
+    assert registry.get_sample_value("kube_efs_gid_range_used", slow) is None

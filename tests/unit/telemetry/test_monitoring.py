@@ -1,0 +1,132 @@
+"""The alerts and the dashboard, against the documented metrics, and these against the code."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kube_efs.operator.manifests import load_asset
+
+PROJECT = Path(__file__).parents[3]
+CASES = PROJECT / "tests" / "monitoring" / "alerts.yaml"
+PAGE = PROJECT / "docs" / "metrics.md"
+DASHBOARD = json.loads((PROJECT / "deploy" / "monitoring" / "dashboard.json").read_text())
+ROW = re.compile(r"\| `(?P<name>\w+)` \| (?P<kind>counter|gauge|histogram) \| (?P<labels>[^|]*) \|")
+HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
+
+
+def rule_groups(asset: str) -> list[dict[str, Any]]:
+    [found] = [one for one in load_asset(asset) if one["kind"] == "PrometheusRule"]
+    groups: list[dict[str, Any]] = found["spec"]["groups"]
+    return groups
+
+
+def alerts() -> Iterator[dict[str, Any]]:
+    for asset in ("rules", "operator-monitoring"):
+        for group in rule_groups(asset):
+            yield from group["rules"]
+
+
+def series() -> dict[str, set[str]]:
+    """The names of the series of every metric, with their labels."""
+    found: dict[str, set[str]] = {"kube_efs_build_info": {"version"}}
+    for row in ROW.finditer(PAGE.read_text()):
+        own = set(re.findall(r"`(\w+)`", row["labels"]))
+        ends = HISTOGRAM_SERIES if row["kind"] == "histogram" else ("",)
+        found |= {f"{row['name']}{end}": own | ({"le"} if end == "_bucket" else set()) for end in ends}
+    return found
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for alert in alerts():
+        yield alert["alert"], alert["expr"]
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+
+
+@pytest.mark.parametrize(("name", "expression"), list(expressions()))
+def test_rules_and_pictures_are_of_metrics_that_there_are(name: str, expression: str) -> None:
+    known = series()
+    used = re.findall(r"\b(?:kube_efs|sharedvolume)_\w+", expression)
+    assert used, name
+    assert set(used) <= known.keys()
+    # Labels that Prometheus gives to whatever it reads from a pod.
+    labels = {"namespace", "pod"}.union(*(known[one] for one in used))
+    grouped = [label for names in re.findall(r"\bby \(([^)]*)\)", expression) for label in names.split(", ")]
+    assert set(grouped) <= labels
+    assert set(re.findall(r'(\w+)(?:!|=)[=~]?"', expression)) <= labels
+
+
+def test_what_alerts_say_names_labels_that_they_have() -> None:
+    known = series()
+    for alert in alerts():
+        used = re.findall(r"\bkube_efs_\w+", alert["expr"])
+        labels = {"namespace", "pod"}.union(*(known[one] for one in used))
+        named = re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values()))
+        assert set(named) <= labels, alert["alert"]
+        assert alert["labels"]["severity"] in {"info", "warning", "critical"}
+
+
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    fires: dict[str, set[bool]] = {}
+    for case in yaml.safe_load(CASES.read_text())["tests"]:
+        for check in case["alert_rule_test"]:
+            fires.setdefault(check["alertname"], set()).add(bool(check["exp_alerts"]))
+    assert fires == {alert["alert"]: {True, False} for alert in alerts()}
+
+
+def test_every_alert_is_documented() -> None:
+    page = PAGE.read_text()
+    for alert in alerts():
+        assert f"`{alert['alert']}`" in page
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is missing")
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    for asset, name in (("rules", "rules.yaml"), ("operator-monitoring", "operator-rules.yaml")):
+        (tmp_path / name).write_text(yaml.safe_dump({"groups": rule_groups(asset)}))
+    shutil.copy(CASES, tmp_path)
+    done = subprocess.run(
+        ["promtool", "test", "rules", "alerts.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_generated_is_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.monitoring", "--check"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_dashboard_has_no_overlaps_and_no_number_twice() -> None:
+    found = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in found}) == len(found)
+    taken: set[tuple[int, int]] = set()
+    for panel in found:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
