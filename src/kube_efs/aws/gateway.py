@@ -10,6 +10,7 @@ from kube_efs.aws.errors import error_code
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import AwsOwned
 from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood, understood_one
+from kube_efs.aws.security_groups import AwsSecurityGroups
 from kube_efs.model.errors import AwsError, AwsNotFound
 from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
@@ -20,8 +21,8 @@ class AwsGateway:
     """Calls to EFS and STS while its context is open.
 
     ``network`` has those to EC2, ``access_points`` those about access points, ``owned`` those about what
-    belongs to a cluster. Every method may raise AwsError. The listings leave out and log entries that cannot
-    be understood: one of them must not hide the others.
+    belongs to a cluster, ``security_groups`` those about who gets in. Every method may raise AwsError. The
+    listings leave out and log entries that cannot be understood: one of them must not hide the others.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
@@ -29,6 +30,7 @@ class AwsGateway:
         self.network = AwsNetwork(self._connection)
         self.access_points = AwsAccessPoints(self._connection)
         self.owned = AwsOwned(self._connection)
+        self.security_groups = AwsSecurityGroups(self._connection)
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
