@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from kube_efs.doctor.commands import make_doctor
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
 
 if TYPE_CHECKING:
     from kube_efs.aws.gateway import AwsGateway
-    from kube_efs.operator.manifests import RenderOptions
+    from kube_efs.operator.manifests import Manifest, RenderOptions
 
 _FAILED = 1
 _WRONG_USAGE = 2
@@ -277,6 +278,15 @@ def render(  # noqa: PLR0913 - one for each option
         return
     manifests = render_operator(options) if operator else render_manifests(options)
     typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)
+
+
+def _installation(namespace: str, csi: bool) -> "tuple[Manifest, ...]":
+    from kube_efs.operator.manifests import RenderOptions, render_manifests
+
+    return render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace=namespace, csi=csi))
+
+
+app.add_typer(make_doctor(_installation), name="doctor")
 
 
 InfraIdOption = Annotated[

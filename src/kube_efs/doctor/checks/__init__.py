@@ -1,0 +1,1 @@
+"""The checks: one module for each topic, each a pure function from facts to findings."""

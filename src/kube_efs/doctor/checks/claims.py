@@ -1,0 +1,143 @@
+"""Whether claims get their volumes, and go when they are deleted."""
+
+from collections.abc import Collection, Iterator
+
+from kube_efs.doctor.checks.common import VolumeKind, lasts, provisioners, targets_of
+from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.model.claims import ClaimPhase, StorageClass
+from kube_efs.model.csi_claims import parse_claim
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.file_systems import Discovery, FileSystem
+from kube_efs.model.nfs_volumes import refuse_unservable
+from kube_efs.model.tunnel_volumes import is_served, parse_request
+
+_PENDING = broken("claim/pending", "A claim waits for its volume.")
+_LOST = broken("claim/lost", "The volume of a claim is gone.")
+_TERMINATING = risk("claim/terminating", "A claim that was deleted does not go.")
+_MISSING = broken("claim/missing", "There is no claim of the name that was asked about.")
+_NO_CLASS = broken("claim/no-class", "The claim that was asked about names no StorageClass that is there.")
+_FOREIGN = risk("claim/foreign", "The claim that was asked about is not served by kube-efs.")
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    if cluster is None or cluster.claims is None:
+        return
+    classes = {one.name: one for one in cluster.classes or ()}
+    served = provisioners(cluster)
+    asked = next((one for one in cluster.claims if one.claim.key == facts.claim), None)
+    if facts.claim:
+        yield from _asked(facts.claim, asked, classes, served.keys())
+    for one in cluster.claims:
+        storage_class = classes.get(one.claim.storage_class or "")
+        kind = served.get(storage_class.provisioner) if storage_class else None
+        if storage_class is not None and kind is not None and is_served(one.claim):
+            yield from _ours(one, storage_class, kind, facts, cluster)
+
+
+def _asked(
+    key: str, found: ClaimFacts | None, classes: dict[str, StorageClass], served: Collection[str]
+) -> Iterator[Finding]:
+    subject = Subject("PersistentVolumeClaim", key)
+    if found is None:
+        remedy = "check its name and namespace: kubectl get pvc --all-namespaces"
+        yield Finding(kind=_MISSING, subject=subject, problem="does not exist", remedy=remedy)
+        return
+    name = found.claim.storage_class
+    if found.claim.wants_volume and name not in classes:
+        problem = (
+            f"names the StorageClass {name!r}, which does not exist" if name else "names no StorageClass"
+        )
+        remedy = f"create it, or use one of these: {', '.join(sorted(classes)) or 'there is none'}"
+        yield Finding(kind=_NO_CLASS, subject=subject, problem=problem, remedy=remedy)
+    elif name in classes and classes[name].provisioner not in served:
+        yield Finding(
+            kind=_FOREIGN,
+            subject=subject,
+            problem=f"is served by {classes[name].provisioner}, so kube-efs says nothing about it",
+            remedy="ask whoever runs that provisioner, or use a class of kube-efs",
+        )
+
+
+def _ours(
+    one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
+) -> Iterator[Finding]:
+    claim, subject = one.claim, Subject("PersistentVolumeClaim", one.claim.key)
+    if claim.phase is ClaimPhase.LOST:
+        yield Finding(
+            kind=_LOST,
+            subject=subject,
+            problem=f"its volume {claim.volume_name} is gone",
+            remedy="make the volume again by hand, with the same name and place, or delete the claim",
+        )
+    elif claim.deleting and lasts(one.deleting_since, facts.now):
+        users = [pod.key for pod in cluster.pods or () if _uses(pod.claims, pod.namespace, one)]
+        yield Finding(
+            kind=_TERMINATING,
+            subject=subject,
+            problem="was deleted and is still there",
+            evidence=(f"finalizers {', '.join(one.finalizers)}", *(f"used by pod {pod}" for pod in users)),
+            remedy="end the pods that use it; it goes when the last one has ended",
+        )
+    elif claim.phase is ClaimPhase.PENDING and not claim.deleting:
+        yield from _pending(one, storage_class, kind, facts, cluster)
+
+
+def _uses(claims: tuple[str, ...], namespace: str, one: ClaimFacts) -> bool:
+    return namespace == one.claim.namespace and one.claim.name in claims
+
+
+def _pending(
+    one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
+) -> Iterator[Finding]:
+    claim = one.claim
+    verdict = _verdict(one, storage_class, kind, facts)
+    events = [
+        f"{event.reason}: {event.message}"
+        for event in cluster.warnings_of("PersistentVolumeClaim", claim.uid)
+    ]
+    reserved = [
+        f"volume {volume.volume.name} is {volume.volume.phase} and reserved for it: compare their labels"
+        for volume in cluster.volumes or ()
+        if volume.volume.claim and volume.volume.claim.uid == claim.uid
+    ]
+    waits_for_pod = storage_class.waits_for_consumer and claim.selected_node is None
+    if not verdict and not events and (waits_for_pod or not lasts(one.created, facts.now)):
+        return
+    remedy = verdict.remedy if verdict and verdict.remedy else "look at the controller's log"
+    yield Finding(
+        kind=_PENDING,
+        subject=Subject("PersistentVolumeClaim", claim.key),
+        problem=str(verdict) if verdict else "has no volume yet",
+        evidence=(*filter(None, [claim.rejection]), *events, *reserved),
+        remedy=remedy,
+    )
+
+
+def _verdict(
+    one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts
+) -> KubeEfsError | None:
+    """What the controller would say now."""
+    try:
+        match kind:
+            case VolumeKind.TUNNEL:
+                parse_request(one.claim, storage_class, _discovery(facts))
+            case VolumeKind.DIRECTORY:
+                refuse_unservable(one.claim)
+            case VolumeKind.CSI:
+                parse_claim(one.claim, storage_class, required_bytes=1, has_driver_tags=False)
+    except KubeEfsError as error:
+        return error
+    return None
+
+
+def _discovery(facts: Facts) -> Discovery:
+    """The file systems as AWS tells them, else as the controller has told the nodes."""
+    if facts.aws is not None:
+        return Discovery(file_systems=facts.aws.file_systems, complete=True)
+    known = targets_of(facts.cluster).targets if facts.cluster else {}
+    return Discovery(file_systems={one: FileSystem(file_system_id=one) for one in known}, complete=True)
+
+
+TOPIC = Topic(check=_check, kinds=(_PENDING, _LOST, _TERMINATING, _MISSING, _NO_CLASS, _FOREIGN))

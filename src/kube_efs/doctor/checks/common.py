@@ -1,0 +1,93 @@
+"""What several checks ask of a cluster: whose a class or volume is, and whether something takes too long."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from kube_efs.doctor.facts import ClusterFacts, Workload
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.volumes import Volume, locate
+from kube_efs.settings import DEFAULT_PROVISIONER
+
+# Everything that kube-efs does for a claim or volume is done sooner, unless something is wrong.
+PATIENCE: Final = timedelta(seconds=60)
+_COMMANDS: Final = frozenset({"controller", "tunnel", "node", "operator"})
+
+
+class VolumeKind(StrEnum):
+    """Whose rules a storage class follows."""
+
+    TUNNEL = "tunnel"
+    DIRECTORY = "directory"
+    CSI = "csi"
+
+
+def is_ours(workload: Workload) -> bool:
+    """Whether the workload runs kube-efs."""
+    return workload.ours or (workload.command in _COMMANDS and "kube-efs" in workload.image)
+
+
+def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
+    """The workloads that run controllers, in whatever namespace."""
+    found = cluster.workloads or ()
+    return tuple(one for one in found if is_ours(one) and one.command == "controller")
+
+
+def targets_of(cluster: ClusterFacts) -> TunnelTargets:
+    """The tunnel targets; none while they are not known."""
+    return cluster.targets.targets if cluster.targets else TunnelTargets()
+
+
+def provisioners(cluster: ClusterFacts) -> Mapping[str, VolumeKind]:
+    """Each provisioner that kube-efs serves here, as far as settings and volumes tell."""
+    variables = [one.environment for one in controllers(cluster)]
+    tunnel = {one["STORAGE_PROVISIONER_NAME"] for one in variables if "STORAGE_PROVISIONER_NAME" in one}
+    directory = {one["PROVISIONER_NAME"] for one in variables if "PROVISIONER_NAME" in one}
+    made_by = {
+        one.volume.provisioned_by
+        for one in cluster.volumes or ()
+        if one.volume.provisioned_by and is_our_volume(one.volume, targets_of(cluster))
+    }
+    return {
+        **dict.fromkeys(made_by | directory, VolumeKind.DIRECTORY),
+        **dict.fromkeys(tunnel or {DEFAULT_PROVISIONER}, VolumeKind.TUNNEL),
+        DRIVER: VolumeKind.CSI,
+    }
+
+
+def is_our_volume(volume: Volume, targets: TunnelTargets) -> bool:
+    """Whether kube-efs looks after it; the roots of file systems, which its workers mount, are left out."""
+    return volume.storage_class != ROOT_CLASS and file_system_of(volume, targets) is not None
+
+
+def file_system_of(volume: Volume, targets: TunnelTargets) -> FileSystemId | None:
+    """The file system of the volume; None when it is none of ours."""
+    if volume.csi is not None:
+        if volume.csi.driver != DRIVER:
+            return None
+        try:
+            return parse_volume_handle(volume.csi.handle).file_system_id
+        except InvalidValue:
+            return None
+    location = locate(volume, targets) if volume.nfs is not None else None
+    return location.file_system_id if location else None
+
+
+def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
+    """The volumes of kube-efs, each with its file system."""
+    targets = targets_of(cluster)
+    for one in cluster.volumes or ():
+        file_system_id = file_system_of(one.volume, targets)
+        if file_system_id is not None and one.volume.storage_class != ROOT_CLASS:
+            yield one.volume, file_system_id
+
+
+def lasts(since: datetime | None, now: datetime) -> bool:
+    """Whether something has been so for longer than it takes; also when nobody knows since when."""
+    return since is None or now - since > PATIENCE

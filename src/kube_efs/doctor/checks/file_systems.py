@@ -1,0 +1,146 @@
+"""Whether the file systems that the cluster names are there, and can be reached from its nodes' zones."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from kube_efs.doctor.checks.common import VolumeKind, our_volumes, provisioners, targets_of
+from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.model import tunnel_volumes
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi_parameters import parse_parameters
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.file_systems import FileSystem
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import CONFIG_MAP_NAME
+
+_MISSING = broken("file-system/missing", "A class or volume names a file system that AWS does not have.")
+_STATE = broken("file-system/state", "A file system cannot be used in the state that it is in.")
+_NO_TARGET = broken("mount-target/none", "A file system has no mount target that can be used.")
+_TARGET_STATE = risk("mount-target/state", "A mount target cannot be used in the state that it is in.")
+_ZONE = risk("mount-target/zone", "A zone with nodes has no mount target of a file system.")
+_STALE = risk("targets/stale", "The nodes are told other mount targets than AWS has.")
+
+_SHOWN = 10
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    cluster, aws = facts.cluster, facts.aws
+    if cluster is None:
+        return
+    named = named_file_systems(cluster)
+    if aws is None:
+        yield from _without_addresses(cluster)
+        return
+    for file_system_id, by in sorted(named.items()):
+        system = aws.file_systems.get(file_system_id)
+        if system is None:
+            yield _missing(file_system_id, by, aws)
+        elif not system.state.usable:
+            yield Finding(
+                kind=_STATE,
+                subject=Subject("FileSystem", file_system_id),
+                problem=f"is {system.state}",
+                evidence=tuple(by[:_SHOWN]),
+                remedy="wait until it is available; after an error, look at it in the AWS console",
+            )
+        elif file_system_id in aws.looked_into:
+            yield from _mount_targets(system, cluster)
+
+
+def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]]:
+    """Every file system that volumes, classes and tunnel targets name, with who names it."""
+    found: defaultdict[FileSystemId, list[str]] = defaultdict(list)
+    kinds = provisioners(cluster)
+    for one in cluster.classes or ():
+        for file_system_id in file_systems_of(one, kinds.get(one.provisioner)):
+            found[file_system_id].append(f"named by StorageClass {one.name}")
+    for volume, file_system_id in our_volumes(cluster):
+        found[file_system_id].append(f"named by PersistentVolume {volume.name}")
+    for file_system_id in targets_of(cluster).targets:
+        found[file_system_id].append(f"named by ConfigMap {CONFIG_MAP_NAME}")
+    return found
+
+
+def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Sequence[FileSystemId]:
+    """The file systems that a class names; none for one that cannot be understood."""
+    try:
+        if kind is VolumeKind.TUNNEL:
+            rules = tunnel_volumes.parse_class(storage_class)
+            default = rules.default
+            is_id = default is not None and not isinstance(default, tunnel_volumes.DefaultFileSystem)
+            return (*(rules.allowed or ()), *([FileSystemId(str(default))] if is_id else ()))
+        if kind is VolumeKind.CSI:
+            found = parse_parameters(storage_class.parameters).file_systems
+            return found if isinstance(found, tuple) else ()
+    except InvalidValue:
+        return ()
+    return ()
+
+
+def _missing(file_system_id: FileSystemId, by: Sequence[str], aws: AwsFacts) -> Finding:
+    known = ", ".join(sorted(aws.file_systems)[:_SHOWN]) or "none"
+    return Finding(
+        kind=_MISSING,
+        subject=Subject("FileSystem", file_system_id),
+        problem=f"does not exist in region {aws.region} for these credentials",
+        evidence=(*by[:_SHOWN], f"known file systems: {known}"),
+        remedy="check region and account; data of a file system that was deleted is in its backups only",
+    )
+
+
+def _mount_targets(system: FileSystem, cluster: ClusterFacts) -> Iterator[Finding]:
+    subject = Subject("FileSystem", system.file_system_id)
+    usable = system.usable_mount_targets
+    for one in system.mount_targets:
+        if not one.state.usable:
+            yield Finding(
+                kind=_TARGET_STATE,
+                subject=subject,
+                problem=f"its mount target {one.mount_target_id} at {one.address} is {one.state}",
+                remedy="wait; if it stays so, make it again in the same subnet",
+            )
+    if not usable:
+        remedy = "make a mount target in each zone that has nodes"
+        yield Finding(kind=_NO_TARGET, subject=subject, problem="has no usable mount target", remedy=remedy)
+        return
+    yield from _zones(system, cluster)
+    target = targets_of(cluster).targets.get(system.file_system_id)
+    told = set(target.address_by_subnet.values()) if target else set()
+    there = {one.address for one in usable}
+    if target and told != there:
+        yield Finding(
+            kind=_STALE,
+            subject=subject,
+            problem="nodes are told other mount targets than it has",
+            evidence=(f"told: {', '.join(sorted(told))}", f"in AWS: {', '.join(sorted(there))}"),
+            remedy="the next discovery corrects it; if it does not, look at the controller's log",
+        )
+
+
+def _zones(system: FileSystem, cluster: ClusterFacts) -> Iterator[Finding]:
+    nodes = {one.zone for one in cluster.nodes or () if one.zone}
+    without = sorted(nodes - {one.zone for one in system.usable_mount_targets})
+    if without and system.zone is None:
+        yield Finding(
+            kind=_ZONE,
+            subject=Subject("FileSystem", system.file_system_id),
+            problem=f"has no mount target in {', '.join(without)}, where there are nodes",
+            evidence=tuple(f"{one.zone}: {one.address}" for one in system.usable_mount_targets),
+            remedy="make one there: traffic between zones costs money, and a zone may fail",
+        )
+
+
+def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
+    """What can be said without AWS."""
+    for file_system_id, target in sorted(targets_of(cluster).targets.items()):
+        if not target.address_by_subnet:
+            yield Finding(
+                kind=_NO_TARGET,
+                subject=Subject("FileSystem", file_system_id),
+                problem="has no usable mount target, as the controller sees it",
+                remedy="make a mount target in each zone that has nodes",
+            )
+
+
+TOPIC = Topic(check=_check, kinds=(_MISSING, _STATE, _NO_TARGET, _TARGET_STATE, _ZONE, _STALE))

@@ -1,0 +1,53 @@
+"""What could not be looked at, which may be everything."""
+
+from collections.abc import Iterator
+
+from kube_efs.doctor.facts import Area, ClusterFacts, Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
+
+_PROBE = unchecked("doctor/not-checked", "Something could not be looked at.")
+_AWS = unchecked("aws/not-checked", "AWS could not be asked, so file systems and the like were not checked.")
+_NO_ANSWER = broken("kubernetes/no-answer", "The Kubernetes API answers nothing that it is asked.")
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    if facts.cluster is not None and _is_empty(facts.cluster):
+        yield Finding(
+            kind=_NO_ANSWER,
+            subject=Subject("Kubernetes", "API"),
+            problem="answers nothing",
+            evidence=tuple(dict.fromkeys(one.reason for one in facts.gaps if one.area is not Area.AWS)),
+            remedy="check the address and the credentials in the kubeconfig: kubectl get nodes",
+        )
+        return
+    for gap in facts.gaps:
+        in_aws = gap.area is Area.AWS
+        yield Finding(
+            kind=_AWS if in_aws else _PROBE,
+            subject=Subject("AWS" if in_aws else "Doctor", gap.what),
+            problem="could not be checked",
+            evidence=(gap.reason,),
+            remedy=(
+                "give the doctor AWS credentials that may read EFS and EC2, and --region"
+                if in_aws
+                else "give the doctor the right to read it, and run it again"
+            ),
+        )
+
+
+def _is_empty(cluster: ClusterFacts) -> bool:
+    asked = (
+        cluster.workloads,
+        cluster.pods,
+        cluster.nodes,
+        cluster.leases,
+        cluster.classes,
+        cluster.claims,
+        cluster.volumes,
+        cluster.targets,
+        cluster.statuses,
+    )
+    return all(one is None for one in asked)
+
+
+TOPIC = Topic(check=_check, kinds=(_NO_ANSWER, _PROBE, _AWS))

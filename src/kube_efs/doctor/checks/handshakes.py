@@ -1,0 +1,67 @@
+"""Whether mount targets can be reached from this node, and are who they are to be."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken, risk
+from kube_efs.doctor.node_facts import Handshake, HandshakeOutcome, TunnelFacts
+
+_CA_FILE = broken("tls/authorities", "The file of certificate authorities cannot be used.")
+_NOT_CONNECTED = risk("mount-target/unreachable", "A mount target accepts no connection from this node.")
+_NAME = broken("tls/name", "A mount target's certificate is for another name.")
+_EXPIRED = broken("tls/expired", "A mount target's certificate is not valid at this time.")
+_NOT_TRUSTED = broken("tls/not-trusted", "No known authority has signed a mount target's certificate.")
+_HANDSHAKE = broken("tls/handshake", "The TLS handshake with a mount target fails.")
+
+_BY_OUTCOME: Final[Mapping[HandshakeOutcome, tuple[Kind, str]]] = {
+    HandshakeOutcome.NOT_CONNECTED: (
+        _NOT_CONNECTED,
+        "let TCP 2049 in from this node, in the mount target's security group and the subnets' network ACLs",
+    ),
+    HandshakeOutcome.WRONG_NAME: (
+        _NAME,
+        "check AWS_REGION and EFS_DNS_SUFFIX of the tunnel agent, and who answers at that address",
+    ),
+    HandshakeOutcome.EXPIRED: (_EXPIRED, "check this node's clock"),
+    HandshakeOutcome.NOT_TRUSTED: (
+        _NOT_TRUSTED,
+        "check KUBE_EFS_CA_FILE, and whether something in between breaks TLS open",
+    ),
+    HandshakeOutcome.FAILED: (_HANDSHAKE, "see whether something in between lets only some traffic through"),
+}
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    if facts.node is None:
+        return
+    subject = Subject("Node", facts.node.name)
+    for file in facts.node.ca_files:
+        if file.problem:
+            yield Finding(
+                kind=_CA_FILE,
+                subject=subject,
+                problem=f"{file.path} cannot be used",
+                evidence=(file.problem,),
+                remedy="install the certificate authorities of Amazon, in PEM form, at KUBE_EFS_CA_FILE",
+            )
+    for tunnel in facts.node.tunnels or ():
+        for one in tunnel.handshakes:
+            if one.outcome is not HandshakeOutcome.DONE:
+                yield _failed(tunnel, one, subject)
+
+
+def _failed(tunnel: TunnelFacts, one: Handshake, subject: Subject) -> Finding:
+    kind, remedy = _BY_OUTCOME[one.outcome]
+    expected = f"expected name {tunnel.tunnel.check_host}" if one.names else ""
+    names = f"names in the certificate: {', '.join(one.names)}" if one.names else ""
+    return Finding(
+        kind=kind,
+        subject=subject,
+        problem=f"mount target {one.address} of {tunnel.tunnel.name}: {one.outcome}",
+        evidence=tuple(filter(None, [one.reason, expected, names])),
+        remedy=remedy,
+    )
+
+
+TOPIC = Topic(check=_check, kinds=(_CA_FILE, _NOT_CONNECTED, _NAME, _EXPIRED, _NOT_TRUSTED, _HANDSHAKE))

@@ -1,0 +1,131 @@
+"""Whether kube-efs itself runs: its workloads, its leader, its versions, and what older systems have left."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Final
+
+from kube_efs.doctor.checks.common import controllers, is_ours
+from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, Workload
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.settings import DEFAULT_LEASE
+
+_NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
+_NO_LEADER = broken("controller/no-leader", "No controller holds the Lease, so no claim is served.")
+_SKEW = risk("version/skew", "The processes of kube-efs run from different images.")
+_OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator is still there.")
+
+# A leader that has just lost touch is followed by another within one more duration.
+_MISSED_RENEWALS: Final = 2
+_STUNNEL, _PROVISIONER = "openshift-efs-stunnel", "efs-provisioner"
+_CHART, _COMMUNITY, _SUPPORTED = "aws-efs-csi-driver", "aws-efs-operator", "aws-efs-csi-driver-operator"
+OLDER_SYSTEMS: Final = MappingProxyType(
+    {
+        "efs-manager": _STUNNEL,
+        "efs-stunnel": _STUNNEL,
+        "efs-provisioner": _PROVISIONER,
+        "efs-csi-controller": _CHART,
+        "efs-csi-node": _CHART,
+        "aws-efs-operator": _COMMUNITY,
+        "aws-efs-csi-driver-operator": _SUPPORTED,
+        "aws-efs-csi-driver-controller": _SUPPORTED,
+        "aws-efs-csi-driver-node": _SUPPORTED,
+    }
+)
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    if cluster.workloads is not None:
+        ours = [one for one in cluster.workloads if is_ours(one)]
+        for one in ours:
+            if one.ready < one.wanted:
+                yield _not_ready(one, cluster)
+        yield from _skew(ours)
+        yield from (_older(one) for one in cluster.workloads if one.name in OLDER_SYSTEMS and one not in ours)
+    if cluster.leases is not None:
+        yield from _without_leader(facts, cluster, {one.name: one for one in cluster.leases})
+
+
+def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
+    pods = [
+        pod
+        for pod in cluster.pods or ()
+        if pod.namespace == workload.namespace and pod.name.startswith(f"{workload.name}-")
+    ]
+    waiting = [f"pod {pod.name}: {reason}" for pod in pods for reason in pod.waiting]
+    events = [
+        f"pod {pod.name}: {one.reason}: {one.message}"
+        for pod in pods
+        for one in cluster.warnings_of("Pod", pod.uid)
+    ]
+    return Finding(
+        kind=_NOT_READY,
+        subject=_subject(workload),
+        problem=f"{workload.ready} of {workload.wanted} pods are ready",
+        evidence=tuple([*waiting, *events][:10]),
+        remedy=f"look at its pods and their logs: kubectl -n {workload.namespace} get pods",
+    )
+
+
+def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, LeaseFacts]) -> Iterator[Finding]:
+    here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
+    electing = [one for one in here if one.environment.get("KUBE_EFS_LEADER_ELECTION", "true") == "true"]
+    names = {one.environment.get("KUBE_EFS_LEASE_NAME", DEFAULT_LEASE) for one in electing}
+    if not here:
+        names = {DEFAULT_LEASE}
+    for name in sorted(names):
+        lease = leases.get(name, LeaseFacts(name=name))
+        limit = timedelta(seconds=_MISSED_RENEWALS * lease.duration_seconds)
+        late = lease.renewed is None or facts.now - lease.renewed > limit
+        if not lease.holder or late:
+            yield Finding(
+                kind=_NO_LEADER,
+                subject=Subject("Lease", f"{cluster.namespace}/{name}"),
+                problem="no controller leads",
+                evidence=(_tell(lease, exists=name in leases),),
+                remedy="start the controller, or look at its log; is --namespace the one of kube-efs?",
+            )
+
+
+def _tell(lease: LeaseFacts, *, exists: bool) -> str:
+    if not exists:
+        return "there is no such Lease"
+    if not lease.holder:
+        return "nobody holds it"
+    return f"{lease.holder} renewed it last at {lease.renewed:%Y-%m-%dT%H:%M:%SZ}" if lease.renewed else ""
+
+
+def _skew(ours: list[Workload]) -> Iterator[Finding]:
+    by_namespace: defaultdict[str, list[Workload]] = defaultdict(list)
+    for one in ours:
+        by_namespace[one.namespace].append(one)
+    for namespace, there in sorted(by_namespace.items()):
+        if len({one.image for one in there}) > 1:
+            yield Finding(
+                kind=_SKEW,
+                subject=Subject("Namespace", namespace),
+                problem="its workloads have different images",
+                evidence=tuple(f"{one.kind} {one.name}: {one.image}" for one in there),
+                remedy="give all of them the newest one",
+            )
+
+
+def _older(workload: Workload) -> Finding:
+    return Finding(
+        kind=_OLDER,
+        subject=_subject(workload),
+        problem=f"is of {OLDER_SYSTEMS[workload.name]}, whose volumes kube-efs can serve",
+        evidence=(f"image {workload.image}, {workload.ready} of {workload.wanted} pods ready",),
+        remedy="finish moving over as the page on installing says, so that only one serves each volume",
+    )
+
+
+def _subject(workload: Workload) -> Subject:
+    return Subject(workload.kind, f"{workload.namespace}/{workload.name}")
+
+
+TOPIC = Topic(check=_check, kinds=(_NOT_READY, _NO_LEADER, _SKEW, _OLDER))

@@ -1,0 +1,63 @@
+"""What this node's kernel says of NFS, and whether SELinux lets containers use it."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.model.volumes import LOOPBACK
+
+_NOT_RESPONDING = broken("kernel/not-responding", "The kernel waits for an NFS server.")
+_RESPONDS_AGAIN = risk("kernel/was-not-responding", "The kernel has waited for an NFS server, which is back.")
+_BOOLEAN = broken("selinux/boolean", "SELinux does not let containers use NFS.")
+
+# net/sunrpc/clnt.c of Linux; "timed out" is of soft mounts, whose readers get errors.
+_MESSAGE: Final = re.compile(
+    r"\b(?:nfs4?|rpc): server (?P<server>\S+) (?P<state>not responding|OK)", re.IGNORECASE
+)
+_SHOWN: Final = 3
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    node = facts.node
+    if node is None:
+        return
+    subject = Subject("Node", node.name)
+    through_tunnels = bool(node.tunnels) and all(one.null_call.ok for one in node.tunnels or ())
+    answering = frozenset({LOOPBACK} if through_tunnels else ())
+    yield from _servers(node.kernel or (), answering, subject)
+    for name, is_on in (node.booleans or {}).items():
+        if not is_on:
+            yield Finding(
+                kind=_BOOLEAN,
+                subject=subject,
+                problem=f"SELinux is enforced and its boolean {name} is off",
+                remedy=f"setsebool -P {name} 1",
+            )
+
+
+def _servers(lines: Sequence[str], answering: Collection[str], subject: Subject) -> Iterator[Finding]:
+    """The log is older than the calls that were just made: who has answered those is back."""
+    told: dict[str, list[str]] = {}
+    last: dict[str, str] = {}
+    for line in lines:
+        if match := _MESSAGE.search(line):
+            told.setdefault(match["server"], []).append(line)
+            last[match["server"]] = match["state"]
+    for server, state in last.items():
+        waits = state != "OK" and server not in answering
+        yield Finding(
+            kind=_NOT_RESPONDING if waits else _RESPONDS_AGAIN,
+            subject=subject,
+            problem=f"NFS server {server} {'does not respond' if waits else 'did not respond for a time'}",
+            evidence=tuple(told[server][-_SHOWN:]),
+            remedy=(
+                "bring its tunnel back on the same port; who reads there waits until then"
+                if waits
+                else "look at the tunnel agent's log of that time"
+            ),
+        )
+
+
+TOPIC = Topic(check=_check, kinds=(_NOT_RESPONDING, _RESPONDS_AGAIN, _BOOLEAN))

@@ -1,0 +1,102 @@
+"""What every node's tunnel agent has told the cluster, and which nodes say nothing."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from kube_efs.doctor.checks.common import is_ours
+from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.tunnels.status import TunnelState, TunnelStatus
+
+_SILENT = broken("agent/silent", "The tunnel agent of a node has not told its state for minutes.")
+_PROBLEM = broken("agent/problem", "The tunnel agent of a node tells a problem.")
+_DOWN = broken("tunnel/down", "A tunnel of a node does not work.")
+_FAILED_OVER = risk("tunnel/failed-over", "A tunnel uses a mount target that is not the nearest.")
+_CERTIFICATE = broken("tunnel/certificate", "The client certificate of a tunnel has ended.")
+_NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not know the CSI driver.")
+
+# Agents write at least once a minute.
+_SILENCE: Final = timedelta(minutes=3)
+_NOT_WORKING: Final = frozenset({TunnelState.DOWN, TunnelState.REJECTED, TunnelState.NO_MOUNT_TARGET})
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    if cluster.statuses is not None:
+        yield from _silent(facts, cluster)
+        for one in cluster.statuses:
+            yield from _told(one, facts.now)
+    yield from _without_driver(cluster)
+
+
+def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
+    told = {one.node: one.time for one in cluster.statuses or ()}
+    for node in cluster.nodes or ():
+        time = told.get(node.name)
+        if node.ready and (time is None or facts.now - time > _SILENCE):
+            yield Finding(
+                kind=_SILENT,
+                subject=Subject("Node", node.name),
+                problem="its tunnel agent says nothing",
+                evidence=(f"last heard at {time:%Y-%m-%dT%H:%M:%SZ}" if time else "never heard",),
+                remedy="see that a pod of the DaemonSet efs-stunnel runs there, and look at its log",
+            )
+
+
+def _told(one: PublishedStatus, now: datetime) -> Iterator[Finding]:
+    if one.status is None:
+        return
+    subject = Subject("Node", one.node)
+    for problem in one.status.problems:
+        yield Finding(kind=_PROBLEM, subject=subject, problem=problem, remedy="look at the agent's log")
+    for tunnel in one.status.tunnels:
+        yield from _tunnel(tunnel, subject, now)
+
+
+def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[Finding]:
+    name = f"the tunnel of {tunnel.file_system_id} at port {tunnel.port}"
+    evidence = tuple(filter(None, [tunnel.reason, f"{tunnel.connections} connections"]))
+    if tunnel.state in _NOT_WORKING and not tunnel.leaving:
+        yield Finding(
+            kind=_DOWN,
+            subject=subject,
+            problem=f"{name} is {tunnel.state}",
+            evidence=evidence,
+            remedy=f"run kube-efs doctor node on {subject.name}; it tries each part of the way",
+        )
+    elif tunnel.failed_over:
+        yield Finding(
+            kind=_FAILED_OVER,
+            subject=subject,
+            problem=f"{name} uses {tunnel.address} in {tunnel.zone or 'another zone'}",
+            evidence=evidence,
+            remedy="look at the mount target of the node's own zone; new connections go back by themselves",
+        )
+    if tunnel.certificate_ends and datetime.fromisoformat(tunnel.certificate_ends) < now:
+        yield Finding(
+            kind=_CERTIFICATE,
+            subject=subject,
+            problem=f"the client certificate of {name} has ended",
+            evidence=(f"at {tunnel.certificate_ends}",),
+            remedy="look at the agent's log: credentials cannot be had, or the node's clock is wrong",
+        )
+
+
+def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
+    is_wanted = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
+    for node in cluster.nodes or ():
+        if is_wanted and node.ready and DRIVER not in node.drivers:
+            yield Finding(
+                kind=_NO_DRIVER,
+                subject=Subject("Node", node.name),
+                problem=f"its kubelet does not know {DRIVER}",
+                evidence=(f"drivers: {', '.join(sorted(node.drivers)) or 'none'}",),
+                remedy="see that a pod of the DaemonSet efs-csi-node runs there; is --kubelet-dir right?",
+            )
+
+
+TOPIC = Topic(check=_check, kinds=(_SILENT, _PROBLEM, _DOWN, _FAILED_OVER, _CERTIFICATE, _NO_DRIVER))

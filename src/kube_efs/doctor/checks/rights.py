@@ -1,0 +1,25 @@
+"""Whether the service accounts may do what the manifests let them do."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken
+
+_MISSING = broken("rbac/missing", "A service account lacks rights that `kube-efs render` gives it.")
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    missing = facts.cluster.missing_rights if facts.cluster else ()
+    for account, grants in groupby(sorted(missing), key=lambda one: one.account):
+        rights = tuple(str(one.right) for one in grants)
+        yield Finding(
+            kind=_MISSING,
+            subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
+            problem=f"lacks {len(rights)} of its rights",
+            evidence=rights,
+            remedy="apply its roles and bindings again: kube-efs render | kubectl apply -f -",
+        )
+
+
+TOPIC = Topic(check=_check, kinds=(_MISSING,))

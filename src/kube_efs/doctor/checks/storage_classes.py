@@ -1,0 +1,74 @@
+"""Whether classes can be served, judged by the parsers that the controller uses."""
+
+from collections.abc import Iterator
+
+from kube_efs.doctor.checks.common import VolumeKind, controllers, provisioners
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.model import directory_classes, tunnel_volumes
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.csi_claims import parse_claim
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import ClaimUid
+from kube_efs.model.nfs_volumes import tunnel_mount_options
+
+_PARAMETER = broken(
+    "storage-class/parameter", "A StorageClass has a parameter or mount option with which no claim is served."
+)
+_ODDITY = risk("storage-class/oddity", "A StorageClass has a parameter that has no effect.")
+
+# Any claim with nothing unusual in it.
+_PLAIN = Claim(namespace="default", name="plain", uid=ClaimUid("plain"), access_modes=("ReadWriteMany",))
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    served = provisioners(cluster)
+    has_tags = any("KUBE_EFS_ACCESS_POINT_TAGS" in one.environment for one in controllers(cluster))
+    for one in cluster.classes or ():
+        kind = served.get(one.provisioner)
+        if kind is None:
+            continue
+        try:
+            oddities = judge_class(one, kind, has_driver_tags=has_tags)
+        except InvalidValue as error:
+            yield Finding(
+                kind=_PARAMETER,
+                subject=Subject("StorageClass", one.name),
+                problem=_problem(error),
+                evidence=(f"provisioner {one.provisioner}",),
+                remedy=f"{error.remedy}; classes cannot be changed, so delete this one and create it again",
+            )
+            continue
+        for text in oddities:
+            yield Finding(
+                kind=_ODDITY,
+                subject=Subject("StorageClass", one.name),
+                problem=text,
+                remedy="nothing has to be done; correct it when the class is created again",
+            )
+
+
+def judge_class(storage_class: StorageClass, kind: VolumeKind, *, has_driver_tags: bool) -> tuple[str, ...]:
+    """What is odd in a class that can be served; raises InvalidValue for one that cannot."""
+    match kind:
+        case VolumeKind.TUNNEL:
+            tunnel_volumes.parse_class(storage_class)
+            tunnel_mount_options(storage_class)
+            return ()
+        case VolumeKind.DIRECTORY:
+            if directory_classes.parse_class(storage_class).tls:
+                tunnel_mount_options(storage_class)
+            return tuple(map(str, directory_classes.oddities(storage_class)))
+        case VolumeKind.CSI:
+            request = parse_claim(_PLAIN, storage_class, required_bytes=1, has_driver_tags=has_driver_tags)
+            return request.oddities
+
+
+def _problem(error: InvalidValue) -> str:
+    return str(type(error)(error.problem, field=error.field, value=error.value))
+
+
+TOPIC = Topic(check=_check, kinds=(_PARAMETER, _ODDITY))

@@ -1,0 +1,83 @@
+"""Whether volumes lead where they say, and go when nobody needs them."""
+
+from collections.abc import Iterator
+
+from kube_efs.doctor.checks.common import is_our_volume, lasts, targets_of
+from kube_efs.doctor.facts import ClusterFacts, Facts, VolumeFacts
+from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.volumes import LOOPBACK, VolumePhase
+
+_RELEASED = broken("volume/released", "The claim of a volume is gone, and the volume does not go after it.")
+_TERMINATING = broken("volume/terminating", "A volume that was deleted does not go.")
+_FAILED = broken("volume/failed", "Kubernetes has given a volume up.")
+_PORT = broken("volume/port", "A volume names a loopback port that is not the one of its file system.")
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    targets = targets_of(cluster)
+    for one in cluster.volumes or ():
+        if not is_our_volume(one.volume, targets) and not _is_behind_tunnel(one):
+            continue
+        yield from _stuck(one, facts, cluster)
+        if cluster.targets is not None and cluster.targets.found and not cluster.targets.problem:
+            yield from _misled(one, targets)
+
+
+def _is_behind_tunnel(one: VolumeFacts) -> bool:
+    """Whether it goes through some port, even one that nobody knows."""
+    nfs = one.volume.nfs
+    return nfs is not None and nfs.server == LOOPBACK and one.volume.port is not None
+
+
+def _stuck(one: VolumeFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
+    volume = one.volume
+    events = [
+        f"{event.reason}: {event.message}" for event in cluster.warnings_of("PersistentVolume", volume.uid)
+    ]
+    holding = [f"finalizers {', '.join(volume.finalizers)}"] if volume.finalizers else []
+    if volume.deleting:
+        if volume.phase is not VolumePhase.BOUND and lasts(one.deleting_since, facts.now):
+            remedy = "see that a controller leads and reaches the file system; it takes the finalizer away"
+            yield _finding(_TERMINATING, one, "was deleted and is still there", [*events, *holding], remedy)
+    elif volume.phase is VolumePhase.FAILED:
+        remedy = "see that a controller leads; once its data is dealt with, delete the volume by hand"
+        yield _finding(_FAILED, one, one.message or "is Failed", [*events, *holding], remedy)
+    elif volume.to_be_reclaimed and (events or lasts(one.changed, facts.now)):
+        remedy = "do what its events say; a guard that refuses keeps the data until somebody looks"
+        yield _finding(
+            _RELEASED, one, "is Released with policy Delete and stays", [*events, *holding], remedy
+        )
+
+
+def _misled(one: VolumeFacts, targets: TunnelTargets) -> Iterator[Finding]:
+    volume = one.volume
+    if not _is_behind_tunnel(one) or volume.port is None or volume.phase is VolumePhase.RELEASED:
+        return
+    there = targets.file_system_at(volume.port)
+    if there is None or (volume.file_system_id and there != volume.file_system_id):
+        behind = f"leads to {there}" if there else "is nobody's"
+        expected = volume.file_system_id or "a file system"
+        yield _finding(
+            _PORT,
+            one,
+            f"its port {volume.port} {behind}, but its data is in {expected}",
+            [f"mount options {', '.join(volume.mount_options)}"],
+            "see why the ConfigMap does not have that port (kube-efs status); do not change the volume",
+        )
+
+
+def _finding(kind: Kind, one: VolumeFacts, problem: str, evidence: list[str], remedy: str) -> Finding:
+    return Finding(
+        kind=kind,
+        subject=Subject("PersistentVolume", one.volume.name),
+        problem=problem,
+        evidence=tuple(evidence),
+        remedy=remedy,
+    )
+
+
+TOPIC = Topic(check=_check, kinds=(_RELEASED, _TERMINATING, _FAILED, _PORT))

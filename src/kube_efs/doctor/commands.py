@@ -1,0 +1,117 @@
+"""The commands ``kube-efs doctor cluster``, ``node`` and ``claim``."""
+
+from collections.abc import Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kube_efs.doctor.run import Installation
+
+_BROKEN = 1
+
+
+class DoctorOutput(StrEnum):
+    """How the doctor answers: for people or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+_Output = Annotated[DoctorOutput, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+_Bundle = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Also write objects and logs, without secrets, to this .tar.gz."),
+]
+_Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
+]
+_Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="Where kube-efs runs.")
+]
+_Region = Annotated[
+    str | None,
+    typer.Option(
+        envvar="AWS_REGION", help="Region of the file systems.", show_default="the controller's or nodes'"
+    ),
+]
+_DEFAULT_NAMESPACE = "openshift-efs-stunnel"
+
+
+def make_doctor(installation: "Installation") -> typer.Typer:
+    """The commands; ``installation`` gives the manifests that a cluster is compared with."""
+    app = typer.Typer(no_args_is_help=True, help="Find out what is wrong, and what to do about it.")
+
+    @app.command("cluster")
+    def cluster(
+        *,
+        namespace: _Namespace = _DEFAULT_NAMESPACE,
+        kubeconfig: _Kubeconfig = None,
+        region: _Region = None,
+        output: _Output = DoctorOutput.TABLE,
+        bundle: _Bundle = None,
+    ) -> None:
+        """Look at everything that a cluster and AWS tell of file systems, classes, claims and nodes."""
+        from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
+
+        options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, region=region)
+        _finish(diagnose_cluster(options, installation, _answering(output, bundle)))
+
+    @app.command("claim")
+    def claim(
+        name: Annotated[
+            str, typer.Argument(metavar="CLAIM", help="Its name, after its namespace and a slash.")
+        ],
+        *,
+        namespace: _Namespace = _DEFAULT_NAMESPACE,
+        kubeconfig: _Kubeconfig = None,
+        region: _Region = None,
+        output: _Output = DoctorOutput.TABLE,
+        bundle: _Bundle = None,
+    ) -> None:
+        """Look at one claim, and at everything between it and its data."""
+        from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
+
+        options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, claim=name, region=region)
+        _finish(diagnose_cluster(options, installation, _answering(output, bundle)))
+
+    @app.command("node")
+    def node(
+        *,
+        agent: Annotated[
+            str | None,
+            typer.Option(metavar="URL", help="Of the tunnel agent's health.", show_default="by its settings"),
+        ] = None,
+        driver: Annotated[
+            str | None,
+            typer.Option(
+                metavar="URL", help="Of the CSI driver's health.", show_default="none, or port 9812"
+            ),
+        ] = None,
+        output: _Output = DoctorOutput.TABLE,
+        bundle: _Bundle = None,
+    ) -> None:
+        """Look at the node that this runs on: tunnels, ports, TLS, NFS, kernel. Best in the agent's pod."""
+        from kube_efs.doctor.node_settings import node_options
+        from kube_efs.doctor.run import diagnose_node
+
+        options = node_options(agent_url=agent, driver_url=driver)
+        _finish(diagnose_node(options, _answering(output, bundle)))
+
+    return app
+
+
+def _answering(output: DoctorOutput, bundle: Path | None) -> Any:  # noqa: ANN401 - a type of what is imported late
+    from kube_efs.doctor.run import Answering
+
+    return Answering(as_json=output is DoctorOutput.JSON, bundle=bundle)
+
+
+def _finish(work: Coroutine[Any, Any, bool]) -> None:
+    import asyncio
+
+    if asyncio.run(work):
+        raise typer.Exit(_BROKEN)

@@ -1,0 +1,29 @@
+"""From facts to findings: pure, so that the same facts always give the same findings in the same order."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.findings import Finding, Severity
+from kube_efs.doctor.registry import TOPICS
+from kube_efs.doctor.scope import concerns
+
+_ORDER = {severity: number for number, severity in enumerate(Severity)}
+
+
+def diagnose(facts: Facts) -> tuple[Finding, ...]:
+    """Every finding, what is broken first; those that have to do with the claim if one was asked about."""
+    found = [finding for topic in TOPICS for finding in topic.check(facts)]
+    if facts.claim and facts.cluster is not None:
+        found = [one for one in found if concerns(one, facts.claim, facts.cluster)]
+    return tuple(sorted(found, key=lambda one: _ORDER[one.kind.severity]))
+
+
+def count(findings: tuple[Finding, ...]) -> Mapping[Severity, int]:
+    """How many there are of each severity."""
+    return Counter(one.kind.severity for one in findings)
+
+
+def is_broken(findings: tuple[Finding, ...]) -> bool:
+    """Whether something does not work now."""
+    return count(findings)[Severity.BROKEN] > 0

@@ -1,0 +1,204 @@
+"""What was found out before anything is judged. ``None`` means that it could not be found out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from kube_efs.aws.security_groups import SecurityGroup
+from kube_efs.doctor.grants import Grant
+from kube_efs.doctor.node_facts import NodeFacts
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.file_systems import FileSystem
+from kube_efs.model.ids import FileSystemId, MountTargetId
+from kube_efs.model.targets import Rejection, TunnelTargets
+from kube_efs.model.volumes import Volume
+from kube_efs.tunnels.status import TunnelsStatus
+
+
+class Area(StrEnum):
+    """What could not be looked at."""
+
+    PROBE = "probe"
+    AWS = "AWS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Something that could not be looked at, and why."""
+
+    what: str
+    reason: str
+    area: Area = Area.PROBE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A Deployment or DaemonSet. ``command`` is the first argument of its first container.
+
+    ``environment`` has the variables that are given as text. ``ours`` is what kube-efs's label says.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    command: str = ""
+    image: str = ""
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    ours: bool = False
+    wanted: int = 0
+    ready: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """A pod; ``claims`` are those that it uses, ``waiting`` says why containers do not run."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    node: str = ""
+    phase: str = ""
+    created: datetime | None = None
+    deleting_since: datetime | None = None
+    component: str = ""
+    claims: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    message: str = ""
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has nothing mounted any more."""
+        return self.phase in {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """The last event of the type Warning with that reason about an object."""
+
+    kind: str
+    uid: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeObject:
+    """A node. ``drivers`` are the CSI drivers that its kubelet knows."""
+
+    name: str
+    ready: bool = True
+    zone: str = ""
+    region: str = ""
+    addresses: tuple[str, ...] = ()
+    instance_id: str = ""
+    drivers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFacts:
+    """A Lease; ``holder`` is empty when nobody has it."""
+
+    name: str
+    holder: str = ""
+    renewed: datetime | None = None
+    duration_seconds: int = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFacts:
+    """A claim with its times; ``finalizers`` are what holds it when it is to go."""
+
+    claim: Claim
+    created: datetime | None = None
+    deleting_since: datetime | None = None
+    finalizers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeFacts:
+    """A volume; ``changed`` is when it got its phase, ``message`` what Kubernetes says of that."""
+
+    volume: Volume
+    changed: datetime | None = None
+    deleting_since: datetime | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetsFacts:
+    """The ConfigMap of the tunnel targets. Without one ``found`` is False; ``problem`` is of the whole."""
+
+    found: bool = True
+    targets: TunnelTargets = field(default_factory=TunnelTargets)
+    rejections: tuple[Rejection, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedStatus:
+    """What a node's tunnel agent has told the cluster; ``status`` is None when that makes no sense."""
+
+    node: str
+    time: datetime | None = None
+    status: TunnelsStatus | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What the Kubernetes API tells. ``namespace`` is that of kube-efs."""
+
+    namespace: str
+    workloads: tuple[Workload, ...] | None = None
+    pods: tuple[PodFacts, ...] | None = None
+    nodes: tuple[NodeObject, ...] | None = None
+    leases: tuple[LeaseFacts, ...] | None = None
+    classes: tuple[StorageClass, ...] | None = None
+    claims: tuple[ClaimFacts, ...] | None = None
+    volumes: tuple[VolumeFacts, ...] | None = None
+    warnings: tuple[Warned, ...] = ()
+    targets: TargetsFacts | None = None
+    statuses: tuple[PublishedStatus, ...] | None = None
+    missing_rights: tuple[Grant, ...] = ()
+
+    def warnings_of(self, kind: str, uid: str) -> tuple[Warned, ...]:
+        """What was told about that object."""
+        return tuple(one for one in self.warnings if one.kind == kind and one.uid == uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsFacts:
+    """What AWS tells of the file systems of a region, with mount targets for those that the cluster names.
+
+    ``groups_by_*`` have the ids of security groups, ``groups`` what each lets in.
+    """
+
+    region: str
+    file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))
+    looked_into: frozenset[FileSystemId] = frozenset()
+    groups_by_target: Mapping[MountTargetId, tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    groups_by_instance: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    groups: Mapping[str, SecurityGroup] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that checks are made of; a part that was not asked for is None.
+
+    ``claim`` is the one that was asked about, as ``namespace/name``.
+    """
+
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    claim: str = ""
+    cluster: ClusterFacts | None = None
+    aws: AwsFacts | None = None
+    node: NodeFacts | None = None
+    gaps: tuple[Gap, ...] = ()

@@ -1,0 +1,69 @@
+"""Findings: what is wrong, the evidence for it, and what to do."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kube_efs.doctor.facts import Facts
+
+
+class Severity(StrEnum):
+    """How much a finding matters. Only what is broken makes the command fail."""
+
+    BROKEN = "broken"
+    RISK = "risk"
+    UNCHECKED = "unchecked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of finding; ``id`` stays the same in all versions, ``meaning`` is that of the documentation."""
+
+    id: str
+    severity: Severity
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """What a finding is about: ``kind`` as Kubernetes or AWS names it, and its name."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as it is to be."""
+
+    kind: Kind
+    subject: Subject
+    problem: str
+    remedy: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A pure check, with every kind of finding that it can give."""
+
+    check: Callable[[Facts], Iterator[Finding]]
+    kinds: tuple[Kind, ...]
+
+
+def broken(id_: str, meaning: str) -> Kind:
+    """A kind of finding by which something does not work now."""
+    return Kind(id=id_, severity=Severity.BROKEN, meaning=meaning)
+
+
+def risk(id_: str, meaning: str) -> Kind:
+    """A kind of finding by which something works less well, or will not work when something else fails."""
+    return Kind(id=id_, severity=Severity.RISK, meaning=meaning)
+
+
+def unchecked(id_: str, meaning: str) -> Kind:
+    """A kind of finding which says that the doctor could not look."""
+    return Kind(id=id_, severity=Severity.UNCHECKED, meaning=meaning)

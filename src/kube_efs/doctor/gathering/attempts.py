@@ -1,0 +1,46 @@
+"""Looks that may fail: each has its time, and one that fails becomes a gap instead of an end."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import structlog
+
+from kube_efs.doctor.facts import Area, Gap
+from kube_efs.model.errors import KubeEfsError
+
+log = structlog.get_logger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+
+class Attempts:
+    """Looks, with the gaps that they have left."""
+
+    def __init__(self, *, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._gaps: list[Gap] = []
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What could not be looked at so far."""
+        return tuple(self._gaps)
+
+    async def look(self, what: str, work: Awaitable[_Answer], *, area: Area = Area.PROBE) -> _Answer | None:
+        """The answer; None when there was none, or none in time."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await work
+        except TimeoutError:
+            self.miss(what, f"no answer within {self._timeout_seconds:g} s", area=area)
+        except KubeEfsError as error:
+            self.miss(what, str(error), area=area)
+        except Exception as error:
+            # One odd object, of which nobody has thought, must not hide what else is wrong.
+            log.debug("look-failed", what=what, exc_info=True)
+            self.miss(what, f"{type(error).__name__}: {error}", area=area)
+        return None
+
+    def miss(self, what: str, reason: str, *, area: Area = Area.PROBE) -> None:
+        """Note that this could not be looked at."""
+        self._gaps.append(Gap(what=what, reason=reason, area=area))

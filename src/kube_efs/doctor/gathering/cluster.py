@@ -1,0 +1,111 @@
+"""A cluster, asked through its API."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from lightkube import AsyncClient
+from lightkube.resources.apps_v1 import DaemonSet, Deployment
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import (
+    ConfigMap,
+    Event,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+)
+from lightkube.resources.storage_v1 import CSINode, StorageClass
+
+from kube_efs.doctor.facts import ClusterFacts, NodeObject, TargetsFacts, Warned, Workload
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.gathering.objects import (
+    Json,
+    read_claim_facts,
+    read_drivers,
+    read_lease,
+    read_node,
+    read_pod,
+    read_published,
+    read_targets,
+    read_volume_facts,
+    read_warning,
+    read_workload,
+)
+from kube_efs.kube.errors import translated
+from kube_efs.kube.reading import read_storage_class
+from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.targets import CONFIG_MAP_NAME
+from kube_efs.tunnels.publishing import STATUS_LABELS
+
+_Value = TypeVar("_Value")
+
+_SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod"}
+
+
+async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts) -> ClusterFacts:
+    """What the API tells of everything that has to do with kube-efs, which is in ``namespace``."""
+    look = attempts.look
+    async with asyncio.TaskGroup() as tasks:
+        start = tasks.create_task
+        workloads = start(look("Deployments and DaemonSets", _workloads(client)))
+        pods = start(look("pods", _read(client, Pod, read_pod, namespace="*")))
+        nodes = start(look("nodes", _nodes(client, attempts)))
+        leases = start(look("Leases", _read(client, Lease, read_lease, namespace=namespace)))
+        classes = start(look("storage classes", _read(client, StorageClass, read_storage_class)))
+        claims = start(look("claims", _read(client, PersistentVolumeClaim, read_claim_facts, namespace="*")))
+        volumes = start(look("volumes", _read(client, PersistentVolume, read_volume_facts)))
+        warnings = start(look("events", _warnings(client)))
+        targets = start(look("the tunnel targets", _targets(client, namespace)))
+        published = _read(client, ConfigMap, read_published, namespace=namespace, labels=STATUS_LABELS)
+        statuses = start(look("what nodes have published", published))
+    return ClusterFacts(
+        namespace=namespace,
+        workloads=workloads.result(),
+        pods=pods.result(),
+        nodes=nodes.result(),
+        leases=leases.result(),
+        classes=classes.result(),
+        claims=claims.result(),
+        volumes=volumes.result(),
+        warnings=warnings.result() or (),
+        targets=targets.result(),
+        statuses=statuses.result(),
+    )
+
+
+async def _read(
+    client: AsyncClient,
+    kind: Any,  # noqa: ANN401 - the library's overloads tell apart what needs a namespace
+    read: Callable[[Json], _Value],
+    **selectors: Any,  # noqa: ANN401
+) -> tuple[_Value, ...]:
+    with translated(f"the list of {kind.__name__}s"):
+        return tuple([read(item.to_dict()) async for item in client.list(kind, **selectors)])
+
+
+async def _workloads(client: AsyncClient) -> tuple[Workload, ...]:
+    deployments = await _read(client, Deployment, partial(read_workload, "Deployment"), namespace="*")
+    return deployments + await _read(client, DaemonSet, partial(read_workload, "DaemonSet"), namespace="*")
+
+
+async def _nodes(client: AsyncClient, attempts: Attempts) -> tuple[NodeObject, ...]:
+    found = await attempts.look("the CSI drivers of nodes", _read(client, CSINode, read_drivers))
+    return await _read(client, Node, partial(read_node, drivers=dict(found or ())))
+
+
+async def _warnings(client: AsyncClient) -> tuple[Warned, ...]:
+    """The last one of each reason about an object."""
+    found = await _read(client, Event, read_warning, namespace="*", fields={"type": "Warning"})
+    told = [one for _, one in sorted(found, key=lambda pair: pair[0]) if one.kind in _SUBJECTS]
+    return tuple({(one.uid, one.reason): one for one in told}.values())
+
+
+async def _targets(client: AsyncClient, namespace: str) -> TargetsFacts:
+    try:
+        with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
+            found = await client.get(ConfigMap, CONFIG_MAP_NAME, namespace=namespace)
+    except KubeNotFound:
+        return TargetsFacts(found=False)
+    return read_targets(found.to_dict())

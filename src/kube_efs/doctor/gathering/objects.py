@@ -1,0 +1,190 @@
+"""Objects of the Kubernetes API, as decoded JSON, to facts; what is missing gets its default."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from kube_efs.doctor.facts import (
+    ClaimFacts,
+    LeaseFacts,
+    NodeObject,
+    PodFacts,
+    PublishedStatus,
+    TargetsFacts,
+    VolumeFacts,
+    Warned,
+    Workload,
+)
+from kube_efs.kube.reading import read_claim, read_volume
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.targets import CONFIG_MAP_KEY, ZONES_KEY, parse_targets
+from kube_efs.tunnels.publishing import NODE_KEY, STATUS_KEY
+from kube_efs.tunnels.status import parse_status
+
+Json: TypeAlias = Mapping[str, Any]
+
+_PART_OF = "app.kubernetes.io/part-of"
+_ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+_ADDRESSES = {"InternalIP", "ExternalIP"}
+
+
+def time_of(value: object) -> datetime | None:
+    """The time that a field tells; None without one."""
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    try:
+        return datetime.fromisoformat(str(value)) if value else None
+    except ValueError:
+        return None
+
+
+def read_workload(kind: str, body: Json) -> Workload:
+    """The workload in a Deployment or DaemonSet."""
+    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
+    first = containers[0]
+    is_set = kind == "DaemonSet"
+    return Workload(
+        kind=kind,
+        namespace=meta.get("namespace", ""),
+        name=meta["name"],
+        command=next(iter(first.get("args") or ()), ""),
+        image=first.get("image", ""),
+        environment=MappingProxyType(
+            {one["name"]: str(one["value"]) for one in first.get("env") or () if one.get("value")}
+        ),
+        ours=(meta.get("labels") or {}).get(_PART_OF) == "kube-efs",
+        wanted=(status.get("desiredNumberScheduled") if is_set else spec.get("replicas", 1)) or 0,
+        ready=status.get("numberReady" if is_set else "readyReplicas") or 0,
+    )
+
+
+def read_pod(body: Json) -> PodFacts:
+    """The pod in a Pod."""
+    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    volumes = spec.get("volumes") or ()
+    named = [one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim")]
+    made = [f"{meta['name']}-{one['name']}" for one in volumes if one.get("ephemeral")]
+    return PodFacts(
+        namespace=meta.get("namespace", ""),
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        node=spec.get("nodeName") or "",
+        phase=status.get("phase") or "",
+        created=time_of(meta.get("creationTimestamp")),
+        deleting_since=time_of(meta.get("deletionTimestamp")),
+        component=(meta.get("labels") or {}).get("component", ""),
+        claims=(*named, *made),
+        waiting=tuple(_waiting(status)),
+        message=status.get("message") or _last_words(status),
+    )
+
+
+def _waiting(status: Json) -> list[str]:
+    states = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    found = []
+    for one in states:
+        state = (one.get("state") or {}).get("waiting") or {}
+        if state.get("reason"):
+            message = f" ({state['message']})" if state.get("message") else ""
+            found.append(f"container {one['name']}: {state['reason']}{message}")
+    return found
+
+
+def _last_words(status: Json) -> str:
+    for one in status.get("containerStatuses") or ():
+        ended = (one.get("state") or {}).get("terminated") or {}
+        if ended.get("message"):
+            return str(ended["message"])
+    return ""
+
+
+def read_warning(body: Json) -> tuple[str, Warned]:
+    """When an Event was last seen, as text that can be put in order, and what it says."""
+    subject = body.get("involvedObject") or {}
+    time = body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp")
+    return str(time), Warned(
+        kind=subject.get("kind", ""),
+        uid=subject.get("uid", ""),
+        reason=body.get("reason") or "",
+        message=body.get("message") or "",
+    )
+
+
+def read_node(body: Json, drivers: Mapping[str, frozenset[str]]) -> NodeObject:
+    """The node in a Node; ``drivers`` are those of each node, by its name."""
+    meta, status = body["metadata"], body.get("status") or {}
+    labels = meta.get("labels") or {}
+    provider = (body.get("spec") or {}).get("providerID") or ""
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    return NodeObject(
+        name=meta["name"],
+        ready=conditions.get("Ready") == "True",
+        zone=labels.get(_ZONE, ""),
+        region=labels.get(_REGION, ""),
+        addresses=tuple(one["address"] for one in status.get("addresses") or () if one["type"] in _ADDRESSES),
+        instance_id=provider.rpartition("/")[2] if provider.startswith("aws:") else "",
+        drivers=drivers.get(meta["name"], frozenset()),
+    )
+
+
+def read_drivers(body: Json) -> tuple[str, frozenset[str]]:
+    """The name and the drivers in a CSINode."""
+    return body["metadata"]["name"], frozenset(
+        one["name"] for one in (body.get("spec") or {}).get("drivers") or ()
+    )
+
+
+def read_lease(body: Json) -> LeaseFacts:
+    """The lease in a Lease."""
+    spec = body.get("spec") or {}
+    return LeaseFacts(
+        name=body["metadata"]["name"],
+        holder=spec.get("holderIdentity") or "",
+        renewed=time_of(spec.get("renewTime")),
+        duration_seconds=spec.get("leaseDurationSeconds") or 15,
+    )
+
+
+def read_claim_facts(body: Json) -> ClaimFacts:
+    """The claim in a PersistentVolumeClaim."""
+    meta = body["metadata"]
+    return ClaimFacts(
+        claim=read_claim(body),
+        created=time_of(meta.get("creationTimestamp")),
+        deleting_since=time_of(meta.get("deletionTimestamp")),
+        finalizers=tuple(meta.get("finalizers") or ()),
+    )
+
+
+def read_volume_facts(body: Json) -> VolumeFacts:
+    """The volume in a PersistentVolume."""
+    status = body.get("status") or {}
+    return VolumeFacts(
+        volume=read_volume(body),
+        changed=time_of(status.get("lastPhaseTransitionTime")),
+        deleting_since=time_of(body["metadata"].get("deletionTimestamp")),
+        message=status.get("message") or "",
+    )
+
+
+def read_targets(body: Json) -> TargetsFacts:
+    """The tunnel targets in their ConfigMap."""
+    data = body.get("data") or {}
+    try:
+        targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))
+    except InvalidValue as error:
+        return TargetsFacts(problem=str(error))
+    return TargetsFacts(targets=targets, rejections=rejections)
+
+
+def read_published(body: Json) -> PublishedStatus:
+    """What a node has published in its ConfigMap."""
+    data = body.get("data") or {}
+    node = data.get(NODE_KEY) or body["metadata"]["name"]
+    try:
+        status, time = parse_status(data.get(STATUS_KEY, ""))
+    except InvalidValue:
+        return PublishedStatus(node=node)
+    return PublishedStatus(node=node, time=time_of(time), status=status)

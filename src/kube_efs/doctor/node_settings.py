@@ -1,0 +1,18 @@
+"""Where a node has what, by the settings that its tunnel agent has in the same place."""
+
+from kube_efs.doctor.gathering.node import NodeOptions
+from kube_efs.settings import TunnelSettings, load
+
+_DRIVER_PORT = 9812
+
+
+def node_options(*, agent_url: str | None, driver_url: str | None) -> NodeOptions:
+    """The options; addresses that are given win. Raises InvalidSetting."""
+    settings = load(TunnelSettings)
+    expected = f"http://127.0.0.1:{_DRIVER_PORT}" if settings.tunnel_socket else None
+    return NodeOptions(
+        name=settings.node_name,
+        configuration=settings.stunnel_conf_path,
+        agent_url=(agent_url or f"http://127.0.0.1:{settings.health_port}").rstrip("/"),
+        driver_url=(driver_url or expected or "").rstrip("/") or None,
+    )

@@ -1,0 +1,36 @@
+"""Every topic that the doctor knows, in the order in which findings are told."""
+
+from kube_efs.doctor.checks import (
+    claims,
+    file_systems,
+    gaps,
+    handshakes,
+    installation,
+    kernel,
+    nodes,
+    pods,
+    rights,
+    security_groups,
+    storage_classes,
+    targets,
+    tunnels,
+    volumes,
+)
+from kube_efs.doctor.findings import Topic
+
+TOPICS: tuple[Topic, ...] = (
+    installation.TOPIC,
+    rights.TOPIC,
+    storage_classes.TOPIC,
+    claims.TOPIC,
+    volumes.TOPIC,
+    pods.TOPIC,
+    targets.TOPIC,
+    file_systems.TOPIC,
+    security_groups.TOPIC,
+    nodes.TOPIC,
+    tunnels.TOPIC,
+    handshakes.TOPIC,
+    kernel.TOPIC,
+    gaps.TOPIC,
+)

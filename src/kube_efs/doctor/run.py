@@ -1,0 +1,137 @@
+"""What ``kube-efs doctor`` does: gather, judge, tell."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from lightkube import AsyncClient
+
+from kube_efs.doctor.bundle import Bundle, write_bundle
+from kube_efs.doctor.checks.common import controllers, is_ours
+from kube_efs.doctor.checks.file_systems import named_file_systems
+from kube_efs.doctor.diagnosis import diagnose, is_broken
+from kube_efs.doctor.facts import Area, AwsFacts, ClusterFacts, Facts
+from kube_efs.doctor.findings import Finding
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.gathering.aws import aws_options, gather_aws
+from kube_efs.doctor.gathering.bundles import collect_cluster, collect_node
+from kube_efs.doctor.gathering.cluster import gather_cluster
+from kube_efs.doctor.gathering.node import NodeOptions, gather_node
+from kube_efs.doctor.gathering.rights import missing_rights
+from kube_efs.doctor.grants import Manifest, grants_of
+from kube_efs.doctor.rendering import render_findings, to_json
+from kube_efs.kube.client import connect, load_config
+from kube_efs.model.ids import Region, parse_region
+from kube_efs.report.tables import make_console
+from kube_efs.telemetry.logging import configure
+
+# What an installation consists of: its namespace, and whether the CSI driver belongs to it.
+Installation: TypeAlias = Callable[[str, bool], Sequence[Manifest]]
+
+# Somebody sits in front of it.
+_PATIENCE_SECONDS = 3.0
+_LOOK_SECONDS = 20.0
+_NODE_SECONDS = 60.0
+_AWS_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """How the answer is to be given; ``bundle`` is the archive to write, if any."""
+
+    as_json: bool = False
+    bundle: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Which cluster is asked, and about what.
+
+    ``namespace`` is that of kube-efs, ``claim`` a claim's name, after its namespace and a slash unless it is
+    in the one that the kubeconfig names. ``region`` None takes the one of the controller or of the nodes.
+    """
+
+    namespace: str
+    kubeconfig: Path | None = None
+    claim: str = ""
+    region: str | None = None
+
+
+async def diagnose_cluster(options: ClusterOptions, installation: Installation, answering: Answering) -> bool:
+    """Tell what is wrong with a cluster, or with one claim of it; gives whether something is broken.
+
+    Raises InvalidSetting when no cluster is configured, or the archive cannot be written.
+    """
+    configure("ERROR")
+    config = load_config(options.kubeconfig)
+    region = parse_region(options.region, field="--region")
+    claim = options.claim
+    if claim and "/" not in claim:
+        claim = f"{config.namespace or 'default'}/{claim}"
+    attempts, bundle = Attempts(timeout_seconds=_LOOK_SECONDS), Bundle()
+    async with connect(config, patience_seconds=_PATIENCE_SECONDS) as client:
+        cluster = await gather_cluster(client, options.namespace, attempts)
+        cluster, aws = await asyncio.gather(
+            _with_rights(client, cluster, installation, attempts), _aws(cluster, region, attempts)
+        )
+        facts = Facts(claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
+        if answering.bundle:
+            await collect_cluster(client, cluster, bundle, attempts)
+    what = f"claim {claim}" if claim else f"cluster {config.context_name}"
+    return await _tell(replace(facts, gaps=attempts.gaps), what, bundle, answering)
+
+
+async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
+    """The same for the node that this process runs on."""
+    configure("ERROR")
+    attempts, bundle = Attempts(timeout_seconds=_NODE_SECONDS), Bundle()
+    node = await gather_node(options, attempts)
+    if answering.bundle:
+        await collect_node(options, node.kernel, bundle)
+    facts = Facts(node=node, gaps=attempts.gaps)
+    return await _tell(facts, f"node {options.name}", bundle, answering)
+
+
+async def _with_rights(
+    client: AsyncClient, cluster: ClusterFacts, installation: Installation, attempts: Attempts
+) -> ClusterFacts:
+    has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
+    grants = grants_of(installation(cluster.namespace, has_driver))
+    missing = await attempts.look("rights", missing_rights(client, grants, attempts))
+    return replace(cluster, missing_rights=missing or ())
+
+
+async def _aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:
+    region = region or _region_of(cluster)
+    if region is None:
+        attempts.miss("the region", "neither --region nor AWS_REGION says it", area=Area.AWS)
+        return None
+    return await gather_aws(
+        aws_options(region, timeout_seconds=_AWS_SECONDS),
+        attempts,
+        named=named_file_systems(cluster).keys(),
+        nodes=cluster.nodes or (),
+    )
+
+
+def _region_of(cluster: ClusterFacts) -> Region | None:
+    """The region that a controller is told, else that of the nodes if it is one."""
+    told = {one.environment["AWS_REGION"] for one in controllers(cluster) if "AWS_REGION" in one.environment}
+    found = told or {one.region for one in cluster.nodes or () if one.region}
+    return parse_region(found.pop(), field="region of the cluster") if len(found) == 1 else None
+
+
+async def _tell(facts: Facts, what: str, bundle: Bundle, answering: Answering) -> bool:
+    findings: tuple[Finding, ...] = diagnose(facts)
+    document = to_json(findings, what=what, now=facts.now)
+    console = make_console()
+    if answering.as_json:
+        console.out(document)
+    else:
+        console.print(render_findings(findings, what=what))
+    if answering.bundle:
+        bundle.add_text("findings.json", document)
+        await asyncio.to_thread(write_bundle, answering.bundle, bundle)
+    return is_broken(findings)

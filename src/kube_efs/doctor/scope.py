@@ -1,0 +1,69 @@
+"""Which findings have to do with one claim."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kube_efs.doctor.checks.common import file_system_of, provisioners, targets_of
+from kube_efs.doctor.checks.file_systems import file_systems_of
+from kube_efs.doctor.facts import ClusterFacts
+from kube_efs.doctor.findings import Finding, Subject
+from kube_efs.model.claims import Claim
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_LABEL
+
+# Of these, only the claim's own matter; everything else matters to every claim.
+_PARTICULAR: Final = frozenset(
+    {
+        "PersistentVolumeClaim",
+        "StorageClass",
+        "PersistentVolume",
+        "Pod",
+        "Node",
+        "FileSystem",
+        "Worker",
+    }
+)
+
+
+def concerns(finding: Finding, claim_key: str, cluster: ClusterFacts) -> bool:
+    """Whether the finding has to do with the claim ``namespace/name``."""
+    subject = finding.subject
+    if subject.kind not in _PARTICULAR:
+        return True
+    related = frozenset(_related(claim_key, cluster))
+    if subject.kind == "FileSystem" and not any(one.kind == "FileSystem" for one in related):
+        return True  # nobody knows yet in which one it will be
+    return subject in related
+
+
+def _related(claim_key: str, cluster: ClusterFacts) -> Iterator[Subject]:
+    yield Subject("PersistentVolumeClaim", claim_key)
+    claim = next((one.claim for one in cluster.claims or () if one.claim.key == claim_key), None)
+    if claim is None:
+        return
+    yield Subject("StorageClass", claim.storage_class or "")
+    yield from _places(claim, cluster)
+    for pod in cluster.pods or ():
+        if pod.namespace == claim.namespace and claim.name in pod.claims:
+            yield Subject("Pod", pod.key)
+            yield Subject("Node", pod.node)
+
+
+def _places(claim: Claim, cluster: ClusterFacts) -> Iterator[Subject]:
+    """Its volume, and the file systems that its data is or may be in."""
+    for one in cluster.volumes or ():
+        volume = one.volume
+        if volume.name == claim.volume_name or (volume.claim and volume.claim.uid == claim.uid):
+            yield Subject("PersistentVolume", volume.name)
+            file_system_id = file_system_of(volume, targets_of(cluster))
+            if file_system_id:
+                yield Subject("FileSystem", file_system_id)
+            return
+    asked_for = (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
+    if asked_for:
+        yield Subject("FileSystem", asked_for)
+        return
+    kinds = provisioners(cluster)
+    for storage_class in cluster.classes or ():
+        if storage_class.name == claim.storage_class:
+            for file_system_id in file_systems_of(storage_class, kinds.get(storage_class.provisioner)):
+                yield Subject("FileSystem", file_system_id)
