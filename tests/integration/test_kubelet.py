@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -20,6 +21,8 @@ from lightkube.types import PatchType
 
 from kube_efs.kube.client import connect
 from kube_efs.local.apiserver.server import ApiServer
+from kube_efs.local.kubelet.host_folders import HostFolders
+from kube_efs.local.kubelet.images import Image
 from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.kubelet.nfs import FolderNfs, mount_points
 from kube_efs.local.kubelet.node import NodeDescription
@@ -78,9 +81,13 @@ async def world(tmp_path: Path, exports: Exports, nothing_is_left: None) -> Asyn
         config = KubeConfig.from_dict(yaml.safe_load(server.kubeconfig())).get()
         assert config is not None
         client = connect(config)
-        images = {"worker": ("/bin/echo", "the worker's own program")}
+        images = {
+            "worker": Image(command=("/bin/echo", "the worker's own program")),
+            "server": Image(command=(), port_variable="PORT"),
+        }
         root = tmp_path / "kubelet"
-        kubelet = Kubelet(client, node=NODE, root=root, nfs=FolderNfs(exports), images=images)
+        host = HostFolders({"/var/lib/data": tmp_path / "data"})
+        kubelet = Kubelet(client, node=NODE, root=root, nfs=FolderNfs(exports), images=images, host=host)
         world = World(client, kubelet, exports, root, asyncio.create_task(kubelet.run()))
         await until(lambda: node_is_ready(client))
         try:
@@ -179,6 +186,82 @@ async def test_node_is_registered(world: World) -> None:
     assert labels["topology.kubernetes.io/zone"] == "us-east-1a"
     assert labels["topology.kubernetes.io/region"] == "us-east-1"
     assert [(item.type, item.status) for item in node.status.conditions or []] == [("Ready", "True")]
+
+
+# Ready while there is a file "ready", alive while there is none "dead"; each start is a line of "log".
+_SERVER = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        good = os.path.exists("/data/ready") if self.path == "/readyz" else not os.path.exists("/data/dead")
+        self.send_response(200 if good else 503)
+        self.end_headers()
+open("/data/log", "a").write("started\\n")
+if os.path.exists("/data/dead"):
+    os.remove("/data/dead")
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+async def test_probes_decide_what_is_ready_and_what_is_started_again(world: World, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    probe = {"periodSeconds": 1, "failureThreshold": 1}
+    container = {
+        "image": "server",
+        "ports": [{"name": "health", "containerPort": 9810}],
+        "readinessProbe": {**probe, "httpGet": {"path": "/readyz", "port": "health"}},
+        "livenessProbe": {**probe, "httpGet": {"path": "/healthz", "port": "health"}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    volumes = [{"name": "data", "hostPath": {"path": "/var/lib/data", "type": "Directory"}}]
+    await run_pod(
+        world.client,
+        *(sys.executable, "-c", _SERVER),
+        container=container,
+        volumes=volumes,
+        restartPolicy="Always",
+        terminationGracePeriodSeconds=1,
+    )
+
+    def ready(pod: Any) -> str:
+        found: str = next(one.status for one in pod.status.conditions if one.type == "Ready")
+        return found
+
+    await until(lambda: asyncio.to_thread((data / "log").exists))
+    pod = await pod_in(world.client, "Running")
+    assert ready(pod) == "False"
+    assert not pod.status.containerStatuses[0].ready
+    (data / "ready").touch()
+    await pod_where(world.client, lambda pod: ready(pod) == "True")
+    (data / "dead").touch()
+    await pod_where(world.client, lambda pod: pod.status.containerStatuses[0].restartCount == 1)
+    assert "failed liveness probe" in ((await event(world.client, "Killing")).message or "")
+    await pod_where(world.client, lambda pod: ready(pod) == "True")
+    assert (data / "log").read_text() == "started\nstarted\n"
+
+
+async def test_what_a_container_mounts_for_the_node_outlives_it_and_others_do_not_see_it(
+    world: World,
+) -> None:
+    place = world.root / "pods" / "shared"
+    script = "mkdir -p /node/shared && mount -t tmpfs none /node/shared && echo there > /node/shared/file"
+    volumes = [{"name": "pods", "hostPath": {"path": str(world.root / "pods"), "type": "Directory"}}]
+    mounts = [{"name": "pods", "mountPath": "/node", "mountPropagation": "Bidirectional"}]
+    await run_pod(
+        world.client, "sh", "-c", script, name="first", container={"volumeMounts": mounts}, volumes=volumes
+    )
+    await pod_in(world.client, "Succeeded", "first")
+    assert (place / "file").read_text() == "there\n"
+    await run_pod(
+        world.client,
+        *("sh", "-c", "cat /node/shared/file && umount /node/shared && rmdir /node/shared"),
+        name="second",
+        container={"volumeMounts": mounts},
+        volumes=volumes,
+    )
+    await pod_in(world.client, "Succeeded", "second")
+    assert not place.exists()
 
 
 async def test_command_runs_and_its_status_and_log_say_so(world: World) -> None:

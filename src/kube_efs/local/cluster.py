@@ -18,12 +18,14 @@ from lightkube import AsyncClient
 from kube_efs.kube.client import connect, load_config
 from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.kubelet.nfs import kernel_has_nfs
 from kube_efs.local.mounts_without_kernel import mount_program
-from kube_efs.local.node import make_kubelet
+from kube_efs.local.node import Surroundings, make_kubelet
 from kube_efs.local.programs import (
     NAMESPACE,
     NODE,
+    QUICK_SETTINGS,
     Folders,
     Programs,
     end_stunnel,
@@ -41,8 +43,9 @@ class EmbeddedCluster:
     """A cluster on loopback while its context is open; everything it writes is below ``folder``.
 
     ``file_systems`` are the names of those that are there at the start, ``file_system_ids`` their ids in
-    this order. ``settings`` override those of kube-efs's processes. Opening raises PlatformError when
-    this machine lacks something.
+    this order. ``settings`` override those of kube-efs's processes. Unless ``installed``, none of these runs,
+    nor is anything of kube-efs in the API: pods do, once somebody installs it. Opening raises
+    PlatformError when this machine lacks something.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class EmbeddedCluster:
         file_systems: Sequence[str] = ("first", "second"),
         settings: Mapping[str, str] | None = None,
         control_plane: ControlPlane | None = None,
+        installed: bool = True,
     ) -> None:
         self.folder = folder
         self.namespace = NAMESPACE
@@ -59,6 +63,7 @@ class EmbeddedCluster:
         self.file_system_ids: tuple[FileSystemId, ...] = ()
         self._names = file_systems
         self._settings = dict(settings or {})
+        self._installed = installed
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -86,15 +91,30 @@ class EmbeddedCluster:
         self.efs = await self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs"))
         self.client = await self._stack.enter_async_context(self.connect())
         await asyncio.to_thread(kernel_has_nfs)  # which the kubelet is not to wait for
+        mounting = await self._mount_program()
         kubelet = make_kubelet(
-            self.client, self.efs, name=NODE, namespace=NAMESPACE, root=self._folders.kubelet
+            self.client,
+            self.efs,
+            name=NODE,
+            namespace=NAMESPACE,
+            root=self._folders.kubelet,
+            around=None if self._installed else self._surroundings(ports, mounting),
         )
         plane.take_logs_from(kubelet)
         self._run_in_background(plane.run_controllers(self.client, node=NODE))
-        await plane.install(self.client, NAMESPACE)
         creating = (self.efs.create_file_system(name) for name in self._names)
         self.file_system_ids = tuple(await asyncio.gather(*creating))
-        programs = await self._programs(ports)
+        if not self._installed:
+            self._run_in_background(kubelet.run())
+            return
+        await plane.install(self.client, NAMESPACE)
+        await self._start_programs(kubelet, await self._programs(ports, mounting))
+
+    def _surroundings(self, ports: Mapping[str, str], mounting: Path | None) -> Surroundings:
+        settings = {**QUICK_SETTINGS, **ports, **self._settings}
+        return Surroundings(host=self._folders.host, programs=mounting, settings=settings)
+
+    async def _start_programs(self, kubelet: Kubelet, programs: Programs) -> None:
         self.controller, self.tunnel, self.node = programs.controller, programs.tunnel, programs.node
         # What ends first is pushed last: pods need the node to unmount, and the node the tunnels' agent.
         self._stack.push_async_callback(end_stunnel, self._folders)
@@ -125,17 +145,20 @@ class EmbeddedCluster:
         """A further client of the cluster; close it with ``async with``."""
         return connect(load_config(self.kubeconfig))
 
-    async def _programs(self, ports: Mapping[str, str]) -> Programs:
-        mounting = []
-        if not kernel_has_nfs():
-            program = mount_program(self.efs, self._folders.tunnel_socket, self._folders.sockets)
-            mounting.append(await self._stack.enter_async_context(program))
+    async def _mount_program(self) -> Path | None:
+        """The folder of a program that mounts where the kernel cannot; None where it can."""
+        if kernel_has_nfs():
+            return None
+        program = mount_program(self.efs, self._folders.tunnel_socket, self._folders.sockets / "mounts")
+        return await self._stack.enter_async_context(program)
+
+    async def _programs(self, ports: Mapping[str, str], mounting: Path | None) -> Programs:
         return await make_programs(
             self._folders,
             self._control_plane,
             environment=self.efs.environment(),
             ca_file=self.efs.ca_file,
-            program_folders=mounting,
+            program_folders=[mounting] if mounting else [],
             settings={**ports, **self._directory_provisioner(), **self._settings},
         )
 

@@ -36,7 +36,7 @@ _PROBE_SECONDS = 5.0
 async def mount_program(efs: EmbeddedEfs, tunnel_socket: Path, folder: Path) -> AsyncIterator[Path]:
     """A folder with a program ``mount``, which works while the context is open; raises PlatformError.
 
-    ``folder`` is for that and for the socket; ``tunnel_socket`` is that of the node's tunnel agent.
+    Below ``folder`` is nothing but that and the socket; ``tunnel_socket`` is that of the node's tunnel agent.
     """
     real = shutil.which("mount")
     if real is None:

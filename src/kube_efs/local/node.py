@@ -2,7 +2,10 @@
 
 import asyncio
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
@@ -10,7 +13,11 @@ from lightkube.resources.core_v1 import ConfigMap
 import kube_efs
 from kube_efs.kube.errors import translated
 from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.kubelet.environment import STANDARD_PATH
+from kube_efs.local.kubelet.host_folders import HostFolders
+from kube_efs.local.kubelet.images import Image
 from kube_efs.local.kubelet.kubelet import Kubelet
+from kube_efs.local.kubelet.launch import Bind
 from kube_efs.local.kubelet.nfs import FolderNfs, KernelNfs, NfsMounter, kernel_has_nfs
 from kube_efs.local.kubelet.node import NodeDescription
 from kube_efs.local.kubelet.pods import Nfs
@@ -23,26 +30,47 @@ from kube_efs.settings import own_image
 
 # Images are not pulled: this one is the program of this installation.
 IMAGE = "kube-efs:embedded"
+_EFS_PROVISIONER = "quay.io/external_storage/efs-provisioner:latest"
 _PROGRAM = (sys.executable, "-m", "kube_efs")
-_IMAGES = {
-    IMAGE: _PROGRAM,
-    own_image(): _PROGRAM,
-    "quay.io/external_storage/efs-provisioner:latest": (*_PROGRAM, "controller"),
-}
 # An installation below /tmp would vanish from a pod that has a volume there; below /usr nothing does.
 _PROGRAM_FILES = tuple(
-    path
+    Bind(source=str(path), target=str(path), read_only=True, for_all=True)
     for path in (Path(sys.prefix), Path(sys.base_prefix), Path(kube_efs.__file__).parents[1])
     if not path.is_relative_to("/usr")
 )
+_CA_FILE = "/run/amazon/efs-utils.crt"
 # Pods have the machine's own network here, and so have other clusters on it.
-_ANY_PORT = {"KUBE_EFS_HEALTH_HOST": LOOPBACK, "KUBE_EFS_HEALTH_PORT": "0"}
+_LOOPBACK = {"KUBE_EFS_HEALTH_HOST": LOOPBACK}
+_PORT = "KUBE_EFS_HEALTH_PORT"
 _REGION = frozenset({"AWS_REGION", "AWS_DEFAULT_REGION"})
 _CONNECT_SECONDS = 1.0
 
 
-def make_kubelet(client: AsyncClient, efs: EmbeddedEfs, *, name: str, namespace: str, root: Path) -> Kubelet:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What pods of kube-efs meet on the node.
+
+    ``programs`` is a folder whose programs they find before those of the machine, ``settings`` are those that
+    they have unless their manifests say otherwise.
+    """
+
+    host: HostFolders = field(default_factory=HostFolders)
+    programs: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def make_kubelet(
+    client: AsyncClient,
+    efs: EmbeddedEfs,
+    *,
+    name: str,
+    namespace: str,
+    root: Path,
+    around: Surroundings | None = None,
+) -> Kubelet:
     """The kubelet of the node of that name; ``namespace`` is where kube-efs runs."""
+    around = around or Surroundings()
+    image = _image(efs, around)
     folders = TunnelledFolders(client, efs, namespace)
     nfs: NfsMounter = FolderNfs(folders)
     if kernel_has_nfs():
@@ -52,14 +80,29 @@ def make_kubelet(client: AsyncClient, efs: EmbeddedEfs, *, name: str, namespace:
         node=NodeDescription(name=name, zone=efs.subnets[0].zone, region=efs.region),
         root=root,
         nfs=nfs,
-        images=_IMAGES,
-        program_files=_PROGRAM_FILES,
+        images={
+            IMAGE: image,
+            own_image(): image,
+            _EFS_PROVISIONER: replace(image, command=(*_PROGRAM, "controller")),
+        },
+        host=around.host,
         # What an instance of the cloud has without being told: where its services are, and a role.
         environment={
             **{name: text for name, text in efs.environment().items() if name not in _REGION},
-            **_ANY_PORT,
+            **_LOOPBACK,
         },
     )
+
+
+def _image(efs: EmbeddedEfs, around: Surroundings) -> Image:
+    """The program of this installation, with the authority of this EFS."""
+    files = [*_PROGRAM_FILES, Bind(source=str(efs.ca_file), target=_CA_FILE, read_only=True, for_all=True)]
+    environment = {"KUBE_EFS_CA_FILE": _CA_FILE, **around.settings}
+    if around.programs is not None:
+        shown = (around.programs.parent, efs.work_dir)
+        files += (Bind(source=str(path), target=str(path)) for path in shown)
+        environment["PATH"] = f"{around.programs}:{STANDARD_PATH}"
+    return Image(command=_PROGRAM, files=tuple(files), environment=environment, port_variable=_PORT)
 
 
 class TunnelsByKernel:

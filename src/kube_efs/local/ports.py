@@ -15,6 +15,14 @@ _USUAL = 20490
 _BLOCKS = range(21000, 32000, _BLOCK)
 
 
+def free_port() -> int:
+    """A loopback port that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @contextmanager
 def reserved_base_port(candidates: Iterable[int] | None = None) -> Iterator[int]:
     """A base port that nobody else who asks in the same way gets meanwhile; raises PlatformError.

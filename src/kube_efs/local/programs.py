@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kube_efs.local.control_plane import ControlPlane
+from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.local.node import IMAGE
 from kube_efs.local.ports import reserved_base_port
 from kube_efs.local.program import Program
@@ -19,11 +20,14 @@ NAMESPACE = DEFAULT_NAMESPACE
 
 _INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "TMPDIR"})
 # What people would wait for is made faster than it is at AWS's prices and scale.
-_SETTINGS = {
-    "LOGGING_LEVEL": "INFO",
+QUICK_SETTINGS = {
     "EFS_POLLING_INTERVAL": "1",
     "PROVISION_BACKOFF_INTERVAL": "2",
     "KUBE_EFS_PROBE_INTERVAL_SECONDS": "1",
+}
+_SETTINGS = {
+    **QUICK_SETTINGS,
+    "LOGGING_LEVEL": "INFO",
     "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
     "KUBE_EFS_HEALTH_PORT": "0",
     "POD_NAMESPACE": NAMESPACE,
@@ -72,14 +76,27 @@ class Folders:
     @property
     def tunnel_socket(self) -> Path:
         """Where the driver asks for tunnels."""
-        return self.sockets / "tunnel.sock"
+        return self.sockets / "run" / "tunnel.sock"
+
+    @property
+    def host(self) -> HostFolders:
+        """Where folders of the node are that pods of kube-efs use, and the kubelet's own."""
+        return HostFolders(
+            {
+                "/var/lib/kubelet": self.kubelet,
+                "/var/lib/kube-efs": self.root / "state",
+                "/run/kube-efs": self.tunnel_socket.parent,
+            }
+        )
 
     def make(self) -> None:
         """Make those that a process expects."""
-        for folder in (self.registry, self.stunnel_conf.parent):
+        plugins = self.sockets / "plugins"
+        for folder in (self.registry, plugins, self.tunnel_socket.parent, self.stunnel_conf.parent):
             folder.mkdir(parents=True, exist_ok=True)
         self.kubelet.mkdir(exist_ok=True)
         (self.kubelet / "plugins_registry").symlink_to(self.registry)
+        (self.kubelet / "plugins").symlink_to(plugins)
 
 
 @contextmanager

@@ -56,8 +56,8 @@ class EmbeddedEfs:
     ) -> None:
         self.region = region
         self.authority = Authority.create()
-        self._work_dir = work_dir.absolute()
-        self.ca_file = self._work_dir / "ca.pem"
+        self.work_dir = work_dir.absolute()
+        self.ca_file = self.work_dir / "ca.pem"
         self._poll_seconds = poll_seconds
         self._exit_stack = AsyncExitStack()
 
@@ -79,11 +79,11 @@ class EmbeddedEfs:
         await self._exit_stack.__aexit__(kind, error, traceback)
 
     async def _start(self) -> None:
-        self._work_dir.mkdir(parents=True, exist_ok=True)
+        self.work_dir.mkdir(parents=True, exist_ok=True)
         self.ca_file.write_text(self.authority.pem)
         addresses = LoopbackRange.acquire()
         self._exit_stack.callback(addresses.release)
-        api = await AwsApi.start(self._work_dir / "aws-api.log")
+        api = await AwsApi.start(self.work_dir / "aws-api.log")
         self._exit_stack.push_async_callback(api.stop)
         self.endpoint_url = api.endpoint_url
         options = api.options(self.region)
@@ -104,7 +104,7 @@ class EmbeddedEfs:
             self._discover,
             authority=self.authority,
             region=self.region,
-            work_dir=self._work_dir,
+            work_dir=self.work_dir,
             admission=self._admission,
             poll_seconds=self._poll_seconds,
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,7 @@ from kube_efs.local.kubelet.launch import START_FAILED_CODE, Launch
 from kube_efs.local.kubelet.logs import last_lines
 from kube_efs.local.kubelet.planning import ContainerPaths
 from kube_efs.local.kubelet.pods import Container, Earlier, Pod, RestartPolicy
+from kube_efs.local.kubelet.probes import Check, follow_readiness, until_dead
 from kube_efs.local.kubelet.process import ContainerProcess, StartFailed
 from kube_efs.local.kubelet.states import (
     ContainerState,
@@ -34,7 +35,17 @@ _KILLED_CODE = 137  # 128 and SIGKILL
 _MESSAGE_BYTES = 4096
 _MESSAGE_LINES = 80
 
-Prepare = Callable[[], Awaitable[Launch]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a container is started, and what is asked of it then."""
+
+    launch: Launch
+    readiness: Check | None = None
+    liveness: Check | None = None
+
+
+Prepare = Callable[[], Awaitable[Start]]
 
 
 class Report(Protocol):
@@ -139,40 +150,69 @@ class ContainerRunner:
 
     async def _run_once(self, prepare: Prepare) -> None:
         """Start it and wait for its end; raises nothing but what cancels."""
-        launch = await self._prepare(prepare)
-        if launch is None or self._stopping:
+        start = await self._prepare(prepare)
+        if start is None or self._stopping:
             return
         self._idle.clear()
         try:
-            await self._start_and_wait(launch)
+            await self._start_and_wait(start)
         finally:
             self._idle.set()
 
-    async def _start_and_wait(self, launch: Launch) -> None:
+    async def _start_and_wait(self, start: Start) -> None:
         started_at = datetime.now(UTC)
         try:
-            self._process = await ContainerProcess.start(launch, self.paths.log)
+            self._process = await ContainerProcess.start(start.launch, self.paths.log)
         except (StartFailed, OSError) as error:
             problem = error.problem if isinstance(error, StartFailed) else str(error)
             self._report("Failed", f"Error: {problem}")
             self._end(_terminated(START_FAILED_CODE, "StartError", problem, started_at))
             return
         self._report("Started", f"Started container {self.container.name}", warning=False)
-        self._set(Running(since=started_at))
+        self._set(Running(since=started_at, ready=start.readiness is None))
         if self._stopping:
             self._process.terminate()
         began = asyncio.get_running_loop().time()
-        code = await self._process.wait()
+        code = await self._probed(self._process, start)
         if asyncio.get_running_loop().time() - began > _WELL_SECONDS:
             self._back_off = _FIRST_BACK_OFF_SECONDS
         self._process = None
         message = await asyncio.to_thread(self._final_message, code)
         self._end(_terminated(code, "Completed" if code == 0 else "Error", message, started_at))
 
-    async def _prepare(self, prepare: Prepare) -> Launch | None:
+    async def _probed(self, process: ContainerProcess, start: Start) -> int:
+        """Ask it how it is until it has ended; its exit code."""
+        probing: list[asyncio.Task[None]] = []
+        if start.readiness:
+            probing.append(asyncio.create_task(follow_readiness(start.readiness, self._said)))
+        if start.liveness:
+            probing.append(asyncio.create_task(self._end_when_dead(process, start.liveness)))
+        try:
+            return await process.wait()
+        finally:
+            for task in probing:
+                task.cancel()
+            await asyncio.gather(*probing, return_exceptions=True)
+
+    def _said(self, ready: bool, problem: str) -> None:
+        if isinstance(self.state.state, Running):
+            self._set(replace(self.state.state, ready=ready))
+        if problem:
+            self._report("Unhealthy", f"Readiness probe failed: {problem}")
+
+    async def _end_when_dead(self, process: ContainerProcess, check: Check) -> None:
+        problem = await until_dead(check)
+        self._report("Unhealthy", f"Liveness probe failed: {problem}")
+        name = self.container.name
+        self._report("Killing", f"Container {name} failed liveness probe, will be restarted", warning=False)
+        process.terminate()
+        await asyncio.sleep(self._pod.grace_seconds)
+        await process.kill()
+
+    async def _prepare(self, prepare: Prepare) -> Start | None:
         """How to start it, None after having waited because that is not known yet."""
         try:
-            launch = await prepare()
+            start = await prepare()
             await asyncio.to_thread(self._make_files)
         except (KubeEfsError, OSError) as error:
             reason = (
@@ -184,7 +224,7 @@ class ContainerRunner:
                 self._report("Failed", f"Error: {text}")
             await self._pause()
             return None
-        return launch
+        return start
 
     async def _back_off_before_restart(self) -> None:
         name = self.container.name

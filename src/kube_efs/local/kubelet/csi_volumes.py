@@ -17,6 +17,7 @@ from kube_efs.csi.protocol import csi_pb2
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.local.kubelet.calls import MOUNT_SECONDS, connected
 from kube_efs.local.kubelet.drivers import Driver, Drivers
+from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.local.kubelet.nfs import detach, mount_points
 from kube_efs.local.kubelet.pods import Csi, Pod
 from kube_efs.local.kubelet.volume_makers import PodObjects
@@ -44,9 +45,10 @@ class _Published:
 class CsiVolumes:
     """Has volumes published and unpublished by the drivers of this node."""
 
-    def __init__(self, cluster: PodObjects, drivers: Drivers) -> None:
+    def __init__(self, cluster: PodObjects, drivers: Drivers, host: HostFolders) -> None:
         self._cluster = cluster
         self._drivers = drivers
+        self._host = host
         self._locks: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def publish(self, pod: Pod, volume: Csi, directory: Path, *, read_only: bool) -> Path:
@@ -60,7 +62,8 @@ class CsiVolumes:
                 context = {**volume.attributes, **await self._about(pod, volume)}
                 await asyncio.to_thread(_write_note, place, pod.node, volume)
                 async with connected(driver.socket) as channel:
-                    request = publish_request(driver, volume, target, context, read_only=read_only)
+                    path = self._host.there(target)
+                    request = publish_request(driver, volume, path, context, read_only=read_only)
                     await NodeStub(channel).NodePublishVolume(request, timeout=MOUNT_SECONDS)
         return target
 
@@ -82,7 +85,7 @@ class CsiVolumes:
 
     async def _unpublished(self, published: _Published) -> bool:
         request = csi_pb2.NodeUnpublishVolumeRequest(
-            volume_id=published.handle, target_path=str(published.target)
+            volume_id=published.handle, target_path=self._host.there(published.target)
         )
         try:
             async with connected(self._drivers.get(published.driver).socket) as channel:
@@ -115,14 +118,14 @@ class CsiVolumes:
 
 
 def publish_request(
-    driver: Driver, volume: Csi, target: Path, context: Mapping[str, str], *, read_only: bool
+    driver: Driver, volume: Csi, target: str, context: Mapping[str, str], *, read_only: bool
 ) -> csi_pb2.NodePublishVolumeRequest:
     """The call for a volume that is mounted there."""
     mount = csi_pb2.VolumeCapability.MountVolume(fs_type=volume.fs_type, mount_flags=volume.options)
     mode = _Mode(mode=_mode(volume.access_mode, knows_single_writers=driver.knows_single_writers))
     return csi_pb2.NodePublishVolumeRequest(
         volume_id=volume.handle,
-        target_path=str(target),
+        target_path=target,
         volume_capability=csi_pb2.VolumeCapability(mount=mount, access_mode=mode),
         readonly=read_only,
         volume_context=context,

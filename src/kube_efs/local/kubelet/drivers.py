@@ -17,6 +17,7 @@ from kube_efs.csi.protocol import csi_pb2, registration_pb2
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
 from kube_efs.local.kubelet.calls import ANSWER_SECONDS, connected
+from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
 
 if TYPE_CHECKING:  # the generated module has this name for type checkers only
@@ -64,8 +65,9 @@ class _Socket:
 class Drivers:
     """The drivers whose sockets are in the folder, while ``run`` runs."""
 
-    def __init__(self, folder: Path, book: DriverBook) -> None:
+    def __init__(self, folder: Path, book: DriverBook, host: HostFolders) -> None:
         self._folder = folder
+        self._host = host
         self._book = book
         self._registered: dict[_Socket, Driver] = {}
         self._failures: dict[_Socket, _Failure] = {}
@@ -114,7 +116,7 @@ class Drivers:
             stub = RegistrationStub(channel)
             info = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=ANSWER_SECONDS)
             try:
-                driver = await _introduced(info)
+                driver = await _introduced(info, self._host)
                 await self._book.add(driver)
             except KubeEfsError as error:
                 with suppress(grpc.aio.AioRpcError):  # what went wrong first is what counts
@@ -145,14 +147,14 @@ async def _tell(stub: "RegistrationAsyncStub", *, error: str = "") -> None:
     await stub.NotifyRegistrationStatus(status, timeout=ANSWER_SECONDS)
 
 
-async def _introduced(info: registration_pb2.PluginInfo) -> Driver:
+async def _introduced(info: registration_pb2.PluginInfo, host: HostFolders) -> Driver:
     """What serves at the endpoint that a plugin has named; raises InvalidValue for what is of no use here."""
     if info.type != "CSIPlugin":
         raise InvalidValue("is no kind of plugin that this node takes", field="type", value=info.type)
     if not any(version.lstrip("v").startswith("1.") for version in info.supported_versions):
         versions = ", ".join(info.supported_versions)
         raise InvalidValue("has no 1.x", field="supported_versions", value=versions)
-    socket = Path(info.endpoint)
+    socket = host.here(info.endpoint).resolve()  # which may be shorter, as paths of sockets must be
     async with connected(socket) as channel:
         stub = NodeStub(channel)
         node = await stub.NodeGetInfo(csi_pb2.NodeGetInfoRequest(), timeout=ANSWER_SECONDS)

@@ -4,12 +4,13 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from kube_efs.local.kubelet.images import Image
 from kube_efs.local.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
 from kube_efs.model.errors import InvalidValue, NotYet
 
 StoreContents = Mapping[tuple[Store, str], Mapping[str, bytes] | None]
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
 _FIELD_WITH_KEY = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
@@ -35,7 +36,7 @@ def resolve_environment(
     Raises NotYet for a ConfigMap, Secret or key that is not there, InvalidValue for a field of the pod
     that no variable can have.
     """
-    found = {"PATH": _PATH, "HOME": "/root", "HOSTNAME": pod.name, **everywhere}
+    found = {"PATH": STANDARD_PATH, "HOME": "/root", "HOSTNAME": pod.name, **everywhere}
     for reference in container.env_from:
         contents = _contents(reference, pod, stores)
         found.update({f"{reference.prefix}{key}": _text(value) for key, value in contents.items()})
@@ -47,13 +48,14 @@ def resolve_environment(
 
 
 def resolve_command(
-    container: Container, environment: Mapping[str, str], images: Mapping[str, tuple[str, ...]]
+    container: Container, environment: Mapping[str, str], images: Mapping[str, Image]
 ) -> tuple[str, ...] | None:
-    """The program and its arguments; ``images`` has the programs that stand for images without a command.
+    """The program and its arguments; ``images`` has what stands for images.
 
     None when nobody knows it: only the image would say, and images are not pulled here.
     """
-    command = container.command or images.get(container.image, ())
+    image = images.get(container.image)
+    command = container.command or (image.command if image else ())
     if not command:
         return None
     return tuple(expand(word, environment) for word in (*command, *container.args))

@@ -18,12 +18,15 @@ from kube_efs.local.kubelet.cluster import Cluster
 from kube_efs.local.kubelet.csi_volumes import CsiVolumes
 from kube_efs.local.kubelet.driver_book import NodeDriverBook
 from kube_efs.local.kubelet.drivers import Drivers
+from kube_efs.local.kubelet.host_folders import HostFolders
+from kube_efs.local.kubelet.images import Image
 from kube_efs.local.kubelet.logs import read_log
 from kube_efs.local.kubelet.nfs import NfsMounter, detach, mount_points
 from kube_efs.local.kubelet.node import NodeDescription, keep_alive, register
 from kube_efs.local.kubelet.pod_runner import Node, PodRunner
 from kube_efs.local.kubelet.pods import Pod
 from kube_efs.local.kubelet.reading import read_pod
+from kube_efs.local.kubelet.syscalls import MountFlag, mount, unmount
 from kube_efs.local.kubelet.volumes import Volumes, remove_tree, standard_makers
 
 log = structlog.get_logger(__name__)
@@ -41,9 +44,9 @@ class Kubelet:
     """Runs pods while ``run`` runs; none of their processes and mounts is left when it ends.
 
     ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
-    source of the logs of its pods. ``images`` has the programs that stand for images, which need
-    ``program_files``. ``environment`` is what every container gets besides its own variables and those by
-    which it finds the API server.
+    source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
+    container gets besides its own variables and those by which it finds the API server. ``host`` knows the
+    folders of the node that are elsewhere on this machine.
     """
 
     def __init__(
@@ -53,17 +56,17 @@ class Kubelet:
         node: NodeDescription,
         root: Path,
         nfs: NfsMounter,
-        images: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-        program_files: tuple[Path, ...] = (),
+        images: Mapping[str, Image] = MappingProxyType({}),
         environment: Mapping[str, str] = MappingProxyType({}),
+        host: HostFolders | None = None,
     ) -> None:
         self._client = client
         self._description = node
         self._root = root.resolve()  # as the table of mounts has it
         self._nfs = nfs
         self._images = images
-        self._program_files = program_files
         self._environment = environment
+        self._host = host or HostFolders()
         self._pods: dict[str, _Running] = {}
         # A pod's last words may be seen after it was removed, and must not bring it back.
         self._finished: set[str] = set()
@@ -72,27 +75,27 @@ class Kubelet:
         """Register the node and run its pods until cancelled."""
         async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
             cluster = Cluster(self._client)
-            drivers = Drivers(
-                self._root / "plugins_registry", NodeDriverBook(self._client, self._description.name)
-            )
-            csi = CsiVolumes(cluster, drivers)
+            book = NodeDriverBook(self._client, self._description.name)
+            drivers = Drivers(self._root / "plugins_registry", book, self._host)
+            csi = CsiVolumes(cluster, drivers, self._host)
             node = Node(
                 name=self._description.name,
                 address=self._description.address,
                 root=self._root,
                 cluster=cluster,
-                volumes=Volumes(standard_makers(cluster, self._nfs, csi)),
+                volumes=Volumes(standard_makers(cluster, self._nfs, csi, self._host)),
                 events=events,
                 images=self._images,
-                program_files=self._program_files,
                 environment={**self._environment, **_api_server(self._client.config.cluster.server)},
             )
+            await asyncio.to_thread(_share, self._pods_folder)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._be_a_node(drivers))
                     tasks.create_task(self._follow(node))
             finally:
                 await self._stop_all()
+                await asyncio.to_thread(unmount, str(self._pods_folder))
 
     async def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
@@ -105,6 +108,10 @@ class Kubelet:
                         async for chunk in read_log(runner, follow=follow, tail_lines=tail_lines):
                             yield chunk
                         return
+
+    @property
+    def _pods_folder(self) -> Path:
+        return self._root / "pods"
 
     async def _be_a_node(self, drivers: Drivers) -> None:
         await register(self._client, self._description)
@@ -162,8 +169,7 @@ class Kubelet:
 
     async def _remove_leftovers(self, present: set[str]) -> None:
         """Undo what a kubelet before this one, which was killed, has left behind of pods that are gone."""
-        pods = self._root / "pods"
-        for directory in await asyncio.to_thread(_children, pods):
+        for directory in await asyncio.to_thread(_children, self._pods_folder):
             if directory.name in present or directory.name in self._pods:
                 continue
             for point in sorted(mount_points(), reverse=True):
@@ -180,6 +186,14 @@ class Kubelet:
             for task in waiting:  # for a CSI driver that does not answer
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _share(folder: Path) -> None:
+    """Let containers pass on what they mount there, as CSI drivers do."""
+    folder.mkdir(0o750, parents=True, exist_ok=True)
+    if str(folder) not in mount_points():  # as a kubelet leaves it that was killed
+        mount(str(folder), str(folder), flags=MountFlag.BIND | MountFlag.REC)
+    mount("none", str(folder), flags=MountFlag.SHARED)
 
 
 def _api_server(url: str) -> dict[str, str]:

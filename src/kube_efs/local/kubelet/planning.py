@@ -21,14 +21,10 @@ class ContainerPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePaths:
-    """Where the kubelet's files are on this machine, which no container sees, and what all of them see.
-
-    ``program`` are the files that stand for the image: to be seen whatever is mounted over the directory
-    that they happen to be in.
-    """
+    """Where the kubelet's files are on this machine, which no container sees, and those of the image."""
 
     hidden: Path
-    program: tuple[Path, ...] = ()
+    image: tuple[Bind, ...] = ()
 
 
 def plan_launch(
@@ -42,7 +38,6 @@ def plan_launch(
     node: NodePaths,
 ) -> Launch:
     """The launch; raises InvalidValue for mounts that cannot be."""
-    image = [Bind(source=str(path), target=str(path), read_only=True) for path in node.program]
     binds = [_bind(container, mounted, index) for index in range(len(container.mounts))]
     message = Bind(source=str(paths.message), target=container.message_path)
     identity, common = container.identity, pod.identity
@@ -59,7 +54,7 @@ def plan_launch(
         read_only_root=container.read_only_root,
         # Outer paths first, so that none is mounted over another.
         binds=tuple(
-            sorted((*image, message, *binds), key=lambda bind: len(PurePosixPath(bind.target).parts))
+            sorted((*node.image, message, *binds), key=lambda bind: len(PurePosixPath(bind.target).parts))
         ),
         hidden=(str(node.hidden),),
     )
@@ -81,6 +76,7 @@ def _bind(container: Container, mounted: Mapping[str, Mounted], index: int) -> B
         target=mount.path,
         read_only=mount.read_only or volume.read_only,
         sub_path=mount.sub_path,
+        shares_mounts=mount.shares_mounts,
     )
 
 

@@ -13,20 +13,22 @@ import structlog
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.local.kubelet.cluster import Cluster
-from kube_efs.local.kubelet.container_runner import ContainerRunner
+from kube_efs.local.kubelet.container_runner import ContainerRunner, Start
 from kube_efs.local.kubelet.environment import (
     placeholder,
     resolve_command,
     resolve_environment,
     wanted_stores,
 )
-from kube_efs.local.kubelet.launch import Launch
+from kube_efs.local.kubelet.images import Image
 from kube_efs.local.kubelet.planning import ContainerPaths, NodePaths, plan_launch
 from kube_efs.local.kubelet.pods import Container, Pod, RestartPolicy, Volume
+from kube_efs.local.kubelet.probes import check_of
 from kube_efs.local.kubelet.states import Clock, Condition, PodState, render_status
 from kube_efs.local.kubelet.status_writer import StatusWriter
 from kube_efs.local.kubelet.volume_makers import Mounted
 from kube_efs.local.kubelet.volumes import Volumes, remove_tree
+from kube_efs.local.ports import free_port
 from kube_efs.model.errors import KubeEfsError
 
 log = structlog.get_logger(__name__)
@@ -45,8 +47,7 @@ _HOST_PROCESSES = Condition(
 class Node:
     """What all pods of the node share.
 
-    ``images`` has the programs that stand for images, ``program_files`` the directories that these are
-    in, ``environment`` the variables of every container.
+    ``images`` has what stands for images, ``environment`` the variables of every container.
     """
 
     name: str
@@ -55,8 +56,7 @@ class Node:
     cluster: Cluster
     volumes: Volumes
     events: EventRecorder
-    images: Mapping[str, tuple[str, ...]]
-    program_files: tuple[Path, ...]
+    images: Mapping[str, Image]
     environment: Mapping[str, str]
 
 
@@ -204,34 +204,47 @@ class PodRunner:
         self._report("NoKernelClient", message, warning=False)
         self._status.changed()
 
-    async def _prepare(self, runner: ContainerRunner) -> Launch:
-        container, cluster = runner.container, self._node.cluster
-        stores = {
-            (store, name): await cluster.contents(self.pod.namespace, store, name)
-            for store, name in wanted_stores(container)
-        }
-        environment = resolve_environment(
-            container,
-            self.pod,
-            stores,
-            host_ip=self._node.address,
-            everywhere=self._node.environment,
-        )
+    async def _prepare(self, runner: ContainerRunner) -> Start:
+        container, image = runner.container, self._node.images.get(runner.container.image)
+        environment = await self._environment(container, image)
         argv = resolve_command(container, environment, self._node.images)
+        runs = argv is not None
         if argv is None:
             argv, message = placeholder(container.image)
             self._report("ImageNotPulled", f"container {container.name}: {message}")
-        return plan_launch(
+        launch = plan_launch(
             self.pod,
             container,
             argv=argv,
             environment=environment,
             mounted=self._mounted,
             paths=runner.paths,
-            node=NodePaths(
-                hidden=self._node.root,
-                program=self._node.program_files if container.image in self._node.images else (),
-            ),
+            node=NodePaths(hidden=self._node.root, image=image.files if image else ()),
+        )
+        moved = environment.get(image.port_variable) if image else None
+        checks = (
+            check_of(probe, container, address=self._node.address, port=int(moved) if moved else None)
+            if probe and runs
+            else None
+            for probe in (container.readiness, container.liveness)
+        )
+        readiness, liveness = checks
+        return Start(launch=launch, readiness=readiness, liveness=liveness)
+
+    async def _environment(self, container: Container, image: Image | None) -> dict[str, str]:
+        stores = {
+            (store, name): await self._node.cluster.contents(self.pod.namespace, store, name)
+            for store, name in wanted_stores(container)
+        }
+        brought = dict(image.environment) if image else {}
+        if image and image.port_variable:
+            brought[image.port_variable] = str(free_port())
+        return resolve_environment(
+            container,
+            self.pod,
+            stores,
+            host_ip=self._node.address,
+            everywhere={**self._node.environment, **brought},
         )
 
     def _runner(self, container: Container, policy: RestartPolicy) -> ContainerRunner:

@@ -59,12 +59,31 @@ class EnvVar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeMount:
-    """Where a container sees a volume, or a path inside it."""
+    """Where a container sees a volume, or a path inside it.
+
+    ``shares_mounts`` is so when what the container mounts there is to be seen by the node, and the reverse.
+    """
 
     volume: str
     path: str
     sub_path: str = ""
     read_only: bool = False
+    shares_mounts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A question over HTTP; ``port`` is a number or the name of a port of the container."""
+
+    port: str
+    path: str = "/"
+    host: str = ""
+    scheme: str = "http"
+    delay_seconds: float = 0
+    period_seconds: float = 10
+    timeout_seconds: float = 1
+    successes: int = 1
+    failures: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +110,9 @@ class Container:
     read_only_root: bool = False
     message_path: str = "/dev/termination-log"
     message_from_logs: bool = False
+    ports: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    readiness: Probe | None = None
+    liveness: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

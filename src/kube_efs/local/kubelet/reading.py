@@ -23,6 +23,7 @@ from kube_efs.local.kubelet.pods import (
     Phase,
     Pod,
     PodFields,
+    Probe,
     Projected,
     RestartPolicy,
     Store,
@@ -106,6 +107,7 @@ def _read_container(found: models.Container) -> Container:
                 path=item.mountPath,
                 sub_path=item.subPath or "",
                 read_only=bool(item.readOnly),
+                shares_mounts=item.mountPropagation == "Bidirectional",
             )
             for item in found.volumeMounts or ()
         ),
@@ -113,6 +115,27 @@ def _read_container(found: models.Container) -> Container:
         read_only_root=bool(security.readOnlyRootFilesystem),
         message_path=found.terminationMessagePath or "/dev/termination-log",
         message_from_logs=found.terminationMessagePolicy == "FallbackToLogsOnError",
+        ports=MappingProxyType({item.name: item.containerPort for item in found.ports or () if item.name}),
+        readiness=_read_probe(found.readinessProbe),
+        liveness=_read_probe(found.livenessProbe),
+    )
+
+
+def _read_probe(found: models.Probe | None) -> Probe | None:
+    """The probe if it asks over HTTP; others are not done."""
+    asks = found and found.httpGet
+    if found is None or not asks:
+        return None
+    return Probe(
+        port=str(asks.port),
+        path=asks.path or "/",
+        host=asks.host or "",
+        scheme=(asks.scheme or "HTTP").lower(),
+        delay_seconds=found.initialDelaySeconds or 0,
+        period_seconds=found.periodSeconds or 10,
+        timeout_seconds=found.timeoutSeconds or 1,
+        successes=found.successThreshold or 1,
+        failures=found.failureThreshold or 3,
     )
 
 

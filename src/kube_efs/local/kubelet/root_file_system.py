@@ -34,10 +34,13 @@ def enter(launch: Launch) -> None:
 
     Raises OSError, with the path that could not be mounted.
     """
-    mount("none", "/", flags=MountFlag.REC | MountFlag.PRIVATE)
     # What is bound is looked up before the root is another, and mounted after it: so targets with links
-    # lead to where the container sees them, and sources to where the machine does.
-    trees = [(bind, _open_source(bind)) for bind in launch.binds]
+    # lead to where the container sees them, and sources to where the machine does. A copy that is to pass
+    # mounts on must be made while its original does.
+    sharing = [_open_source(bind) if bind.shares_mounts else None for bind in launch.binds]
+    mount("none", "/", flags=MountFlag.REC | MountFlag.PRIVATE)
+    pairs = zip(launch.binds, sharing, strict=True)
+    trees = [(bind, _open_source(bind) if tree is None else tree) for bind, tree in pairs]
     mount("tmpfs", launch.scratch, "tmpfs", _PLAIN, "mode=0755")
     root = Path(launch.scratch) / "root"
     root.mkdir()
@@ -50,6 +53,8 @@ def enter(launch: Launch) -> None:
     _mount_system(root)
     pivot_root(str(root))
     for bind, tree in trees:
+        if bind.for_all:
+            _open_way(Path(bind.target))
         _attach(bind.target, tree)
     if launch.read_only_root:
         mount("none", "/", flags=MountFlag.REMOUNT | MountFlag.BIND | MountFlag.RDONLY)
@@ -143,6 +148,16 @@ def _open_sub_path(directory: int, path: str) -> int:
             os.close(parent)
     os.umask(mask)
     return open_beneath(directory, "/".join(parts))
+
+
+def _open_way(path: Path) -> None:
+    """Let everybody pass through the folders above, as far as they are the container's own copies."""
+    own = Path("/").stat().st_dev
+    for folder in path.parents:
+        with suppress(FileNotFoundError):
+            found = folder.stat()
+            if found.st_dev == own:
+                folder.chmod(stat.S_IMODE(found.st_mode) | 0o111)
 
 
 def _attach(target: str, tree: int) -> None:

@@ -21,9 +21,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """Running since."""
+    """Running since, and ready if it says so, or nobody asks."""
 
     since: datetime
+    ready: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def conditions_of(state: PodState) -> tuple[Condition, ...]:
     """The conditions, the kubelet's usual ones first."""
     phase = phase_of(state)
     initialized = all(_ended(item) == 0 for item in state.init)
-    unready = [item.name for item in state.containers if not isinstance(item.state, Running)]
+    unready = [item.name for item in state.containers if not _is_ready(item)]
     reason, message = "", ""
     if phase is Phase.SUCCEEDED:
         reason = "PodCompleted"
@@ -157,6 +158,10 @@ def _ended(container: ContainerState) -> int | None:
     return state.exit_code if isinstance(state, Terminated) and state.final else None
 
 
+def _is_ready(container: ContainerState) -> bool:
+    return isinstance(container.state, Running) and container.state.ready
+
+
 def _render_condition(condition: Condition, clock: Clock) -> dict[str, Any]:
     return {
         "type": condition.type,
@@ -175,7 +180,7 @@ def _render_containers(pod: Pod, containers: Iterable[ContainerState]) -> list[M
             "imageID": "",
             "containerID": f"process://{pod.uid}/{item.name}/{item.restarts}",
             "restartCount": item.restarts,
-            "ready": isinstance(item.state, Running),
+            "ready": _is_ready(item),
             "started": isinstance(item.state, Running),
             "state": _render_state(item.state),
             "lastState": _render_state(item.last) if item.last else {},

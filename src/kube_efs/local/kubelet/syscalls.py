@@ -42,6 +42,7 @@ class MountFlag(IntFlag):
     BIND = 4096
     REC = 16384
     PRIVATE = 1 << 18
+    SHARED = 1 << 20
 
 
 class _OpenHow(ctypes.Structure):
@@ -77,6 +78,11 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
         os.fsencode(options),
     )
     _checked(code, target)
+
+
+def unmount(target: str) -> None:
+    """Take off what is mounted there, at the latest when nobody uses it any more."""
+    _checked(_LIBC.umount2(os.fsencode(target), _MNT_DETACH), target)
 
 
 def pivot_root(new_root: str) -> None:

@@ -9,6 +9,7 @@ from shutil import rmtree
 
 from kube_efs.local.kubelet.csi_volumes import CsiVolumes
 from kube_efs.local.kubelet.file_volumes import FileVolumes
+from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.local.kubelet.nfs import NfsMounter, mount_points
 from kube_efs.local.kubelet.pods import (
     ClaimSource,
@@ -42,12 +43,16 @@ class EmptyDirs:
 class HostPaths:
     """hostPath."""
 
+    def __init__(self, folders: HostFolders) -> None:
+        self._folders = folders
+
     async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
         """The path of the machine, made if it is to be made."""
         if not isinstance(source, HostPath):
             raise wrong_source(source)
-        await asyncio.to_thread(_check_host_path, Path(source.path), source.kind)
-        return Mounted(path=Path(source.path))
+        path = self._folders.here(source.path)
+        await asyncio.to_thread(_check_host_path, path, source.kind)
+        return Mounted(path=path)
 
     async def tear_down(self, directory: Path) -> None:
         """Nothing is mounted."""
@@ -132,7 +137,7 @@ class Volumes:
 
 
 def standard_makers(
-    cluster: PodObjects, mounter: NfsMounter, csi: CsiVolumes
+    cluster: PodObjects, mounter: NfsMounter, csi: CsiVolumes, host: HostFolders
 ) -> dict[type[VolumeSource], VolumeMaker]:
     """The kinds of volumes that every kubelet has."""
     nfs, files = NfsVolumes(mounter), FileVolumes(cluster)
@@ -140,7 +145,7 @@ def standard_makers(
         EmptyDir: EmptyDirs(),
         Files: files,
         Projected: files,
-        HostPath: HostPaths(),
+        HostPath: HostPaths(host),
         Nfs: nfs,
         ClaimSource: ClaimVolumes(cluster, nfs, csi),
     }

@@ -15,6 +15,7 @@ from kube_efs.csi.protocol import csi_pb2
 from kube_efs.local.kubelet.cluster import Cluster, DriverTerms
 from kube_efs.local.kubelet.csi_volumes import CsiVolumes, publish_request
 from kube_efs.local.kubelet.drivers import Driver, Drivers
+from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.local.kubelet.nfs import mount_points
 from kube_efs.local.kubelet.pods import Csi, Pod
 from kube_efs.local.kubelet.syscalls import MountFlag, mount
@@ -73,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def volumes(driver: Driver | None, terms: DriverTerms | None = None) -> CsiVolumes:
-    return CsiVolumes(Terms(terms or DriverTerms(attaches=False)), OneDriver(driver))
+    return CsiVolumes(Terms(terms or DriverTerms(attaches=False)), OneDriver(driver), HostFolders())
 
 
 async def test_a_volume_is_published_and_unpublished_as_the_kubelet_does(
@@ -198,5 +199,5 @@ def test_access_modes(given: str, knows_single_writers: bool, mode: Modes.Mode.V
         knows_single_writers=knows_single_writers,
     )
     volume = replace(VOLUME, access_mode=given)
-    request = publish_request(driver, volume, Path("/t"), {}, read_only=False)
+    request = publish_request(driver, volume, "/t", {}, read_only=False)
     assert request.volume_capability.access_mode.mode == mode

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.local.kubelet.csi_plugin import NAME, Plugin, Rpc
 
 from kube_efs.local.kubelet.drivers import Driver, Drivers
+from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeUnavailable, NotYet
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -36,7 +37,7 @@ class Book:
 
 @asynccontextmanager
 async def following(plugin: Plugin, book: Book) -> AsyncIterator[Drivers]:
-    drivers = Drivers(plugin.registry, book)
+    drivers = Drivers(plugin.registry, book, HostFolders())
     running = asyncio.create_task(drivers.run())
     try:
         yield drivers

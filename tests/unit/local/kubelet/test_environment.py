@@ -11,6 +11,7 @@ from kube_efs.local.kubelet.environment import (
     resolve_environment,
     wanted_stores,
 )
+from kube_efs.local.kubelet.images import Image
 from kube_efs.local.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
 
@@ -134,7 +135,8 @@ def test_wanted_stores() -> None:
     ids=["command and arguments", "program of the image", "command wins over the image"],
 )
 def test_command(container: Container, argv: tuple[str, ...]) -> None:
-    assert resolve_command(container, {"V": "1"}, {"worker": ("prog", "serve")}) == argv
+    images = {"worker": Image(command=("prog", "serve"))}
+    assert resolve_command(container, {"V": "1"}, images) == argv
 
 
 def test_image_without_program() -> None:

@@ -58,7 +58,9 @@ def test_a_program_is_seen_under_a_mount_over_its_directory() -> None:
         environment={},
         mounted=MOUNTED,
         paths=PATHS,
-        node=NodePaths(hidden=Path("/k"), program=(Path("/tmp/checkout"),)),
+        node=NodePaths(
+            hidden=Path("/k"), image=(Bind(source="/tmp/checkout", target="/tmp/checkout", read_only=True),)
+        ),
     )
     assert launch.binds == (
         Bind(source="/efs", target="/tmp"),

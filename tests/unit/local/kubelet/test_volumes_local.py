@@ -11,6 +11,7 @@ from kube_efs.local.kubelet.cluster import BoundVolume, DriverTerms
 from kube_efs.local.kubelet.csi_volumes import CsiVolumes
 from kube_efs.local.kubelet.drivers import Driver, Drivers
 from kube_efs.local.kubelet.file_volumes import FileVolumes, select_files
+from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.local.kubelet.nfs import FolderNfs
 from kube_efs.local.kubelet.pods import (
     AccountToken,
@@ -77,8 +78,8 @@ class Exports:
 
 def volumes(cluster: Any = None, exports: Path | None = None) -> Volumes:
     cluster = cluster or Contents()
-    csi = CsiVolumes(cluster, Drivers(Path("/nowhere"), NoBook()))
-    return Volumes(standard_makers(cluster, FolderNfs(Exports(exports)), csi))
+    csi = CsiVolumes(cluster, Drivers(Path("/nowhere"), NoBook(), HostFolders()), HostFolders())
+    return Volumes(standard_makers(cluster, FolderNfs(Exports(exports)), csi, HostFolders()))
 
 
 async def set_up(source: Any, directory: Path, pod: Pod = POD, **parts: Any) -> Mounted:
