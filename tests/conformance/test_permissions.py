@@ -81,6 +81,7 @@ ALLOWED = {
     TUNNEL: [
         *_calls("list watch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # run
         *_calls("create patch delete", "configmaps", NAMESPACE, STATUS),  # publishing
+        *_calls("get create patch", "events", "default"),  # news
     ],
     NODE: _calls("get patch", "nodes", name="first"),  # node_identity, startup_taint
     WORKER: [],

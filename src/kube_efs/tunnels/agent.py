@@ -27,6 +27,7 @@ from kube_efs.tunnels.files import discard_unfinished
 from kube_efs.tunnels.idleness import Idleness
 from kube_efs.tunnels.keeper import StunnelKeeper
 from kube_efs.tunnels.log import ConnectionLog
+from kube_efs.tunnels.news import MountTargetNews, find_news
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_demands
 from kube_efs.tunnels.ports import PortReading, read_ports
@@ -53,7 +54,7 @@ class TargetDocuments:
 
 
 class TunnelAgent:
-    """Owns the tunnels of this node.
+    """Owns the tunnels of this node, and tells of mount targets that come and go.
 
     Raises StunnelMissing, or InvalidSetting when the certificate authorities or the folder of the
     configuration cannot be used.
@@ -66,12 +67,14 @@ class TunnelAgent:
         *,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[Collection[int]], PortReading | None] = read_ports,
+        tell: Callable[[MountTargetNews], None] = lambda _: None,
     ) -> None:
         _check_paths(options)
         self._options = options
         self._metrics = metrics
         self._clock = clock
         self._read = read
+        self._tell = tell
         self._connections = ConnectionLog()
         self._probe_now = asyncio.Event()
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._probe_now.set)
@@ -238,6 +241,8 @@ class TunnelAgent:
         )
         if before != self._reachability.down:
             log.info("reachability-changed", down=sorted(self._reachability.down))
+            for news in find_news(self._plan, before, self._reachability.down):
+                self._tell(news)
             self.apply()
 
     async def _watch_tunnels(self, heartbeat: Heartbeat) -> None:

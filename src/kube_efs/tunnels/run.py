@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict
 from importlib.metadata import version
 
@@ -15,6 +15,7 @@ from kube_efs.aws.credential_sources import ProfileFiles
 from kube_efs.aws.location import resolve_location
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import follow, only_object
 from kube_efs.model.ids import Region, ZoneName
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
@@ -26,11 +27,14 @@ from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.certificates import ClientInfo
 from kube_efs.tunnels.demands import PortRange
 from kube_efs.tunnels.idleness import IdlePolicy
+from kube_efs.tunnels.news import MountTargetNews, telling_by_events
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.publishing import publish_status
 from kube_efs.tunnels.services import NodeLocation
 
 log = structlog.get_logger()
+
+COMPONENT = "kube-efs-tunnel"
 
 
 async def run_tunnel(settings: TunnelSettings) -> None:
@@ -40,8 +44,19 @@ async def run_tunnel(settings: TunnelSettings) -> None:
 
 
 async def _run(settings: TunnelSettings) -> None:
+    node = settings.node_name
+    async with (
+        connect(load_config(settings.kubeconfig)) as client,
+        EventRecorder(client, component=COMPONENT, host=node) as recorder,
+    ):
+        await _serve(settings, client, telling_by_events(recorder, node))
+
+
+async def _serve(
+    settings: TunnelSettings, client: AsyncClient, tell: Callable[[MountTargetNews], None]
+) -> None:
     registry = new_registry()
-    agent = TunnelAgent(await _options(settings), TunnelMetrics(registry))
+    agent = TunnelAgent(await _options(settings), TunnelMetrics(registry), tell=tell)
     health = HealthServer(
         settings.health_host,
         settings.health_port,
@@ -50,7 +65,7 @@ async def _run(settings: TunnelSettings) -> None:
         readiness=agent.readiness,
         pages={"/tunnels": lambda: asdict(agent.status())},
     )
-    async with connect(load_config(settings.kubeconfig)) as client, health:
+    async with health:
         log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
         publishing = asyncio.create_task(_publish(client, agent, settings))
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap, Namespace
+from lightkube.resources.core_v1 import ConfigMap, Event, Namespace
 from tests.kernel.guest.efs import GuestEfs
 from tests.kernel.guest.node import Node
 
@@ -45,6 +45,11 @@ class Machine:
         metadata = ObjectMeta(name=CONFIG_MAP_NAME, namespace=DEFAULT_NAMESPACE)
         await self.client.apply(ConfigMap(metadata=metadata, data=data), field_manager="scenario", force=True)
         return fs
+
+    async def node_events(self, about: str) -> list[tuple[str | None, str | None]]:
+        """Type and reason of the nodes' events whose message has this text."""
+        found = self.client.list(Event, namespace="default")
+        return [(one.type, one.reason) async for one in found if about in (one.message or "")]
 
     @asynccontextmanager
     async def node(self, **settings: str) -> AsyncIterator[Node]:

@@ -1,5 +1,6 @@
 """Mount targets that cannot be reached."""
 
+from tests.kernel.guest.efs import ZONES
 from tests.kernel.guest.machine import Machine
 from tests.kernel.guest.network import packets_lost
 from tests.kernel.guest.node import Node
@@ -24,11 +25,9 @@ async def a_mount_target_refuses_and_comes_back(machine: Machine) -> None:
             await near.become(Condition.REFUSING)
             await work.goes_on()
             assert far.traffic.bytes_received > 0
-            await _until_in_own_zone(node, fs, is_own=False)
-            assert await node.metric("kube_efs_tunnel_fail_overs_total", file_system=fs) == 1
-
+            await _until_led_away(machine, node, fs)
             await near.become(Condition.SERVING)
-            await _until_in_own_zone(node, fs, is_own=True)
+            await _until_led_back(machine, node, fs)
             # What is connected stays where it is, new connections are made to the near one again.
             await far.become(Condition.REFUSING)
             received = near.traffic.bytes_received
@@ -47,12 +46,35 @@ async def packets_to_a_mount_target_are_lost(machine: Machine) -> None:
             async with packets_lost(near.address):
                 await work.goes_on(10, seconds=_NOTICED_SECONDS)
                 assert far.traffic.bytes_received > 0
-                await _until_in_own_zone(node, fs, is_own=False)
+                await _until_led_away(machine, node, fs)
                 # A volume that is published now is led around it at once.
                 other = await node.publish(volume, "other")
-            await _until_in_own_zone(node, fs, is_own=True)
+            await _until_led_back(machine, node, fs)
             await node.unpublish(volume, other)
         machine.tell(longest_wait_seconds=work.longest)
+
+
+async def _until_led_away(machine: Machine, node: Node, fs: FileSystemId) -> None:
+    """Wait until metrics and an event tell of it: that the near one is lost, and where the way leads now."""
+    near, far = machine.efs.fronts(fs)
+    await _until_in_own_zone(node, fs, is_own=False)
+    assert await node.metric("kube_efs_tunnel_fail_overs_total", file_system=fs) == 1
+    text = f"{near.address} ({ZONES[0]}) of {fs} accepts no connections; new ones go to {far.address}"
+    await _until_told(machine, text, "Warning", "MountTargetUnreachable")
+
+
+async def _until_led_back(machine: Machine, node: Node, fs: FileSystemId) -> None:
+    near, _ = machine.efs.fronts(fs)
+    await _until_in_own_zone(node, fs, is_own=True)
+    text = f"{near.address} ({ZONES[0]}) of {fs} accepts connections again"
+    await _until_told(machine, text, "Normal", "MountTargetReachable")
+
+
+async def _until_told(machine: Machine, text: str, kind: str, reason: str) -> None:
+    async def is_told() -> bool:
+        return await machine.node_events(text) == [(kind, reason)]
+
+    await until(is_told, f"an event of the node: {text}")
 
 
 async def _until_in_own_zone(node: Node, fs: FileSystemId, *, is_own: bool) -> None:

@@ -1,0 +1,64 @@
+"""What is told of mount targets that come and go."""
+
+import pytest
+
+from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName
+from kube_efs.model.targets import TunnelTarget
+from kube_efs.tunnels.news import find_news
+from kube_efs.tunnels.plan import PlannedTunnel
+from kube_efs.tunnels.services import Candidate, Nearness
+
+FS = FileSystemId("fs-00000000000000001")
+NEAR, FAR = "192.0.2.1", "192.0.2.2"
+NEAR_IS_GONE = f"mount target {NEAR} (us-east-1a) of {FS} accepts no connections; new ones go to {FAR}"
+ALL_GONE = f"of {FS} accepts no connections, nor does another: its volumes wait"
+
+
+def _candidate(address: str, zone: str | None, nearness: Nearness) -> Candidate:
+    return Candidate(
+        address=address,
+        subnet_id=SubnetId(f"subnet-{address}"),
+        zone=ZoneName(zone) if zone else None,
+        nearness=nearness,
+    )
+
+
+CANDIDATES = (
+    _candidate(NEAR, "us-east-1a", Nearness.OWN_ZONE),
+    _candidate(FAR, None, Nearness.OTHER_ZONE),
+)
+TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candidates=CANDIDATES)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param(set(), set(), [], id="nothing happened"),
+        pytest.param({NEAR}, {NEAR}, [], id="it is still away"),
+        pytest.param(set(), {NEAR}, [("MountTargetUnreachable", NEAR_IS_GONE)], id="the near one goes"),
+        pytest.param(
+            set(),
+            {NEAR, FAR},
+            [
+                ("MountTargetUnreachable", f"mount target {NEAR} (us-east-1a) {ALL_GONE}"),
+                ("MountTargetUnreachable", f"mount target {FAR} {ALL_GONE}"),
+            ],
+            id="all go",
+        ),
+        pytest.param(
+            {NEAR, FAR},
+            {FAR},
+            [
+                (
+                    "MountTargetReachable",
+                    f"mount target {NEAR} (us-east-1a) of {FS} accepts connections again",
+                )
+            ],
+            id="one comes back",
+        ),
+        pytest.param(set(), {"192.0.2.9"}, [], id="one of no tunnel"),
+    ],
+)
+def test_news(before: set[str], after: set[str], expected: list[tuple[str, str]]) -> None:
+    # The tunnels of two access points lead to the same mount targets, of which each is told of once.
+    assert [(one.reason, one.message) for one in find_news([TUNNEL, TUNNEL], before, after)] == expected
