@@ -27,11 +27,19 @@ _PATTERNS: Final = (
     re.compile(r"(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"),
 )
 
+# What is named as a secret: with dashes in the name too, with blanks in a quoted value, in JSON within JSON.
+_NAMED: Final = re.compile(
+    r"(?P<name>(?:token|secret|passw(?:or)?d|(?:api|access|secret|private)[-_]?key)(?:\\*[\"'])?\s*[=:]\s*)"
+    r"(?!\[removed\])(?:\\+\".*?\\+\"|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\*[\"']?[^\s\"',;&]+)",
+    re.IGNORECASE,
+)
+
 
 def redacted_text(text: str) -> str:
     """The text without anything that has the shape of a secret."""
     for pattern in _PATTERNS:
         text = pattern.sub(REMOVED, text)
+    text = _NAMED.sub(rf"\g<name>{REMOVED}", text)
     return text_without_secrets(text)
 
 

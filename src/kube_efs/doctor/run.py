@@ -66,7 +66,7 @@ async def diagnose_cluster(options: ClusterOptions, installation: Installation, 
     """
     configure("ERROR")
     config = load_config(options.kubeconfig)
-    region = parse_region(options.region, field="--region")
+    region = parse_region(options.region, field="--region") if options.region else None
     claim = options.claim
     if claim and "/" not in claim:
         claim = f"{config.namespace or 'default'}/{claim}"

@@ -1,0 +1,221 @@
+"""Facts of a cluster and a node with which nothing is wrong, to be spoiled one by one."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from kube_efs.aws.security_groups import Permission, SecurityGroup
+from kube_efs.doctor.facts import (
+    AwsFacts,
+    ClaimFacts,
+    ClusterFacts,
+    Facts,
+    LeaseFacts,
+    NodeObject,
+    PodFacts,
+    PublishedStatus,
+    TargetsFacts,
+    VolumeFacts,
+    Warned,
+    Workload,
+)
+from kube_efs.doctor.node_facts import (
+    CaFile,
+    ConfiguredTunnel,
+    Handshake,
+    HandshakeOutcome,
+    LoopbackMount,
+    NodeFacts,
+    ProcessHealth,
+    TunnelFacts,
+)
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
+from kube_efs.settings import DEFAULT_PROVISIONER
+from kube_efs.tunnels.probe import ProbeResult
+from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+JUST_NOW, LONG_AGO = NOW - timedelta(seconds=5), NOW - timedelta(hours=1)
+NAMESPACE = "efs"
+IMAGE = "quay.io/kube-efs/kube-efs:0.1.0"
+SYSTEM, GONE = FileSystemId("fs-11111111"), FileSystemId("fs-99999999")
+TARGET = MountTargetId("fsmt-1")
+SUBNET = SubnetId("subnet-11111111")
+ADDRESS, NODE_ADDRESS = "10.0.1.5", "10.0.2.9"
+PORT = 20490
+CONFIGURATION = Path("/tmp/stunnel.conf")
+
+CLASS = StorageClass(
+    name="efs", provisioner=DEFAULT_PROVISIONER, parameters={"default_file_system_id": SYSTEM}
+)
+CSI_CLASS = StorageClass(
+    name="csi",
+    provisioner="efs.csi.aws.com",
+    parameters={"provisioningMode": "efs-ap", "fileSystemId": SYSTEM, "directoryPerms": "700"},
+)
+CLAIM = Claim(
+    namespace="team",
+    name="data",
+    uid=ClaimUid("uid-1"),
+    phase=ClaimPhase.BOUND,
+    storage_class="efs",
+    volume_name="volume-1",
+    match_labels={"volume_name": "data"},
+    access_modes=("ReadWriteMany",),
+)
+PENDING = replace(CLAIM, phase=ClaimPhase.PENDING, volume_name="")
+VOLUME = Volume(
+    name="volume-1",
+    uid="volume-uid",
+    phase=VolumePhase.BOUND,
+    reclaim_policy=ReclaimPolicy.DELETE,
+    storage_class="efs",
+    provisioned_by=DEFAULT_PROVISIONER,
+    file_system_id=SYSTEM,
+    finalizers=("external-provisioner",),
+    claim=ClaimReference(namespace="team", name="data", uid=CLAIM.uid),
+    nfs=NfsSource(server="127.0.0.1", path="/team/data"),
+    mount_options=(f"port={PORT}",),
+)
+CSI_VOLUME = replace(
+    VOLUME, name="csi-1", uid="csi-uid", nfs=None, csi=CsiSource(handle=f"{SYSTEM}::fsap-0123456789abcdef0")
+)
+POD = PodFacts(
+    namespace="team",
+    name="web",
+    uid="pod-uid",
+    node="one",
+    phase="Running",
+    created=LONG_AGO,
+    claims=("data",),
+)
+CONTROLLER = Workload(
+    kind="Deployment",
+    namespace=NAMESPACE,
+    name="efs-manager",
+    command="controller",
+    image=IMAGE,
+    ours=True,
+    wanted=2,
+    ready=2,
+)
+TUNNEL = replace(CONTROLLER, kind="DaemonSet", name="efs-stunnel", command="tunnel", wanted=1, ready=1)
+LEASE = LeaseFacts(name="kube-efs-controller", holder="efs-manager-0", renewed=JUST_NOW)
+NODE = NodeObject(name="one", zone="us-east-1a", region="us-east-1", addresses=(NODE_ADDRESS,))
+TUNNEL_UP = TunnelStatus(file_system_id=SYSTEM, port=PORT, state=TunnelState.UP, address=ADDRESS)
+TARGETS = TunnelTargets(
+    targets={SYSTEM: TunnelTarget(file_system_id=SYSTEM, port=PORT, address_by_subnet={SUBNET: ADDRESS})}
+)
+MOUNT_TARGET = MountTarget(
+    mount_target_id=TARGET,
+    file_system_id=SYSTEM,
+    subnet_id=SUBNET,
+    zone=ZoneName("us-east-1a"),
+    address=ADDRESS,
+    state=LifeCycleState.AVAILABLE,
+)
+FILE_SYSTEM = FileSystem(file_system_id=SYSTEM, mount_targets=(MOUNT_TARGET,))
+OPEN_GROUP = SecurityGroup(
+    group_id="sg-target", permissions=(Permission(first_port=2049, last_port=2049, groups=("sg-node",)),)
+)
+
+CLUSTER = ClusterFacts(
+    namespace=NAMESPACE,
+    workloads=(CONTROLLER, TUNNEL),
+    pods=(POD,),
+    nodes=(NODE,),
+    leases=(LEASE,),
+    classes=(CLASS, CSI_CLASS),
+    claims=(ClaimFacts(claim=CLAIM, created=LONG_AGO),),
+    volumes=(VolumeFacts(volume=VOLUME, changed=LONG_AGO),),
+    targets=TargetsFacts(targets=TARGETS),
+    statuses=(PublishedStatus(node="one", time=JUST_NOW, status=TunnelsStatus(tunnels=(TUNNEL_UP,))),),
+)
+AWS = AwsFacts(region="us-east-1", file_systems={SYSTEM: FILE_SYSTEM}, looked_into=frozenset({SYSTEM}))
+
+CONFIGURED = ConfiguredTunnel(
+    name=SYSTEM,
+    port=PORT,
+    addresses=(ADDRESS,),
+    check_host=f"{SYSTEM}.efs.us-east-1.amazonaws.com",
+    ca_file=Path("/ca.crt"),
+)
+WELL = TunnelFacts(
+    tunnel=CONFIGURED,
+    listening=True,
+    null_call=ProbeResult(ok=True, seconds=0.002),
+    handshakes=(Handshake(address=ADDRESS, outcome=HandshakeOutcome.DONE),),
+)
+ON_NODE = NodeFacts(
+    name="one",
+    configuration=CONFIGURATION,
+    tunnels=(WELL,),
+    ca_files=(CaFile(path=Path("/ca.crt")),),
+    listening=frozenset({PORT}),
+    mounts=(LoopbackMount(mount_point=Path("/var/lib/kubelet/x"), port=PORT),),
+    processes=(ProcessHealth(name="tunnel agent", url="http://127.0.0.1:9811"),),
+    status=TunnelsStatus(tunnels=(TUNNEL_UP,), stunnel_pid=7),
+    kernel=(),
+    booleans={"virt_use_nfs": True},
+)
+
+
+def cluster(**changes: Any) -> Facts:
+    """The cluster with these changes, AWS not asked."""
+    return Facts(now=NOW, cluster=replace(CLUSTER, **changes))
+
+
+def claim(
+    found: Claim, *warned: Warned, key: str = "", classes: Any = CLUSTER.classes, **times: Any
+) -> Facts:
+    """A cluster whose claim is this one, asked about if there is a key; no volume is made for it."""
+    one = ClaimFacts(claim=found, **{"created": LONG_AGO, **times})
+    changes = {"claims": (one,), "warnings": warned, "classes": classes, "volumes": (), "pods": ()}
+    return replace(cluster(**changes), claim=key)
+
+
+def volume(found: Volume, *warned: Warned, **more: Any) -> Facts:
+    """A cluster whose volume is this one."""
+    one = VolumeFacts(volume=found, **{"changed": LONG_AGO, **more})
+    return cluster(volumes=(one,), warnings=warned)
+
+
+def pod(found: PodFacts, *warned: Warned) -> Facts:
+    """A cluster whose pod is this one."""
+    return cluster(pods=(found,), warnings=warned)
+
+
+def aws(**changes: Any) -> Facts:
+    """The cluster with AWS asked, which says this."""
+    return Facts(now=NOW, cluster=CLUSTER, aws=replace(AWS, **changes))
+
+
+def published(**changes: Any) -> Facts:
+    """A cluster whose node tells this of its tunnel."""
+    status = TunnelsStatus(tunnels=(replace(TUNNEL_UP, **changes),))
+    return cluster(statuses=(PublishedStatus(node="one", time=JUST_NOW, status=status),))
+
+
+def node(**changes: Any) -> Facts:
+    """The node with these changes."""
+    return Facts(now=NOW, node=replace(ON_NODE, **changes))
+
+
+def tunnel(**changes: Any) -> Facts:
+    """The node with a tunnel like this."""
+    return node(tunnels=(replace(WELL, **changes),))
+
+
+def handshake(outcome: HandshakeOutcome, **more: Any) -> Facts:
+    """The node with a handshake that ends so."""
+    return tunnel(handshakes=(Handshake(address=ADDRESS, outcome=outcome, **more),))
+
+
+def warned(kind: str, uid: str, reason: str, message: str) -> Warned:
+    """An event."""
+    return Warned(kind=kind, uid=uid, reason=reason, message=message)

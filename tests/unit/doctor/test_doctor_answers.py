@@ -1,0 +1,213 @@
+"""How findings are told, how the command ends, and what a failed look becomes."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor import examples as ex
+from typer.testing import CliRunner
+
+from kube_efs.cli import app
+from kube_efs.doctor.checks.installation import OLDER_SYSTEMS
+from kube_efs.doctor.diagnosis import diagnose, is_broken
+from kube_efs.doctor.facts import Area, Gap, NodeObject, PodFacts, Workload
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.gathering.objects import read_node, read_pod, read_workload
+from kube_efs.doctor.grants import Account, Grant, Right, grants_of
+from kube_efs.doctor.registry import TOPICS
+from kube_efs.doctor.rendering import render_findings, to_json
+from kube_efs.model.errors import KubeDenied
+from kube_efs.operator.manifests import RenderOptions, render_manifests
+from kube_efs.operator.platforms import Platform
+from kube_efs.operator.takeover import OLDER_WORKLOADS
+from kube_efs.report.tables import make_console
+
+ROOT = Path(__file__).parents[3]
+_LEAK = replace(
+    ex.cluster(classes=(), claims=(), volumes=()),
+    gaps=(Gap(what="logs", reason="password=hunter2 was refused"),),
+)
+
+
+def _shown(facts: object) -> str:
+    console = make_console()
+    with console.capture() as capture:
+        console.print(facts)
+    return capture.get()
+
+
+def test_the_page_has_every_kind_of_finding() -> None:
+    page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+/[a-z-]+)` \| (\w+) \| (.*) \|$", page, flags=re.MULTILINE)
+    kinds = [(one.id, str(one.severity), one.meaning) for topic in TOPICS for one in topic.kinds]
+    assert rows == kinds
+
+
+def test_a_table_names_each_finding_and_sums_up() -> None:
+    shown = _shown(render_findings(diagnose(_LEAK), what="cluster a"))
+    assert "Findings about cluster a" in shown
+    assert "doctor/not-checked" in shown
+    assert "hunter2" not in shown
+    assert shown.rstrip().endswith("1 unchecked.")
+
+
+def test_nothing_wrong_is_said_in_a_line() -> None:
+    shown = _shown(render_findings((), what="node one"))
+    assert shown == "Nothing wrong was found with node one.\n"
+
+
+def test_json_has_all_parts_and_no_secret() -> None:
+    document = json.loads(to_json(diagnose(_LEAK), what="cluster a", now=ex.NOW))
+    assert document["about"] == "cluster a"
+    assert document["time"] == "2026-01-02T03:04:05Z"
+    assert document["findings"] == [
+        {
+            "id": "doctor/not-checked",
+            "severity": "unchecked",
+            "subject": {"kind": "Doctor", "name": "logs"},
+            "problem": "could not be checked",
+            "evidence": ["password=[removed] was refused"],
+            "remedy": "give the doctor the right to read it, and run it again",
+        }
+    ]
+
+
+def test_only_what_is_broken_counts_for_the_exit_code() -> None:
+    assert not is_broken(diagnose(_LEAK))
+    assert is_broken(diagnose(ex.cluster(leases=())))
+
+
+async def test_a_look_that_fails_becomes_a_gap() -> None:
+    attempts = Attempts(timeout_seconds=0.05)
+
+    async def refuse() -> str:
+        raise KubeDenied("answered 403", field="pods")
+
+    async def stumble() -> str:
+        body: dict[str, str] = {}
+        return body["metadata"]
+
+    async def give() -> str:
+        return "answer"
+
+    assert await attempts.look("a", refuse(), area=Area.AWS) is None
+    assert await attempts.look("b", stumble()) is None
+    assert await attempts.look("c", asyncio.sleep(60, "late")) is None
+    assert await attempts.look("d", give()) == "answer"
+    assert attempts.gaps == (
+        Gap(what="a", reason="pods: answered 403", area=Area.AWS),
+        Gap(what="b", reason="KeyError: 'metadata'"),
+        Gap(what="c", reason="no answer within 0.05 s"),
+    )
+
+
+def test_rights_are_those_of_the_manifests() -> None:
+    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace="efs"))
+    grants = grants_of(manifests)
+    manager = Account(namespace="efs", name="efs-manager")
+    lease = Right(
+        verb="update",
+        group="coordination.k8s.io",
+        resource="leases",
+        namespace="efs",
+        name="kube-efs-controller",
+    )
+    assert Grant(account=manager, right=lease) in grants
+    assert Grant(account=manager, right=Right(verb="watch", resource="persistentvolumes")) in grants
+    assert {one.account.name for one in grants} == {"efs-manager", "efs-stunnel"}
+    assert str(lease) == "update leases.coordination.k8s.io kube-efs-controller in efs"
+    assert manager.user == "system:serviceaccount:efs:efs-manager"
+
+
+def test_every_older_workload_that_the_operator_knows_is_known() -> None:
+    assert set(OLDER_WORKLOADS) <= OLDER_SYSTEMS.keys()
+
+
+def test_objects_are_read_as_far_as_they_go() -> None:
+    meta = {"name": "a", "namespace": "b"}
+    assert read_pod({"metadata": meta}) == PodFacts(namespace="b", name="a")
+    assert read_workload("DaemonSet", {"metadata": meta}) == Workload(
+        kind="DaemonSet", namespace="b", name="a"
+    )
+    assert read_node({"metadata": {"name": "a"}}, {}) == NodeObject(name="a", ready=False)
+
+
+def test_an_instance_is_known_by_its_node_s_provider() -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"providerID": "aws:///us-east-1a/i-0123"}}
+    assert read_node(body, {}).instance_id == "i-0123"
+
+
+def test_a_pod_tells_why_it_waits_and_what_it_uses() -> None:
+    found = read_pod(
+        {
+            "metadata": {"name": "a", "namespace": "b", "labels": {"component": "efs-worker"}},
+            "spec": {
+                "volumes": [
+                    {"name": "x", "persistentVolumeClaim": {"claimName": "data"}},
+                    {"name": "y", "ephemeral": {}},
+                    {"name": "z", "ephemeral": {"volumeClaimTemplate": {}}},
+                ]
+            },
+            "status": {
+                "containerStatuses": [
+                    {"name": "one", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}
+                ]
+            },
+        }
+    )
+    assert found.claims == ("data", "a-z")
+    assert found.waiting == ("container one: ImagePullBackOff (no)",)
+    assert found.component == "efs-worker"
+
+
+def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return subprocess.run(
+        [sys.executable, "-m", "kube_efs", "doctor", *arguments],
+        env={**kept, "NO_COLOR": "1", "COLUMNS": "120", **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["everything"], id="unknown command"),
+        pytest.param(["claim"], id="no claim"),
+        pytest.param(["node", "--region", "us-east-1"], id="an option of another command"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    answer = CliRunner().invoke(app, ["doctor", *arguments])
+    assert answer.exit_code == 2
+    assert "Usage:" in answer.stderr
+
+
+def test_a_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
+    answer = _run("cluster", "--kubeconfig", "/nowhere/kubeconfig")
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("error: KUBECONFIG: ")
+    assert "/nowhere/kubeconfig not found" in answer.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_a_finding_and_no_crash(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: x, users: [{name: x, user: {}}],"
+        " contexts: [{name: x, context: {cluster: x, user: x}}],"
+        " clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}]}"
+    )
+    answer = _run("cluster", "--kubeconfig", str(kubeconfig), "--output", "json")
+    assert answer.returncode == 1, answer.stderr
+    findings = json.loads(answer.stdout)["findings"]
+    assert [one["id"] for one in findings] == ["kubernetes/no-answer"]
+    assert "could not be reached" in findings[0]["evidence"][0]

@@ -1,0 +1,515 @@
+"""Every kind of finding is provoked here, and what is nearly one is not told."""
+
+import ipaddress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.doctor import examples as ex
+from tests.unit.doctor.examples import warned
+
+from kube_efs.aws.security_groups import Permission, SecurityGroup
+from kube_efs.doctor.diagnosis import diagnose
+from kube_efs.doctor.facts import Area, ClusterFacts, Facts, Gap, LeaseFacts, TargetsFacts
+from kube_efs.doctor.findings import Finding
+from kube_efs.doctor.grants import Account, Grant, Right
+from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, ProcessHealth
+from kube_efs.doctor.registry import TOPICS
+from kube_efs.model.claims import ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.file_systems import LifeCycleState
+from kube_efs.model.ids import FileSystemId, ZoneName
+from kube_efs.model.targets import Rejection
+from kube_efs.model.volumes import VolumePhase
+from kube_efs.tunnels.probe import ProbeResult
+from kube_efs.tunnels.status import TunnelsStatus, TunnelState
+
+_RIGHT = Grant(
+    account=Account(namespace="efs", name="efs-manager"),
+    right=Right(verb="patch", resource="persistentvolumes"),
+)
+_BAD_CLASS = replace(ex.CLASS, parameters={"default_file_system_id": "fs-nonsense!"})
+_ODD_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystem": "x"})
+_BAD_CSI_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "directoryPerms": "rwx"})
+_REFUSED = replace(ex.PENDING, match_labels={})
+_DIRECTORY_CLASS = StorageClass(
+    name="aws-efs", provisioner="example.com/aws-efs", parameters={"gidMin": "10", "gidMax": "5"}
+)
+_FOREIGN_CLASS = StorageClass(name="ebs", provisioner="ebs.csi.aws.com")
+_DIRECTORY_CONTROLLER = replace(ex.CONTROLLER, environment={"PROVISIONER_NAME": "example.com/aws-efs"})
+_RELEASED = replace(ex.VOLUME, phase=VolumePhase.RELEASED)
+_CLOSED = SecurityGroup(
+    group_id="sg-target", permissions=(Permission(first_port=443, last_port=443, groups=("sg-node",)),)
+)
+
+
+def _groups(group: SecurityGroup) -> Facts:
+    return ex.aws(groups_by_target={ex.TARGET: ("sg-target",)}, groups={"sg-target": group})
+
+
+def _system(**changes: Any) -> Facts:
+    return ex.aws(file_systems={ex.SYSTEM: replace(ex.FILE_SYSTEM, **changes)})
+
+
+def _target(**changes: Any) -> Facts:
+    return _system(mount_targets=(replace(ex.MOUNT_TARGET, **changes),))
+
+
+PROVOKED = [
+    # installation
+    ("workload/not-ready", "1 of 2 pods", ex.cluster(workloads=(replace(ex.CONTROLLER, ready=1),))),
+    ("controller/no-leader", "there is no such Lease", ex.cluster(leases=())),
+    ("controller/no-leader", "nobody holds it", ex.cluster(leases=(replace(ex.LEASE, holder=""),))),
+    (
+        "controller/no-leader",
+        "efs-manager-0 renewed it last at 2026-01-02T02:04:05Z",
+        ex.cluster(leases=(replace(ex.LEASE, renewed=ex.LONG_AGO),)),
+    ),
+    (
+        "version/skew",
+        "DaemonSet efs-stunnel: old",
+        ex.cluster(workloads=(ex.CONTROLLER, replace(ex.TUNNEL, image="old"))),
+    ),
+    (
+        "version/older-system",
+        "is of aws-efs-operator",
+        ex.cluster(
+            workloads=(
+                ex.CONTROLLER,
+                replace(ex.CONTROLLER, name="aws-efs-operator", ours=False, image="a", command=""),
+            )
+        ),
+    ),
+    ("rbac/missing", "patch persistentvolumes", ex.cluster(missing_rights=(_RIGHT,))),
+    # classes
+    (
+        "storage-class/parameter",
+        "parameters.default_file_system_id: 'fs-nonsense!' is no file system id",
+        ex.cluster(classes=(_BAD_CLASS,)),
+    ),
+    ("storage-class/parameter", "'rwx' is no octal mode", ex.cluster(classes=(_BAD_CSI_CLASS,))),
+    (
+        "storage-class/parameter",
+        "gidMin",
+        ex.cluster(classes=(_DIRECTORY_CLASS,), workloads=(_DIRECTORY_CONTROLLER,)),
+    ),
+    (
+        "storage-class/parameter",
+        "mountOptions: 'port=1' cannot be combined",
+        ex.cluster(classes=(replace(ex.CLASS, mount_options=("port=1",)),)),
+    ),
+    ("storage-class/oddity", "'fileSystem' is not known", ex.cluster(classes=(_ODD_CLASS,))),
+    # claims
+    ("claim/pending", "matchLabels.volume_name: is missing", ex.claim(_REFUSED, created=ex.JUST_NOW)),
+    ("claim/pending", "has no volume yet", ex.claim(ex.PENDING)),
+    (
+        "claim/pending",
+        "ProvisioningFailed: the API is down",
+        ex.claim(
+            ex.PENDING,
+            warned("PersistentVolumeClaim", "uid-1", "ProvisioningFailed", "the API is down"),
+            created=ex.JUST_NOW,
+        ),
+    ),
+    (
+        "claim/pending",
+        "'fs-99999999' is not known (yet)",
+        ex.claim(replace(ex.PENDING, match_labels={"volume_name": "a", "file_system_id": ex.GONE})),
+    ),
+    ("claim/lost", "volume-1 is gone", ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST))),
+    (
+        "claim/terminating",
+        "finalizers kubernetes.io/pvc-protection",
+        ex.claim(
+            replace(ex.CLAIM, deleting=True),
+            deleting_since=ex.LONG_AGO,
+            finalizers=("kubernetes.io/pvc-protection",),
+        ),
+    ),
+    ("claim/missing", "does not exist", ex.claim(ex.CLAIM, key="team/other")),
+    (
+        "claim/no-class",
+        "'nothing', which does not exist",
+        ex.claim(replace(ex.PENDING, storage_class="nothing"), key="team/data"),
+    ),
+    (
+        "claim/foreign",
+        "ebs.csi.aws.com",
+        ex.claim(replace(ex.PENDING, storage_class="ebs"), key="team/data", classes=(_FOREIGN_CLASS,)),
+    ),
+    # volumes
+    ("volume/released", "is Released with policy Delete", ex.volume(_RELEASED)),
+    (
+        "volume/released",
+        "VolumeFailedDelete: a guard says no",
+        ex.volume(
+            _RELEASED,
+            warned("PersistentVolume", "volume-uid", "VolumeFailedDelete", "a guard says no"),
+            changed=ex.JUST_NOW,
+        ),
+    ),
+    (
+        "volume/released",
+        "is Released",
+        ex.volume(replace(ex.CSI_VOLUME, phase=VolumePhase.RELEASED)),
+    ),
+    (
+        "volume/terminating",
+        "finalizers external-provisioner",
+        ex.volume(replace(_RELEASED, deleting=True), deleting_since=ex.LONG_AGO),
+    ),
+    (
+        "volume/failed",
+        "no plugin to delete it",
+        ex.volume(replace(ex.VOLUME, phase=VolumePhase.FAILED), message="no plugin to delete it"),
+    ),
+    (
+        "volume/port",
+        "its port 20499 is nobody's",
+        ex.volume(replace(ex.VOLUME, mount_options=("port=20499",))),
+    ),
+    (
+        "volume/port",
+        "leads to fs-11111111, but its data is in fs-99999999",
+        ex.volume(replace(ex.VOLUME, file_system_id=ex.GONE)),
+    ),
+    # pods
+    (
+        "pod/waiting",
+        "Connection refused",
+        ex.pod(
+            replace(ex.POD, phase="Pending", created=ex.JUST_NOW),
+            warned("Pod", "pod-uid", "FailedMount", "mount.nfs: Connection refused"),
+        ),
+    ),
+    (
+        "pod/waiting",
+        "ContainerCreating",
+        ex.pod(replace(ex.POD, phase="Pending", waiting=("container a: ContainerCreating",))),
+    ),
+    ("pod/terminating", "on node one", ex.pod(replace(ex.POD, deleting_since=ex.LONG_AGO))),
+    (
+        "worker/failed",
+        "permission denied",
+        ex.pod(
+            replace(
+                ex.POD,
+                namespace=ex.NAMESPACE,
+                component="efs-worker",
+                phase="Failed",
+                message="permission denied",
+            )
+        ),
+    ),
+    # what nodes are told
+    ("targets/missing", "does not exist", ex.cluster(targets=TargetsFacts(found=False))),
+    ("targets/unreadable", "is no mapping", ex.cluster(targets=TargetsFacts(problem="is no mapping"))),
+    (
+        "targets/entry",
+        "fs-1: 'x' is no port",
+        ex.cluster(
+            targets=TargetsFacts(
+                targets=ex.TARGETS,
+                rejections=(Rejection(entry="fs-1", error=InvalidValue("is no port", value="x")),),
+            )
+        ),
+    ),
+    # file systems
+    (
+        "file-system/missing",
+        "named by StorageClass efs",
+        ex.aws(file_systems={}, looked_into=frozenset()),
+    ),
+    ("file-system/state", "is error", _system(state=LifeCycleState.ERROR)),
+    ("mount-target/none", "has no usable mount target", _system(mount_targets=())),
+    (
+        "mount-target/none",
+        "as the controller sees it",
+        ex.cluster(
+            targets=TargetsFacts(
+                targets=replace(
+                    ex.TARGETS,
+                    targets={ex.SYSTEM: replace(ex.TARGETS.targets[ex.SYSTEM], address_by_subnet={})},
+                )
+            )
+        ),
+    ),
+    ("mount-target/state", "fsmt-1 at 10.0.1.5 is error", _target(state=LifeCycleState.ERROR)),
+    ("mount-target/zone", "no mount target in us-east-1a", _target(zone="us-east-1b")),
+    ("targets/stale", "in AWS: 10.0.1.7", _target(address="10.0.1.7")),
+    ("security-group/closed", "sg-target lets in sg-node at 443", _groups(_CLOSED)),
+    # nodes, from afar
+    ("agent/silent", "never heard", ex.cluster(statuses=())),
+    (
+        "agent/silent",
+        "last heard at 2026-01-02T02:04:05Z",
+        ex.cluster(statuses=(replace(ex.CLUSTER.statuses[0], time=ex.LONG_AGO),)),  # type: ignore[index]
+    ),
+    (
+        "agent/problem",
+        "a file is broken",
+        ex.cluster(
+            statuses=(
+                replace(
+                    ex.CLUSTER.statuses[0],  # type: ignore[index]
+                    status=TunnelsStatus(problems=("a file is broken",)),
+                ),
+            )
+        ),
+    ),
+    ("tunnel/down", "port 20490 is down", ex.published(state=TunnelState.DOWN, reason="no answer")),
+    ("tunnel/failed-over", "us-east-1b", ex.published(failed_over=True, zone="us-east-1b")),
+    ("tunnel/certificate", "has ended", ex.published(certificate_ends="2026-01-02T03:00:00Z")),
+    (
+        "driver/not-registered",
+        "does not know efs.csi.aws.com",
+        ex.cluster(workloads=(ex.CONTROLLER, replace(ex.TUNNEL, command="node"))),
+    ),
+    # a node itself
+    (
+        "process/unreachable",
+        "Connection refused",
+        ex.node(
+            processes=(ProcessHealth(name="CSI driver", url="http://a", unreachable="Connection refused"),)
+        ),
+    ),
+    (
+        "process/unhealthy",
+        "stunnel is not running",
+        ex.node(processes=(ProcessHealth(name="a", url="http://a", reasons=("stunnel is not running",)),)),
+    ),
+    ("stunnel/no-configuration", "/tmp/stunnel.conf", ex.node(tunnels=None)),
+    ("stunnel/not-running", "stunnel does not run", ex.node(status=TunnelsStatus())),
+    ("port/not-listening", "at port 20490", ex.tunnel(listening=False)),
+    (
+        "tunnel/no-nfs",
+        "the tunnel closed the connection",
+        ex.tunnel(null_call=ProbeResult(ok=False, seconds=0.1, reason="the tunnel closed the connection")),
+    ),
+    ("tunnel/slow", "takes 900 ms", ex.tunnel(null_call=ProbeResult(ok=True, seconds=0.9))),
+    (
+        "mount/dead-port",
+        "/mnt is mounted through port 22049",
+        ex.node(mounts=(LoopbackMount(mount_point=Path("/mnt"), port=22049),)),
+    ),
+    ("tls/authorities", "No such file", ex.node(ca_files=(CaFile(path=Path("/a"), problem="No such file"),))),
+    (
+        "mount-target/unreachable",
+        "no connection within 3 s",
+        ex.handshake(HandshakeOutcome.NOT_CONNECTED, reason="no connection within 3 s"),
+    ),
+    (
+        "tls/name",
+        "names in the certificate: other.example.com",
+        ex.handshake(HandshakeOutcome.WRONG_NAME, names=("other.example.com",)),
+    ),
+    (
+        "tls/expired",
+        "certificate has expired",
+        ex.handshake(HandshakeOutcome.EXPIRED, reason="certificate has expired"),
+    ),
+    ("tls/not-trusted", "self-signed", ex.handshake(HandshakeOutcome.NOT_TRUSTED, reason="self-signed")),
+    ("tls/handshake", "reset", ex.handshake(HandshakeOutcome.FAILED, reason="reset")),
+    (
+        "kernel/not-responding",
+        "NFS server 10.9.9.9 does not respond",
+        ex.node(kernel=("nfs: server 10.9.9.9 OK", "nfs: server 10.9.9.9 not responding, still trying")),
+    ),
+    (
+        "kernel/not-responding",
+        "NFS server 127.0.0.1 does not respond",
+        ex.node(kernel=("nfs: server 127.0.0.1 not responding, timed out",), tunnels=()),
+    ),
+    (
+        "kernel/was-not-responding",
+        "did not respond for a time",
+        ex.node(kernel=("nfs: server fs-1 not responding, still trying", "nfs: server fs-1 OK")),
+    ),
+    (
+        "kernel/was-not-responding",
+        "127.0.0.1",
+        ex.node(kernel=("nfs: server 127.0.0.1 not responding, timed out",)),
+    ),
+    ("selinux/boolean", "virt_use_nfs is off", ex.node(booleans={"virt_use_nfs": False})),
+    # what could not be seen
+    (
+        "kubernetes/no-answer",
+        "could not be reached",
+        Facts(
+            now=ex.NOW,
+            cluster=ClusterFacts(namespace="efs"),
+            gaps=(Gap(what="pods", reason="could not be reached"),),
+        ),
+    ),
+    ("doctor/not-checked", "403", replace(ex.cluster(), gaps=(Gap(what="pods", reason="403"),))),
+    (
+        "aws/not-checked",
+        "no credentials",
+        replace(ex.cluster(), gaps=(Gap(what="file systems", reason="no credentials", area=Area.AWS),)),
+    ),
+]
+
+
+def _text(finding: Finding) -> str:
+    return "\n".join([str(finding.subject), finding.problem, *finding.evidence])
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "facts"),
+    [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in PROVOKED],
+)
+def test_what_is_wrong_is_found_with_evidence_and_a_remedy(kind: str, words: str, facts: Facts) -> None:
+    findings = [one for one in diagnose(facts) if one.kind.id == kind]
+    assert [one for one in findings if words in _text(one)]
+    assert all(one.remedy for one in findings)
+
+
+def test_every_kind_of_finding_is_provoked_above_and_has_an_id_of_its_own() -> None:
+    ids = [kind.id for topic in TOPICS for kind in topic.kinds]
+    assert sorted(ids) == sorted({kind for kind, _, _ in PROVOKED})
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "facts"),
+    [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in PROVOKED],
+)
+def test_a_topic_gives_only_the_kinds_that_it_declares(kind: str, words: str, facts: Facts) -> None:
+    for topic in TOPICS:
+        assert {one.kind for one in topic.check(facts)} <= set(topic.kinds)
+
+
+NOTHING = [
+    pytest.param(ex.cluster(), id="a cluster that is well"),
+    pytest.param(ex.aws(), id="with AWS asked"),
+    pytest.param(ex.node(), id="a node that is well"),
+    pytest.param(Facts(now=ex.NOW), id="nothing asked"),
+    pytest.param(ex.claim(ex.PENDING, created=ex.JUST_NOW), id="a claim that has just been made"),
+    pytest.param(
+        ex.claim(ex.PENDING, classes=(replace(ex.CLASS, waits_for_consumer=True),)),
+        id="a claim that waits for its pod",
+    ),
+    pytest.param(
+        ex.claim(replace(ex.PENDING, match_labels={"root_key": "x"})), id="a root claim of the controller"
+    ),
+    pytest.param(
+        ex.claim(replace(ex.CLAIM, deleting=True), deleting_since=ex.JUST_NOW),
+        id="a claim that is just going",
+    ),
+    pytest.param(
+        ex.claim(replace(ex.PENDING, storage_class="ebs"), classes=(_FOREIGN_CLASS,)),
+        id="somebody else's claim that nobody asked about",
+    ),
+    pytest.param(ex.volume(_RELEASED, changed=ex.JUST_NOW), id="a volume that is just going"),
+    pytest.param(
+        ex.volume(replace(_RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)), id="a volume that is to be kept"
+    ),
+    pytest.param(
+        ex.volume(replace(ex.VOLUME, deleting=True), deleting_since=ex.LONG_AGO),
+        id="a volume that waits for its claim",
+    ),
+    pytest.param(ex.pod(replace(ex.POD, phase="Pending", created=ex.JUST_NOW)), id="a pod that just starts"),
+    pytest.param(
+        ex.pod(replace(ex.POD, phase="Pending", claims=("other",))), id="a pod without a volume of ours"
+    ),
+    pytest.param(
+        ex.pod(replace(ex.POD, phase="Succeeded", deleting_since=ex.LONG_AGO)), id="a pod that has ended"
+    ),
+    pytest.param(
+        ex.cluster(
+            workloads=(replace(ex.CONTROLLER, environment={"KUBE_EFS_LEADER_ELECTION": "false"}),), leases=()
+        ),
+        id="a controller without election",
+    ),
+    pytest.param(
+        ex.cluster(
+            workloads=(replace(ex.CONTROLLER, environment={"KUBE_EFS_LEASE_NAME": "mine"}),),
+            leases=(LeaseFacts(name="mine", holder="a", renewed=ex.NOW - timedelta(seconds=20)),),
+        ),
+        id="a Lease of another name, about to be renewed",
+    ),
+    pytest.param(
+        ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="a node that is not ready"
+    ),
+    pytest.param(ex.published(state=TunnelState.STARTING), id="a tunnel that starts"),
+    pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="a tunnel that is to go"),
+    pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="a certificate that lasts"),
+    pytest.param(
+        _system(zone="us-east-1b", mount_targets=(replace(ex.MOUNT_TARGET, zone=ZoneName("us-east-1b")),)),
+        id="a One Zone file system",
+    ),
+    pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
+]
+
+
+@pytest.mark.parametrize("facts", NOTHING)
+def test_nothing_is_found_where_nothing_is_wrong(facts: Facts) -> None:
+    assert [f"{one.kind.id}: {_text(one)}" for one in diagnose(facts)] == []
+
+
+@pytest.mark.parametrize(
+    ("permission", "is_open"),
+    [
+        pytest.param({"groups": ("sg-node",)}, True, id="the node's group"),
+        pytest.param({"groups": ("sg-other",)}, False, id="another group"),
+        pytest.param({"networks": ("10.0.0.0/16",)}, True, id="the node's network"),
+        pytest.param({"networks": ("10.1.0.0/16", "::/0")}, False, id="another network"),
+        pytest.param({"prefix_lists": ("pl-1",)}, True, id="a prefix list, which nobody can look into"),
+        pytest.param({"groups": ("sg-node",), "last_port": 2048}, False, id="other ports"),
+        pytest.param({"groups": ("sg-node",), "first_port": 0, "last_port": 65535}, True, id="all ports"),
+    ],
+)
+def test_a_security_group_is_read_as_ec2_does(permission: dict[str, Any], is_open: bool) -> None:
+    networks = tuple(ipaddress.ip_network(one) for one in permission.pop("networks", ()))
+    rule = Permission(**{"first_port": 1024, "last_port": 2049, "networks": networks, **permission})
+    group = SecurityGroup(group_id="sg-target", permissions=(rule,))
+    facts = ex.aws(
+        groups_by_target={ex.TARGET: ("sg-target",)},
+        groups={"sg-target": group},
+        groups_by_instance={"i-1": ("sg-node",)},
+    )
+    facts = replace(facts, cluster=replace(ex.CLUSTER, nodes=(replace(ex.NODE, instance_id="i-1"),)))
+    assert (not diagnose(facts)) == is_open
+
+
+def test_a_node_that_says_nothing_of_itself_is_not_shut_out() -> None:
+    facts = _groups(_CLOSED)
+    facts = replace(facts, cluster=replace(ex.CLUSTER, nodes=(replace(ex.NODE, addresses=()),)))
+    assert not diagnose(facts)
+
+
+def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
+    another = replace(_BAD_CLASS, name="another")
+    elsewhere = FileSystemId("fs-22222222")
+    targets = replace(
+        ex.TARGETS,
+        targets={
+            **ex.TARGETS.targets,
+            elsewhere: replace(ex.TARGETS.targets[ex.SYSTEM], file_system_id=elsewhere, port=20491),
+        },
+    )
+    facts = replace(
+        ex.aws(file_systems={ex.SYSTEM: replace(ex.FILE_SYSTEM, state=LifeCycleState.ERROR)}),
+        cluster=replace(
+            ex.CLUSTER,
+            classes=(ex.CLASS, another),
+            targets=TargetsFacts(targets=targets),
+            pods=(replace(ex.POD, deleting_since=ex.LONG_AGO), replace(ex.POD, name="x", claims=("y",))),
+            missing_rights=(_RIGHT,),
+        ),
+    )
+    everything = {(one.kind.id, one.subject.name) for one in diagnose(facts)}
+    assert {("storage-class/parameter", "another"), ("file-system/missing", elsewhere)} <= everything
+
+    asked = {(one.kind.id, one.subject.name) for one in diagnose(replace(facts, claim="team/data"))}
+    assert asked == {
+        ("rbac/missing", "efs/efs-manager"),
+        ("pod/terminating", "team/web"),
+        ("file-system/state", ex.SYSTEM),
+    }
+
+
+def test_what_is_broken_comes_first() -> None:
+    facts = replace(ex.cluster(classes=(_ODD_CLASS, _BAD_CLASS)), gaps=(Gap(what="a", reason="b"),))
+    assert [one.kind.severity for one in diagnose(facts)] == ["broken", "risk", "unchecked"]

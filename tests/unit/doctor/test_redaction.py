@@ -1,0 +1,151 @@
+"""No secret gets into a bundle, whatever shape it has and wherever it stands."""
+
+import base64
+import json
+import string
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.doctor.bundle import Bundle, write_bundle
+from kube_efs.doctor.redaction import redacted, redacted_text
+from kube_efs.model.errors import InvalidSetting
+
+_KEY = (
+    ec.generate_private_key(ec.SECP256R1())
+    .private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    .decode()
+)
+_BODY = _KEY.splitlines()[1]  # one line of the key alone gives it away
+_SECRET_ACCESS_KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+_TOKEN = "IQoJb3JpZ2luX2VjEJr//////////wEaCXVzLWVhc3QtMSJHMEUCIQDHk0Q1aB2cD3eF4gH5iJ6kL7mN8oP9qR0sT1uV2w"
+_JWT = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
+
+PLANTED = [
+    pytest.param({"kind": "Secret", "data": {"a": "c2VjcmV0"}}, "c2VjcmV0", id="a Secret's data"),
+    pytest.param({"kind": "Secret", "stringData": {"a": "plain words"}}, "plain words", id="in plain text"),
+    pytest.param(
+        {"kind": "List", "items": [{"kind": "Secret", "data": {"a": "c2VjcmV0"}}]}, "c2VjcmV0", id="in a list"
+    ),
+    pytest.param(
+        {
+            "metadata": {
+                "annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"data": "x1y2"}'}
+            }
+        },
+        "x1y2",
+        id="what kubectl remembers",
+    ),
+    pytest.param(
+        {"env": [{"name": "AWS_SECRET_ACCESS_KEY", "value": "short"}]},
+        "short",
+        id="a variable of a container",
+    ),
+    pytest.param({"env": [{"name": "MY_PASSWORD", "value": "two words"}]}, "two words", id="with a blank"),
+    pytest.param(
+        {"data": {"config": f"aws_secret_access_key = {_SECRET_ACCESS_KEY}"}}, "EXAMPLEKEY", id="ini"
+    ),
+    pytest.param({"log": f"found {_SECRET_ACCESS_KEY} there"}, "EXAMPLEKEY", id="an AWS key alone"),
+    pytest.param({"log": "key AKIAIOSFODNN7EXAMPLE"}, "AKIAIOSFODNN7EXAMPLE", id="an AWS key's id"),
+    pytest.param({"log": f"x={_TOKEN}"}, _TOKEN[40:], id="a session token"),
+    pytest.param({"log": f"Authorization: Bearer {_JWT}"}, "c2lnbmF0dXJl", id="a bearer token"),
+    pytest.param({"log": f"got {_JWT}"}, "c2lnbmF0dXJl", id="a service account's token"),
+    pytest.param({"text": f"before\n{_KEY}\nafter"}, _BODY, id="a private key"),
+    pytest.param({"text": json.dumps(_KEY)}, _BODY, id="a private key within JSON"),
+    pytest.param({"text": _KEY[:90]}, _BODY[:40], id="a private key that is cut off"),
+    pytest.param(
+        {"client-key-data": base64.b64encode(_KEY.encode()).decode()},
+        base64.b64encode(_KEY.encode()).decode()[60:90],
+        id="a kubeconfig's key",
+    ),
+    pytest.param({"log": '{"password": "two words"}'}, "two words", id="in JSON, with a blank"),
+    pytest.param(
+        {"log": json.dumps({"message": json.dumps({"token": "two words"})})},
+        "two words",
+        id="in JSON within JSON",
+    ),
+    pytest.param({"url": "https://user:hunter2@proxy.example.com/"}, "hunter2", id="a password in a URL"),
+    pytest.param({"a": {"b": {"c": {"d": {"e": {"token": "deep"}}}}}}, "deep", id="far inside"),
+]
+
+
+@pytest.mark.parametrize(("found", "secret"), PLANTED)
+def test_a_planted_secret_does_not_survive(found: dict[str, Any], secret: str) -> None:
+    assert secret in json.dumps(found).replace("\\\\n", "\\n")
+    assert secret not in json.dumps(redacted(found))
+    bundle = Bundle()
+    bundle.add_object("object.json", found)
+    bundle.add_text("text.log", json.dumps(found) if found.get("kind") not in {"Secret", "List"} else "")
+    if "last-applied" not in json.dumps(found) and "value" not in json.dumps(found):
+        assert secret not in "".join(bundle.files.values())
+
+
+_NOISE = st.text(alphabet=string.ascii_letters + string.digits + " .,:;=\"'{}[]\n\t/-_", max_size=60)
+_ACCESS_KEYS = st.text(alphabet=string.ascii_letters + string.digits + "/+", min_size=40, max_size=40).filter(
+    lambda text: any(map(str.isupper, text)) and any(map(str.islower, text)) and any(map(str.isdigit, text))
+)
+
+
+@given(
+    before=_NOISE,
+    after=_NOISE,
+    name=st.sampled_from(["token", "AWS_SECRET_ACCESS_KEY", "password", "privateKey", "x-api-key"]),
+    between=st.sampled_from(["=", ": ", '": "', " = "]),
+    secret=st.text(alphabet=string.ascii_letters + string.digits + "/+._~-", min_size=6, max_size=50),
+)
+def test_what_is_named_as_a_secret_is_none_afterwards(
+    before: str, after: str, name: str, between: str, secret: str
+) -> None:
+    text = f"{before}\n {name}{between}{secret} {after}"
+    assert f"{name}{between}{secret}" not in redacted_text(text)
+
+
+@given(before=_NOISE, after=_NOISE, secret=_ACCESS_KEYS)
+def test_an_aws_key_is_found_wherever_it_stands(before: str, after: str, secret: str) -> None:
+    assert secret not in redacted_text(f"{before}\n{secret}\n{after}")
+
+
+@given(before=_NOISE, after=_NOISE)
+def test_a_private_key_is_found_wherever_it_stands(before: str, after: str) -> None:
+    assert _BODY not in redacted_text(f"{before}{_KEY}{after}")
+
+
+def test_what_helps_is_left() -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "efs-manager-7d9f", "uid": "0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11"},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "a", "env": [{"name": "AWS_REGION", "value": "us-east-1"}]}],
+        },
+    }
+    assert redacted(pod) == pod
+    line = '{"event": "claim-refused", "claim": "team/data", "file_system": "fs-0123456789abcdef0"}'
+    assert redacted_text(line) == line
+
+
+def test_the_archive_is_its_owner_s_only_and_complete(tmp_path: Path) -> None:
+    bundle = Bundle()
+    bundle.add_text("logs/a.log", "line\n")
+    bundle.add_object("objects/Pod.json", [{"metadata": {"name": "a"}}])
+    path = tmp_path / "bundle.tar.gz"
+    write_bundle(path, bundle)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as archive:
+        assert archive.getnames() == ["kube-efs-doctor/logs/a.log", "kube-efs-doctor/objects/Pod.json"]
+        found = archive.extractfile("kube-efs-doctor/logs/a.log")
+        assert found is not None
+        assert found.read() == b"line\n"
+
+
+def test_an_archive_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match=r"--bundle: .*cannot be written \(No such file"):
+        write_bundle(tmp_path / "nowhere" / "bundle.tar.gz", Bundle())
