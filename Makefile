@@ -28,7 +28,7 @@ test: setup ## Set up what is missing, then run the tests
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build
-	$(PYTEST) --cluster real tests/conformance tests/scenarios
+	$(PYTEST) --cluster real tests/conformance tests/scenarios --ignore tests/scenarios/test_operator_pods.py
 
 kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
 	@scripts/install-programs kernel

@@ -140,7 +140,7 @@ class Reconciler:
             self._metrics.degraded.set(1)
             self._announcer.tell(driver, "OlderOperatorRuns", takeover.obstacle, warning=True)
             await self._say(driver, obstructed_conditions(takeover.obstacle))
-            return min(_PATIENT_SECONDS, self._settings.resync_seconds)
+            return self._patience_seconds
         driver = await self._hold(driver)
         around = await read_surroundings(
             self._cluster.client, self._observed, self._platform, self._settings, nodes=await self._count()
@@ -152,7 +152,11 @@ class Reconciler:
         if report.errors or any(report.waits.values()):
             return _SOON_SECONDS
         # The new driver's pods are watched; the older ones, and who uses them, have to be asked for.
-        return self._settings.resync_seconds if takeover.done else _PATIENT_SECONDS
+        return self._settings.resync_seconds if takeover.done else self._patience_seconds
+
+    @property
+    def _patience_seconds(self) -> float:
+        return min(_PATIENT_SECONDS, self._settings.resync_seconds)
 
     async def _count(self) -> int:
         if self._nodes is None:
@@ -200,7 +204,7 @@ class Reconciler:
     def _pause(self, removal: Removal) -> float:
         if removal.done:
             return self._settings.resync_seconds
-        return _PATIENT_SECONDS if removal.blocked else _SOON_SECONDS
+        return self._patience_seconds if removal.blocked else _SOON_SECONDS
 
     async def _hold(self, driver: Driver) -> Driver:
         """With the finalizer, before anything is made, and without those of the operator before it."""

@@ -1,0 +1,188 @@
+"""The operator where its pods really run: installed by kubectl, used, upgraded under mounts, and removed.
+
+It passes with ``--cluster real`` too, but takes minutes there, so ``make conformance`` leaves it out: rights of
+accounts and what the operator does are tried there by other scenarios.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from lightkube.resources.core_v1 import Pod
+from tests.conformance.kubectl import Kubectl
+from tests.scenarios import steps
+from tests.scenarios.nfs import SlowReader
+
+from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs.local.control_plane import ControlPlane
+from kube_efs.local.node import IMAGE
+from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
+from kube_efs.operator.cluster import manifest_of
+from kube_efs.operator.kinds import ClusterCSIDriver
+from kube_efs.operator.manifests import RenderOptions
+from kube_efs.operator.operator_manifests import render_operator
+from kube_efs.operator.platforms import Platform
+from kube_efs.settings import DEFAULT_NAMESPACE, own_image
+from kube_efs.tunnels.client import connect_tunnels
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only"),
+]
+
+DRIVER = "efs.csi.aws.com"
+REQUEST = {
+    "apiVersion": "operator.openshift.io/v1",
+    "kind": "ClusterCSIDriver",
+    "metadata": {"name": DRIVER},
+    "spec": {"managementState": "Managed"},
+}
+USING = Path(__file__).with_name("using-both.yaml")
+IN_NAMESPACE = ("-n", DEFAULT_NAMESPACE)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def cluster(plane: ControlPlane, cluster_folder: Path) -> AsyncGenerator[EmbeddedCluster, None]:
+    settings = {"KUBE_EFS_RESYNC_SECONDS": "2"}
+    async with EmbeddedCluster(
+        cluster_folder, settings=settings, control_plane=plane, installed=False
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kubectl(cluster: EmbeddedCluster) -> Kubectl:
+    return Kubectl(cluster.kubeconfig)
+
+
+async def apply_operator(kubectl: Kubectl, image: str) -> None:
+    """What an administrator does, first and for each new version."""
+    manifests = render_operator(
+        RenderOptions(platform=Platform.KUBERNETES, namespace=DEFAULT_NAMESPACE, image=image, csi=True)
+    )
+    await kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(map(dict, manifests)))
+    await kubectl("rollout", "status", "deployment/kube-efs-operator", *IN_NAMESPACE, "--timeout=50s")
+
+
+async def installed(cluster: EmbeddedCluster, kubectl: Kubectl, image: str) -> None:
+    """Everything is there, and of this image."""
+
+    async def look() -> bool:
+        found = await cluster.client.get(ClusterCSIDriver, DRIVER)
+        driver = manifest_of(found, "ClusterCSIDriver")
+        conditions = {one["type"]: one["status"] for one in driver.get("status", {}).get("conditions", ())}
+        settled = (conditions.get("Available"), conditions.get("Progressing")) == ("True", "False")
+        images = await images_of_pods(cluster)
+        return settled and set(images) == {image} and len(images) == 4
+
+    await apply_operator(kubectl, image)
+    await kubectl("apply", "-f", "-", stdin=yaml.safe_dump(REQUEST))
+    await steps.eventually(look, what=f"the driver is installed with {image}", seconds=120)
+
+
+async def images_of_pods(cluster: EmbeddedCluster) -> list[str]:
+    """The image of each pod of the operator and of what it has installed."""
+    pods = cluster.client.list(Pod, namespace=DEFAULT_NAMESPACE)
+    return [one.spec.containers[0].image or "" async for one in pods if one.spec]
+
+
+async def number_in(cluster: EmbeddedCluster, folder: str) -> int:
+    """What the pod has last written to that volume."""
+    pod = await cluster.client.get(Pod, "web", namespace="default")
+    assert pod.status
+    assert pod.status.phase == "Running", "the pod has ended: it could not write"
+    found = await asyncio.to_thread(
+        lambda: list(cluster.efs.folder(cluster.file_system_ids[0]).rglob("number"))
+    )
+    of_folder = [one for one in found if (folder == "tunnel") == (one.parent.name == "tunnel")]
+    newest = max(of_folder, key=lambda path: path.stat().st_mtime_ns)
+    return int(await asyncio.to_thread(newest.read_text) or 0)
+
+
+@asynccontextmanager
+async def writing_pod(cluster: EmbeddedCluster, kubectl: Kubectl) -> AsyncGenerator[None, None]:
+    """Claims of both classes, and a pod that writes to them, meanwhile."""
+    text = await asyncio.to_thread(USING.read_text)
+    text = text.replace("{file_system}", cluster.file_system_ids[0])
+    await kubectl("apply", "-f", "-", stdin=text)
+    try:
+        await kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=50s")
+        yield
+    finally:
+        await kubectl("delete", "-f", "-", "--ignore-not-found", "--timeout=50s", stdin=text)
+
+
+async def writes(cluster: EmbeddedCluster) -> None:
+    """Wait until the pod has written anew to both of its volumes."""
+    for folder in ("tunnel", "csi"):
+        before = await number_in(cluster, folder)
+
+        async def look(folder: str = folder, before: int = before) -> bool:
+            return await number_in(cluster, folder) > before
+
+        await steps.eventually(look, what=f"the pod writes to its volume {folder}")
+
+
+async def csi_mount(cluster: EmbeddedCluster) -> MountEntry:
+    """The mount of the pod's CSI volume, where the node has it."""
+    pod = await cluster.client.get(Pod, "web", namespace="default")
+    assert pod.metadata
+    place = cluster.folder / "kubelet/pods" / (pod.metadata.uid or "") / "volumes/kubernetes.io~csi"
+    (found,) = [one for one in read_mountinfo() if one.mount_point.is_relative_to(place.resolve())]
+    return found
+
+
+async def held_ports(cluster: EmbeddedCluster) -> dict[str, int]:
+    """The ports of the tunnels that mounts hold, by their names."""
+    async with connect_tunnels(cluster.tunnel_socket) as client:
+        return {one.name: one.port for one in await client.tunnels() if one.holders}
+
+
+async def test_an_upgrade_leaves_mounts_and_data_alone(cluster: EmbeddedCluster, kubectl: Kubectl) -> None:
+    await installed(cluster, kubectl, own_image())
+    async with (
+        writing_pod(cluster, kubectl),
+        SlowReader(cluster, cluster.file_system_ids[0], size_bytes=4 << 20) as reader,
+    ):
+        phases = await kubectl("get", "pvc", "tunnel", "csi", "-o", "jsonpath={.items[*].status.phase}")
+        assert phases == "Bound Bound"
+        await writes(cluster)
+        mount, ports = await csi_mount(cluster), await held_ports(cluster)
+        assert len(ports) == 1
+        async with reader.meanwhile():
+            await installed(cluster, kubectl, IMAGE)
+        assert await csi_mount(cluster) == mount
+        assert await held_ports(cluster) == ports
+        await writes(cluster)
+        await reader.finish()
+    assert await held_ports(cluster) == {}
+
+
+async def test_nothing_is_removed_under_a_mount_and_nothing_is_left_afterwards(
+    cluster: EmbeddedCluster, kubectl: Kubectl
+) -> None:
+    await installed(cluster, kubectl, IMAGE)
+    async with writing_pod(cluster, kubectl):
+        await kubectl("delete", "clustercsidriver", DRIVER, "--wait=false")
+
+        await kubectl("wait", "clustercsidriver", DRIVER, "--for=condition=VolumesInUse", "--timeout=50s")
+        await writes(cluster)
+        assert len(await images_of_pods(cluster)) == 4
+        await kubectl("delete", "pod", "web", "--timeout=50s")
+        await kubectl("wait", "clustercsidriver", DRIVER, "--for=delete", "--timeout=50s")
+    (pod,) = (await kubectl("get", "pods", *IN_NAMESPACE, "-o", "name")).split()
+    assert pod.startswith("pod/kube-efs-operator-")
+    left = await kubectl("get", "daemonsets,deployments,configmaps", *IN_NAMESPACE, "-o", "name")
+    # The ConfigMap has the ports that volumes carry.
+    assert set(left.split()) == {
+        "deployment.apps/kube-efs-operator",
+        "configmap/efs-stunnel",
+        "configmap/kube-root-ca.crt",
+    }
+    assert await kubectl("get", "csidrivers", "-o", "name") == ""
+    assert await kubectl("get", "csinode", "-o", "jsonpath={.items[*].spec.drivers[*].name}") == ""
