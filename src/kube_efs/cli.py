@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kube_efs.doctor.commands import make_doctor
+from kube_efs.migration.command import migrate
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
 
@@ -209,6 +210,9 @@ def status(
     from kube_efs.report.status import show_status
 
     _finish(show_status(kubeconfig, namespace, as_json=output is Output.JSON))
+
+
+app.command()(migrate)
 
 
 @app.command()

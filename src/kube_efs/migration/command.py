@@ -1,0 +1,76 @@
+"""The command ``kube-efs migrate``, as the command line has it; what it needs is imported when it runs."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_STOOD_IN_THE_WAY = 1
+
+
+class Output(StrEnum):
+    """How the command answers: for people or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def migrate(  # noqa: PLR0913 - one for each option
+    *,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of the claims.", show_default="all")
+    ] = None,
+    storage_class: Annotated[
+        str | None, typer.Option("--class", help="Only claims of this storage class.")
+    ] = None,
+    claim: Annotated[list[str] | None, typer.Option(help="Only claims of this name; repeatable.")] = None,
+    new_class: Annotated[
+        str | None,
+        typer.Option("--new-class", help="Storage class that claims get.", show_default="their own"),
+    ] = None,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Back to the NFS volumes that claims came from.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until no pod uses a claim.")
+    ] = 0,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of showing what would be done.")] = False,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE_SYSTEM_ID", help="An NFS server with a name of its own; repeatable."),
+    ] = None,
+    system_namespace: Annotated[
+        str, typer.Option(envvar="POD_NAMESPACE", help="Where kube-efs runs, with the ports of its tunnels.")
+    ] = "openshift-efs-stunnel",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
+    ] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")] = (
+        Output.TABLE
+    ),
+) -> None:
+    """Turn NFS volumes into CSI volumes of the same data, one claim at a time; shows the plan without --yes.
+
+    No data is copied or removed. It may be interrupted at any moment: the same command goes on, and
+    --rollback goes back.
+    """
+    import asyncio
+
+    from kube_efs.migration.plan import Direction, Selection
+    from kube_efs.migration.run import MigrateOptions, parse_servers, run_migration
+
+    options = MigrateOptions(
+        kubeconfig=kubeconfig,
+        system_namespace=system_namespace,
+        selection=Selection(namespace=namespace, storage_class=storage_class, claims=frozenset(claim or ())),
+        direction=Direction.BACK if rollback else Direction.FORWARD,
+        new_class=new_class,
+        servers=parse_servers(server or ()),
+        wait_seconds=wait,
+        go=yes,
+        as_json=output is Output.JSON,
+    )
+    if not asyncio.run(run_migration(options)):
+        raise typer.Exit(_STOOD_IN_THE_WAY)

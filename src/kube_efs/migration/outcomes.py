@@ -1,0 +1,124 @@
+"""What has become of each claim, or would, for people and programs."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kube_efs.migration.errors import ClaimInUse
+from kube_efs.migration.plan import Migration, Refusal
+from kube_efs.migration.steps import Step, Wait
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.report.tables import table_of
+
+
+class State(StrEnum):
+    """How far a claim is."""
+
+    TO_DO = "to do"
+    DONE = "done"
+    IN_USE = "in use"
+    FAILED = "failed"
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing stands in the way."""
+        return self in {State.TO_DO, State.DONE}
+
+
+_COLOURS = {State.TO_DO: "", State.DONE: "green", State.IN_USE: "yellow", State.FAILED: "red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One claim; ``next_step`` is what would be done first, ``reason`` why it could not."""
+
+    namespace: str
+    claim: str
+    source: str
+    target: str
+    data: str
+    reclaim_policy: str
+    state: State
+    next_step: str = ""
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def planned(migration: Migration, decision: Step | Wait | None) -> Outcome:
+    """What is to be done with the claim, and has not been."""
+    if decision is None:
+        return _outcome(migration, State.DONE)
+    text = f"wait until {decision.for_what}" if isinstance(decision, Wait) else str(decision)
+    return _outcome(migration, State.TO_DO, next_step=text)
+
+
+def done(migration: Migration) -> Outcome:
+    """The claim has been moved."""
+    return _outcome(migration, State.DONE)
+
+
+def failed(migration: Migration, error: KubeEfsError) -> Outcome:
+    """Something stands in the way, or stood."""
+    state = State.IN_USE if isinstance(error, ClaimInUse) else State.FAILED
+    return _outcome(migration, state, reason=str(error))
+
+
+def _outcome(migration: Migration, state: State, *, next_step: str = "", reason: str = "") -> Outcome:
+    move = migration.move
+    return Outcome(
+        namespace=move.namespace,
+        claim=move.claim,
+        source=move.source,
+        target=move.target,
+        data=migration.place,
+        reclaim_policy=str(move.policy),
+        state=state,
+        next_step=next_step,
+        reason=reason,
+        notes=migration.notes,
+    )
+
+
+def refused(refusal: Refusal) -> Outcome:
+    """The claim cannot be moved at all."""
+    return Outcome(
+        namespace=refusal.namespace,
+        claim=refusal.claim,
+        source=refusal.volume,
+        target="",
+        data="",
+        reclaim_policy="",
+        state=State.FAILED,
+        reason=str(refusal.error),
+    )
+
+
+def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The document of ``--output json``."""
+    return {"ok": all(one.state.is_well for one in outcomes), "claims": [asdict(one) for one in outcomes]}
+
+
+def render(outcomes: Sequence[Outcome]) -> RenderableType:
+    """A table, and below it what is to be known of single claims."""
+    columns = ["claim", "from", "to", "data", "policy", "state", "next"]
+    rows = [
+        (
+            f"{one.namespace}/{one.claim}",
+            one.source,
+            one.target,
+            one.data,
+            one.reclaim_policy,
+            Text(one.state, style=_COLOURS[one.state]),
+            one.next_step,
+        )
+        for one in outcomes
+    ]
+    table: Table = table_of("Claims", columns, rows)
+    reasons = [Text(f"! {one.reason}", style="red") for one in outcomes if one.reason]
+    notes = [Text(f"  {one.namespace}/{one.claim}: {note}") for one in outcomes for note in one.notes]
+    return Group(table, *notes, *reasons)

@@ -1,0 +1,247 @@
+"""Which claims are to be moved, as a cluster's objects tell it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from kube_efs.kube.reading import read_volume
+from kube_efs.migration.errors import MigrationRefused
+from kube_efs.migration.journal import ANNOTATION, Journal, read_journal
+from kube_efs.migration.manifests import Manifest, claim_with, kept_volume, plain_claim, plain_volume
+from kube_efs.migration.steps import Move
+from kube_efs.migration.translating import Translation, csi_name, translate
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.errors import InvalidValue, KubeEfsError
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volumes import LOOPBACK, Location, Volume, VolumePhase, locate
+
+
+class Direction(StrEnum):
+    """Which way claims go."""
+
+    FORWARD = "to CSI"
+    BACK = "to NFS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which claims a person has named; None and empty leave it open."""
+
+    namespace: str | None = None
+    storage_class: str | None = None
+    claims: frozenset[str] = frozenset()
+
+    def has(self, volume: Volume, *classes: str) -> bool:
+        """Whether the volume's claim is meant, of any of these classes."""
+        claim = volume.claim
+        if claim is None or (self.namespace is not None and claim.namespace != self.namespace):
+            return False
+        is_of_class = self.storage_class is None or self.storage_class in classes
+        return is_of_class and (not self.claims or claim.name in self.claims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """The objects that are looked at, as the API has them; claims by namespace and name.
+
+    ``servers`` are names of file systems that do not tell which one they are of.
+    """
+
+    volumes: Sequence[Manifest]
+    claims: Mapping[tuple[str, str], Manifest]
+    targets: TunnelTargets = field(default_factory=TunnelTargets)
+    servers: Mapping[str, FileSystemId] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One claim's two volumes; ``csi_volume`` is made where it is not there."""
+
+    namespace: str
+    claim: str
+    nfs: str
+    csi: str
+    place: str
+    direction: Direction
+    journal: Journal
+    csi_volume: Manifest
+    notes: tuple[str, ...] = ()
+
+    @property
+    def move(self) -> Move:
+        """The way that the claim is to go."""
+        forward = self.direction is Direction.FORWARD
+        return Move(
+            namespace=self.namespace,
+            claim=self.claim,
+            source=self.nfs if forward else self.csi,
+            target=self.csi if forward else self.nfs,
+            policy=self.journal.policy if forward else self.journal.nfs_policy,
+        )
+
+    @property
+    def target_volume(self) -> Manifest:
+        """The volume that the claim goes to, as it is made."""
+        return self.csi_volume if self.direction is Direction.FORWARD else kept_volume(self.journal.volume)
+
+    def new_claim(self, journal: Journal) -> Manifest:
+        """The claim as it is made, by the journal as it is now."""
+        csi_class, nfs_class = self.csi_volume["spec"], journal.claim["spec"]
+        found = csi_class if self.direction is Direction.FORWARD else nfs_class
+        return claim_with(
+            journal.claim, volume=self.move.target, storage_class=found.get("storageClassName", "")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A claim that was meant and cannot be moved."""
+
+    namespace: str
+    claim: str
+    volume: str
+    error: KubeEfsError
+
+
+def plan(
+    state: ClusterState, selection: Selection, direction: Direction, *, new_class: str | None = None
+) -> tuple[Migration | Refusal, ...]:
+    """What is to be moved, or to be finished, by the order of names.
+
+    ``new_class`` is the class that claims get; None leaves each its own.
+    """
+    found = [*_begun(state, selection, direction)]
+    if direction is Direction.FORWARD:
+        begun = {one.nfs for one in found if isinstance(one, Migration)}
+        found += _new(state, selection, begun, new_class)
+    return tuple(sorted(found, key=lambda one: (one.namespace, one.claim)))
+
+
+def _begun(state: ClusterState, selection: Selection, direction: Direction) -> Iterator[Migration | Refusal]:
+    names = {body["metadata"]["name"] for body in state.volumes}
+    for body in state.volumes:
+        note = (body["metadata"].get("annotations") or {}).get(ANNOTATION)
+        volume = read_volume(body)
+        if note is None or volume.csi is None or volume.csi.driver != DRIVER:
+            continue
+        try:
+            journal = read_journal(note, volume=volume.name)
+            first_class = journal.claim["spec"].get("storageClassName", "")
+            is_open = direction is Direction.BACK or journal.volume["metadata"]["name"] in names
+            if is_open and selection.has(volume, volume.storage_class, first_class):
+                yield _continued(volume, body, journal, state, direction)
+        except InvalidValue as error:
+            if selection.has(volume, volume.storage_class):
+                yield _refusal(volume, error)
+
+
+def _continued(
+    volume: Volume, body: Manifest, journal: Journal, state: ClusterState, direction: Direction
+) -> Migration:
+    location = locate(volume, TunnelTargets())
+    nfs = read_volume(journal.volume)
+    if direction is Direction.BACK and nfs.port and location and nfs.nfs and nfs.nfs.server == LOOPBACK:
+        leads_to = state.targets.file_system_at(nfs.port)
+        if leads_to not in {None, location.file_system_id}:
+            raise MigrationRefused(
+                f"leads to {leads_to} by now",
+                field=f"port of volume {nfs.name}",
+                value=nfs.port,
+                remedy="keep the CSI volume",
+            )
+    claim = journal.claim["metadata"]
+    return Migration(
+        namespace=claim["namespace"],
+        claim=claim["name"],
+        nfs=nfs.name,
+        csi=volume.name,
+        place=str(location or ""),
+        direction=direction,
+        journal=journal,
+        # It may be about to go, by a way back that was interrupted, and then has to be made anew.
+        csi_volume=kept_volume(plain_volume(body)),
+    )
+
+
+def _new(
+    state: ClusterState, selection: Selection, begun: set[str], new_class: str | None
+) -> Iterator[Migration | Refusal]:
+    for body in state.volumes:
+        volume = read_volume(body)
+        is_candidate = volume.nfs is not None and volume.phase is VolumePhase.BOUND and not volume.deleting
+        if not is_candidate or volume.storage_class == ROOT_CLASS or volume.name in begun:
+            continue
+        if not selection.has(volume, volume.storage_class):
+            continue
+        try:
+            location = _location(volume, state, is_named=bool(selection.claims or selection.storage_class))
+            if location is not None:
+                yield _begin(volume, body, location, state, new_class)
+        except InvalidValue as error:
+            yield _refusal(volume, error)
+
+
+def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Location | None:
+    """Where the data lies; None for a volume of somebody else's NFS server that nobody has asked for."""
+    location = locate(volume, state.targets, state.servers)
+    server = volume.nfs.server if volume.nfs else ""
+    if location is None and (is_named or server == LOOPBACK):
+        raise MigrationRefused(
+            "does not tell which file system it leads to",
+            field=f"volume {volume.name} spec.nfs.server",
+            value=server,
+            remedy="say so with --server, or with the annotation "
+            "efs-stunnel.gnuthought.com/file-system-id of a volume behind a tunnel",
+        )
+    return location
+
+
+def _begin(
+    volume: Volume, body: Manifest, location: Location, state: ClusterState, new_class: str | None
+) -> Migration:
+    assert volume.claim  # noqa: S101 - it is Bound
+    key = (volume.claim.namespace, volume.claim.name)
+    claim = state.claims.get(key)
+    if claim is None or claim["metadata"].get("uid") != volume.claim.uid:
+        raise MigrationRefused(
+            "is not there any more", field=f"claim {'/'.join(key)}", remedy="nothing is left to be moved"
+        )
+    plain = plain_claim(claim)
+    own_class = plain["spec"].get("storageClassName", "")
+    made = translate(
+        volume,
+        plain_volume(body),
+        plain,
+        location,
+        storage_class=own_class if new_class is None else new_class,
+    )
+    return _first(volume, plain, plain_volume(body), location, made)
+
+
+def _first(
+    volume: Volume, claim: Manifest, body: Manifest, location: Location, made: Translation
+) -> Migration:
+    return Migration(
+        namespace=claim["metadata"]["namespace"],
+        claim=claim["metadata"]["name"],
+        nfs=volume.name,
+        csi=csi_name(volume.name),
+        place=str(location),
+        direction=Direction.FORWARD,
+        journal=Journal(claim=claim, volume=body, policy=made.policy),
+        csi_volume=made.manifest,
+        notes=made.notes,
+    )
+
+
+def _refusal(volume: Volume, error: InvalidValue) -> Refusal:
+    claim = volume.claim
+    return Refusal(
+        namespace=claim.namespace if claim else "",
+        claim=claim.name if claim else "",
+        volume=volume.name,
+        error=error,
+    )

@@ -1,0 +1,160 @@
+"""What ``kube-efs migrate`` does."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from kube_efs.kube.client import connect, load_config
+from kube_efs.migration.cluster import MigrationStore
+from kube_efs.migration.moving import move_claim
+from kube_efs.migration.outcomes import Outcome, as_json, done, failed, planned, refused, render
+from kube_efs.migration.plan import Direction, Migration, Refusal, Selection, plan
+from kube_efs.migration.steps import decide
+from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError
+from kube_efs.model.ids import FileSystemId, parse_file_system_id
+from kube_efs.report.tables import make_console
+from kube_efs.settings import DEFAULT_NAMESPACE
+from kube_efs.telemetry.logging import configure
+
+_PATIENCE_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrateOptions:
+    """What the command line says; without ``go`` nothing is changed."""
+
+    kubeconfig: Path | None = None
+    system_namespace: str = DEFAULT_NAMESPACE
+    selection: Selection = field(default_factory=Selection)
+    direction: Direction = Direction.FORWARD
+    new_class: str | None = None
+    servers: MappingProxyType[str, FileSystemId] = field(default_factory=lambda: MappingProxyType({}))
+    wait_seconds: float = 0.0
+    go: bool = False
+    as_json: bool = False
+
+
+def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:
+    """File systems by the names that volumes have for them; raises InvalidSetting."""
+    found = {}
+    for text in texts:
+        name, _, identifier = text.partition("=")
+        if not name or not identifier:
+            remedy = "write NAME=FILE_SYSTEM_ID"
+            raise InvalidSetting("is not a name and an id", field="--server", value=text, remedy=remedy)
+        try:
+            found[name] = parse_file_system_id(identifier)
+        except InvalidValue as error:
+            raise InvalidSetting(
+                error.problem, field="--server", value=identifier, remedy=error.remedy
+            ) from error
+    return MappingProxyType(found)
+
+
+async def run_migration(options: MigrateOptions) -> bool:
+    """Show what is to be moved, or move it; whether nothing stands, or stood, in the way.
+
+    Raises InvalidSetting when no cluster is configured, KubeError when it does not answer.
+    """
+    configure("WARNING")
+    async with connect(load_config(options.kubeconfig), patience_seconds=_PATIENCE_SECONDS) as client:
+        store = MigrationStore(client)
+        state = await store.state(options.system_namespace, options.selection.namespace, options.servers)
+        entries = plan(state, options.selection, options.direction, new_class=options.new_class)
+        outcomes = await _go(store, entries, options) if options.go else await _look(store, entries)
+    _show(outcomes, options)
+    return all(one.state.is_well for one in outcomes)
+
+
+async def _look(store: MigrationStore, entries: Sequence[Migration | Refusal]) -> list[Outcome]:
+    outcomes = []
+    for entry in entries:
+        if isinstance(entry, Refusal):
+            outcomes.append(refused(entry))
+            continue
+        try:
+            outcomes.append(planned(entry, decide(entry.move, (await store.look(entry)).seen)))
+        except KubeEfsError as error:
+            outcomes.append(failed(entry, error))
+    return outcomes
+
+
+async def _go(
+    store: MigrationStore, entries: Sequence[Migration | Refusal], options: MigrateOptions
+) -> list[Outcome]:
+    outcomes = []
+    with _Progress(len(entries)) as tell:
+        for number, entry in enumerate(entries):
+            outcomes.append(await _move(store, entry, options, partial(tell, number)))
+        tell(len(entries), "")
+    return outcomes
+
+
+async def _move(
+    store: MigrationStore, entry: Migration | Refusal, options: MigrateOptions, tell: Callable[[str], None]
+) -> Outcome:
+    """One claim; the others do not depend on what becomes of it."""
+    if isinstance(entry, Refusal):
+        return refused(entry)
+    try:
+        await move_claim(
+            store,
+            entry,
+            lambda text: tell(f"{entry.namespace}/{entry.claim}: {text}"),
+            wait_seconds=options.wait_seconds,
+        )
+    except KubeEfsError as error:
+        return failed(entry, error)
+    return done(entry)
+
+
+class _Progress:
+    """A bar on a terminal, else a line for each thing that is told; on standard error."""
+
+    def __init__(self, total: int) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._total = total
+        self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Callable[[int, str], None]:
+        self._bar.start()
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def _tell(self, number: int, text: str) -> None:
+        self._bar.update(self._task, completed=number, description=text)
+        if text and not self._console.is_terminal:
+            self._console.out(f"[{number + 1}/{self._total}] {text}")
+
+
+def _show(outcomes: Sequence[Outcome], options: MigrateOptions) -> None:
+    console = make_console()
+    if options.as_json:
+        console.out(json.dumps(as_json(outcomes), indent=2))
+        return
+    if not outcomes:
+        console.out("Nothing is to be migrated.")
+        return
+    console.print(render(outcomes))
+    if not options.go:
+        console.out("Nothing was changed; add --yes to do this.")
+    elif not all(one.state.is_well for one in outcomes):
+        console.out("Run the same command again to go on, or with --rollback to go back.")

@@ -1,0 +1,145 @@
+"""What to do next with a claim that is to come from one volume to another.
+
+A claim's volume and a volume's source cannot be changed, so the claim is deleted and made anew. The old
+volume is kept from being removed with it first, and the new one, which notes everything that is needed to go
+on or back, is made before. Nothing is remembered between two steps: each follows from what is there.
+
+Going back is the same with source and target exchanged.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kube_efs.migration.errors import ClaimInUse, MigrationRefused
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
+from kube_efs.model.volumes import FINALIZER, Volume, VolumePhase
+
+
+class Step(StrEnum):
+    """One change in the cluster; the order is that of a move."""
+
+    MAKE_TARGET = "make the new volume, kept for the claim"
+    KEEP_SOURCE = "set the old volume to Retain"
+    RECORD = "note the claim as it is now"
+    REOPEN_TARGET = "let the new volume be bound again"
+    REMOVE_CLAIM = "delete the claim"
+    MAKE_CLAIM = "make the claim anew, with the new volume"
+    RESTORE_POLICY = "give the new volume its reclaim policy"
+    REMOVE_SOURCE = "delete the old volume, not its data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Kubernetes is to do something first."""
+
+    for_what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A claim's way; ``policy`` is the reclaim policy that the target has in the end."""
+
+    namespace: str
+    claim: str
+    source: str
+    target: str
+    policy: ReclaimPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What there is; ``recorded`` tells whether the claim could be made anew as it is now."""
+
+    claim: Claim | None = None
+    source: Volume | None = None
+    target: Volume | None = None
+    users: tuple[str, ...] = ()
+    recorded: bool = False
+
+
+def decide(move: Move, seen: Seen) -> Step | Wait | None:
+    """The next step, None when the claim has arrived.
+
+    Raises ClaimInUse while pods refer to the claim, and MigrationRefused when somebody else has changed
+    something in a way that leaves no safe step.
+    """
+    claim = seen.claim
+    if claim is None:
+        return _without_claim(move, seen)
+    if claim.phase is ClaimPhase.LOST:
+        raise _refused(move, "has lost its volume", "look at what has become of it")
+    if claim.volume_name == move.target:
+        return _arriving(move, seen, claim)
+    if claim.volume_name == move.source:
+        return _leaving(move, seen, claim)
+    if not claim.volume_name and seen.target and _is_open(seen.target):
+        # Somebody else made the claim in the meantime, a StatefulSet for one; the volume is kept for it.
+        return Wait(for_what=f"claim {claim.key} is bound to {move.target}")
+    problem = f"was made anew by somebody else, with volume {claim.volume_name or 'yet to come'}"
+    raise _refused(move, problem, "delete that claim, then try again")
+
+
+def _leaving(move: Move, seen: Seen, claim: Claim) -> Step | Wait:
+    source, target = seen.source, seen.target
+    if claim.deleting:
+        users = f" (used by {', '.join(seen.users)})" if seen.users else ""
+        return Wait(for_what=f"claim {claim.key} is gone{users}")
+    if source is None:
+        raise _refused(move, "has lost its volume", f"make volume {move.source} anew")
+    if claim.phase is not ClaimPhase.BOUND:  # made a moment ago, by a move the other way
+        return Wait(for_what=f"claim {claim.key} is bound to {move.source}")
+    if seen.users:
+        raise ClaimInUse(
+            "is in use", field=f"claim {claim.key}", value=", ".join(seen.users), remedy="end these pods"
+        )
+    if target is None:
+        return Step.MAKE_TARGET
+    _refuse_leaving(move, target)
+    if source.reclaim_policy is not ReclaimPolicy.RETAIN:
+        return Step.KEEP_SOURCE
+    if not seen.recorded:
+        return Step.RECORD
+    return Step.REMOVE_CLAIM if _is_open(target) else Step.REOPEN_TARGET
+
+
+def _without_claim(move: Move, seen: Seen) -> Step:
+    source, target = seen.source, seen.target
+    # A claim goes only when both volumes are there and the one it had is kept; else it was somebody else.
+    if source is None or target is None or source.reclaim_policy is not ReclaimPolicy.RETAIN:
+        raise _refused(move, "is gone, and was not deleted here", "nothing is left to be moved")
+    _refuse_leaving(move, target)
+    return Step.MAKE_CLAIM if _is_open(target) else Step.REOPEN_TARGET
+
+
+def _arriving(move: Move, seen: Seen, claim: Claim) -> Step | Wait | None:
+    source, target = seen.source, seen.target
+    if claim.deleting:
+        raise _refused(move, "is being deleted by somebody else", "wait until it is gone")
+    if target is None:
+        raise _refused(move, "has lost its volume", f"make volume {move.target} anew")
+    if claim.phase is not ClaimPhase.BOUND or target.phase is not VolumePhase.BOUND:
+        return Wait(for_what=f"claim {claim.key} is bound to {move.target}")
+    if source is None:
+        return None
+    if source.reclaim_policy is not ReclaimPolicy.RETAIN:
+        return Step.KEEP_SOURCE
+    # Before the source goes, which tells that something is left to do.
+    if target.reclaim_policy is not move.policy:
+        return Step.RESTORE_POLICY
+    if source.deleting and FINALIZER not in source.finalizers:
+        return Wait(for_what=f"volume {move.source} is gone")
+    return Step.REMOVE_SOURCE
+
+
+def _is_open(volume: Volume) -> bool:
+    """Whether a claim that is made now would be bound to it."""
+    return volume.claim is not None and volume.claim.uid is None
+
+
+def _refuse_leaving(move: Move, target: Volume) -> None:
+    if target.deleting:
+        raise _refused(move, f"waits for volume {move.target}, which is being deleted", "try again later")
+
+
+def _refused(move: Move, problem: str, remedy: str) -> MigrationRefused:
+    return MigrationRefused(problem, field=f"claim {move.namespace}/{move.claim}", remedy=remedy)

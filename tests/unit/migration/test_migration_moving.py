@@ -1,0 +1,282 @@
+"""Whole moves on the embedded API server with its controllers: killed after each step, and undone."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+import pytest
+from lightkube import ApiError, AsyncClient
+from lightkube.codecs import from_dict
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim, Pod
+from lightkube.types import PatchType
+from tests.conftest import Eventually
+
+from kube_efs.kube.reading import read_claim, read_volume
+from kube_efs.local.controllers.running import run_controllers
+from kube_efs.migration.cluster import Look, MigrationStore
+from kube_efs.migration.errors import ClaimInUse, MigrationRefused, MoveStalled
+from kube_efs.migration.moving import move_claim
+from kube_efs.migration.plan import Direction, Migration, Selection, plan
+from kube_efs.migration.steps import Step
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
+from kube_efs.model.volumes import PROVISIONED_BY, Volume
+
+FS = "fs-0123456789abcdef0"
+FORWARD, BACK = Direction.FORWARD, Direction.BACK
+
+
+class KilledError(BaseException):
+    """The process has ended here; nothing that would clean up has run."""
+
+
+class KilledStore(MigrationStore):
+    """Ends the process after so many steps."""
+
+    def __init__(self, client: AsyncClient, *, after: int | None = None) -> None:
+        super().__init__(client)
+        self.taken: list[Step] = []
+        self._after = after
+
+    async def take(self, step: Step, migration: Migration, look: Look) -> None:
+        await super().take(step, migration, look)
+        self.taken.append(step)
+        if len(self.taken) == self._after:
+            raise KilledError
+
+
+class Site:
+    """A claim ``data`` of a namespace of its own, bound to an NFS volume; anybody may look at both."""
+
+    def __init__(self, client: AsyncClient, namespace: str, eventually: Eventually) -> None:
+        self.client = client
+        self.namespace = namespace
+        self._eventually = eventually
+        self.nfs = f"{namespace}-old"
+
+    async def make(self) -> None:
+        await self.client.create(Namespace(metadata=ObjectMeta(name=self.namespace)))
+        reference = {"kind": "PersistentVolumeClaim", "namespace": self.namespace, "name": "data"}
+        volume = {
+            "metadata": {
+                "name": self.nfs,
+                "annotations": {
+                    PROVISIONED_BY: "gnuthought.com/efs-stunnel",
+                    "efs-stunnel.gnuthought.com/file-system-id": FS,
+                },
+            },
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "capacity": {"storage": "1Gi"},
+                "persistentVolumeReclaimPolicy": "Delete",
+                "storageClassName": "efs",
+                "mountOptions": ["port=20490"],
+                "nfs": {"server": "127.0.0.1", "path": f"/{self.namespace}/data"},
+                "claimRef": reference,
+            },
+        }
+        claim = {
+            "metadata": {"name": "data", "namespace": self.namespace, "labels": {"app": "web"}},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": {"storage": "1Gi"}},
+                "storageClassName": "efs",
+                "volumeName": self.nfs,
+            },
+        }
+        for kind, body in (("PersistentVolume", volume), ("PersistentVolumeClaim", claim)):
+            await self.client.create(from_dict({"apiVersion": "v1", "kind": kind, **body}))
+        await self.until(lambda found: found is not None and found.phase is ClaimPhase.BOUND)
+
+    async def until(self, condition: Callable[[Claim | None], bool]) -> None:
+        async def look() -> bool:
+            return condition(await self.claim())
+
+        await self._eventually(look)
+
+    async def claim(self) -> Claim | None:
+        try:
+            found = await self.client.get(PersistentVolumeClaim, "data", namespace=self.namespace)
+        except ApiError as error:
+            if error.status.code == 404:
+                return None
+            raise
+        return read_claim(found.to_dict())
+
+    async def volumes(self) -> dict[str, Volume]:
+        found = [read_volume(one.to_dict()) async for one in self.client.list(PersistentVolume)]
+        return {one.name: one for one in found if one.claim and one.claim.namespace == self.namespace}
+
+    async def label(self, **labels: str) -> None:
+        patch = {"metadata": {"labels": labels}}
+        await self.client.patch(
+            PersistentVolumeClaim, "data", patch, namespace=self.namespace, patch_type=PatchType.MERGE
+        )
+
+    async def plan(
+        self, direction: Direction, new_class: str | None = None, store: MigrationStore | None = None
+    ) -> list[Migration]:
+        store = store or MigrationStore(self.client)
+        state = await store.state("nowhere", self.namespace, {})
+        found = plan(state, Selection(namespace=self.namespace), direction, new_class=new_class)
+        assert all(isinstance(one, Migration) for one in found), found
+        return [one for one in found if isinstance(one, Migration)]
+
+    async def move(
+        self, direction: Direction, store: MigrationStore | None = None, *, new_class: str | None = None
+    ) -> list[str]:
+        """Plan anew, as every process does, and move; gives what was told."""
+        told: list[str] = []
+        store = store or MigrationStore(self.client)
+        for migration in await self.plan(direction, new_class, store):
+            await move_claim(store, migration, told.append, patience_seconds=30)
+        return told
+
+    async def has_arrived(self, volume: str, storage_class: str) -> None:
+        """Everything is as if there had been no other volume than this one."""
+        claim = await self.claim()
+        assert claim is not None
+        assert (claim.phase, claim.volume_name, claim.storage_class) == (
+            ClaimPhase.BOUND,
+            volume,
+            storage_class,
+        )
+        volumes = await self.volumes()
+        assert list(volumes) == [volume]
+        assert volumes[volume].reclaim_policy is ReclaimPolicy.DELETE
+        assert volumes[volume].claim
+        assert volumes[volume].claim.uid == claim.uid  # type: ignore[union-attr]
+        assert await self.plan(FORWARD if volume.endswith("-csi") else BACK) == []
+
+
+@pytest.fixture
+async def controllers(kube: AsyncClient) -> AsyncIterator[None]:
+    running = asyncio.create_task(run_controllers(kube, node=None))
+    yield
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+@pytest.fixture
+def sites(kube: AsyncClient, controllers: None, eventually: Eventually) -> Callable[[str], Site]:
+    return lambda namespace: Site(kube, namespace, eventually)
+
+
+async def test_there_and_back(sites: Callable[[str], Site]) -> None:
+    site = sites("team")
+    await site.make()
+    store = KilledStore(site.client)
+    told = await site.move(FORWARD, store, new_class="efs-csi")
+    await site.has_arrived("team-old-csi", "efs-csi")
+    assert store.taken == [
+        Step.MAKE_TARGET,
+        Step.KEEP_SOURCE,
+        Step.REMOVE_CLAIM,
+        Step.MAKE_CLAIM,
+        Step.RESTORE_POLICY,
+        Step.REMOVE_SOURCE,
+    ]
+    assert [one for one in told if not one.startswith("wait")] == [str(step) for step in store.taken]
+
+    await site.label(app="web", tier="front")
+    await site.move(BACK)
+    await site.has_arrived("team-old", "efs")
+    found = await site.client.get(PersistentVolumeClaim, "data", namespace="team")
+    assert found.metadata
+    assert found.metadata.labels == {"app": "web", "tier": "front"}
+    assert (await site.volumes())["team-old"].port == 20490
+
+
+@pytest.mark.parametrize("direction", [FORWARD, BACK])
+@pytest.mark.parametrize("onwards", [FORWARD, BACK])
+async def test_a_process_that_is_killed_at_any_step_is_followed_by_one_that_arrives(
+    direction: Direction, onwards: Direction, sites: Callable[[str], Site]
+) -> None:
+    async def try_one(steps: int) -> None:
+        site = sites(f"after-{steps}")
+        await site.make()
+        if direction is BACK:
+            await site.move(FORWARD)
+        with pytest.raises(KilledError):
+            await site.move(direction, KilledStore(site.client, after=steps))
+        await site.move(onwards)
+        await site.has_arrived(f"{site.nfs}-csi" if onwards is FORWARD else site.nfs, "efs")
+
+    await asyncio.gather(*(try_one(steps) for steps in range(1, 7)))
+
+
+async def test_a_claim_that_a_pod_uses_is_not_touched_until_the_pod_is_gone(
+    sites: Callable[[str], Site],
+) -> None:
+    site = sites("busy")
+    await site.make()
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    spec = {"containers": [{"name": "app", "image": "app"}], "volumes": [volume]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "busy"}, "spec": spec}
+    await site.client.create(from_dict(body))
+    before = await site.volumes()
+
+    with pytest.raises(ClaimInUse) as caught:
+        await site.move(FORWARD)
+    assert caught.value.value == "web"
+    assert await site.volumes() == before
+
+    (migration,) = await site.plan(FORWARD)
+    told: list[str] = []
+    store = MigrationStore(site.client)
+    moving = asyncio.create_task(move_claim(store, migration, told.append, wait_seconds=60))
+    await site._eventually(lambda: _has_told(told, "wait for pods web"))
+    await site.client.delete(Pod, "web", namespace="busy", grace_period=0)
+    await moving
+    await site.has_arrived("busy-old-csi", "efs")
+
+
+async def _has_told(told: list[str], text: str) -> bool:
+    return text in told
+
+
+async def test_what_is_changed_in_the_claim_after_it_was_noted_is_not_lost(
+    sites: Callable[[str], Site],
+) -> None:
+    site = sites("edited")
+    await site.make()
+    with pytest.raises(KilledError):
+        await site.move(FORWARD, KilledStore(site.client, after=2))
+    await site.label(tier="front")
+    store = KilledStore(site.client)
+    await site.move(FORWARD, store)
+    assert store.taken[0] is Step.RECORD
+    found = await site.client.get(PersistentVolumeClaim, "data", namespace="edited")
+    assert found.metadata
+    assert found.metadata.labels == {"app": "web", "tier": "front"}
+
+
+async def test_names_that_are_somebody_else_s_are_left_alone(sites: Callable[[str], Site]) -> None:
+    site = sites("taken")
+    await site.make()
+    (migration,) = await site.plan(FORWARD)
+    found = await site.client.get(PersistentVolume, "taken-old")
+    body = json.loads(json.dumps(found.to_dict()))
+    body["metadata"] = {"name": "taken-old-csi"}
+    body["spec"]["claimRef"] = None
+    await site.client.create(from_dict({"apiVersion": "v1", "kind": "PersistentVolume", **body}))
+    with pytest.raises(MigrationRefused, match="was not made by a migration"):
+        await move_claim(MigrationStore(site.client), migration, lambda _: None)
+    assert (await site.volumes())["taken-old"].reclaim_policy is ReclaimPolicy.DELETE
+
+
+async def test_what_kubernetes_never_does_is_told_after_a_while(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    site = Site(kube, "stalled", eventually)
+    running = asyncio.create_task(run_controllers(kube, node=None))
+    await site.make()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    (migration,) = await site.plan(FORWARD)
+    with pytest.raises(MoveStalled, match="claim stalled/data is gone") as caught:
+        await move_claim(MigrationStore(kube), migration, lambda _: None, patience_seconds=0.5)
+    assert "run the same command again" in caught.value.remedy

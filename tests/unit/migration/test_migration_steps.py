@@ -1,0 +1,310 @@
+"""The steps of a move: each from what is there, and none that could lose data."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.migration.errors import ClaimInUse, MigrationRefused
+from kube_efs.migration.steps import Move, Seen, Step, Wait, decide
+from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
+from kube_efs.model.ids import ClaimUid
+from kube_efs.model.volumes import FINALIZER, ClaimReference, Volume, VolumePhase
+
+MOVE = Move(namespace="team", claim="data", source="old", target="new", policy=ReclaimPolicy.DELETE)
+FIRST = ClaimUid("first")
+
+
+def _claim(volume: str = "old", **fields: object) -> Claim:
+    claim = Claim(namespace="team", name="data", uid=FIRST, phase=ClaimPhase.BOUND, volume_name=volume)
+    return replace(claim, **fields)  # type: ignore[arg-type]
+
+
+def _volume(
+    name: str, uid: ClaimUid | None = FIRST, *, phase: str = "Bound", policy: str = "Retain", **fields: object
+) -> Volume:
+    volume = Volume(
+        name=name,
+        phase=VolumePhase(phase),
+        reclaim_policy=ReclaimPolicy(policy),
+        claim=ClaimReference(namespace="team", name="data", uid=uid),
+    )
+    return replace(volume, **fields)  # type: ignore[arg-type]
+
+
+OLD, KEPT = _volume("old", policy="Delete"), _volume("old")
+RESERVED, NEW = _volume("new", None, phase="Available"), _volume("new")
+RELEASED = _volume("old", phase="Released")
+READY = _volume("new", policy="Delete")
+STALE = _volume("new", ClaimUid("gone"), phase="Released")
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(Seen(claim=_claim(), source=OLD), Step.MAKE_TARGET, id="nothing was done"),
+        pytest.param(
+            Seen(claim=_claim(), source=OLD, target=RESERVED), Step.KEEP_SOURCE, id="a target is there"
+        ),
+        pytest.param(Seen(claim=_claim(), source=KEPT, target=RESERVED), Step.RECORD, id="the claim changed"),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True),
+            Step.REMOVE_CLAIM,
+            id="all is noted",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=STALE, recorded=True),
+            Step.REOPEN_TARGET,
+            id="the target remembers another claim",
+        ),
+        pytest.param(Seen(source=RELEASED, target=RESERVED), Step.MAKE_CLAIM, id="the claim is gone"),
+        pytest.param(
+            Seen(source=RELEASED, target=STALE), Step.REOPEN_TARGET, id="gone, the target remembers another"
+        ),
+        pytest.param(Seen(claim=_claim("new"), source=OLD, target=NEW), Step.KEEP_SOURCE, id="not kept yet"),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED, target=NEW), Step.RESTORE_POLICY, id="bound to target"
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED, target=READY), Step.REMOVE_SOURCE, id="policy restored"
+        ),
+        pytest.param(
+            Seen(
+                claim=_claim("new"),
+                source=replace(RELEASED, deleting=True, finalizers=(FINALIZER,)),
+                target=READY,
+            ),
+            Step.REMOVE_SOURCE,
+            id="the source waits for our finalizer",
+        ),
+        pytest.param(Seen(claim=_claim("new"), target=READY), None, id="arrived"),
+        pytest.param(
+            Seen(claim=_claim("new"), target=NEW), None, id="arrived, whatever became of the policy since"
+        ),
+    ],
+)
+def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None:
+    assert decide(MOVE, seen) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "about"),
+    [
+        pytest.param(
+            Seen(claim=_claim(deleting=True), source=KEPT, target=RESERVED, users=("web",)),
+            "claim team/data is gone (used by web)",
+            id="the claim is held by a pod",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new", phase=ClaimPhase.PENDING), source=RELEASED, target=RESERVED),
+            "claim team/data is bound to new",
+            id="not bound yet",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED, target=RESERVED),
+            "claim team/data is bound to new",
+            id="the volume is not bound yet",
+        ),
+        pytest.param(
+            Seen(claim=_claim("", phase=ClaimPhase.PENDING), source=RELEASED, target=RESERVED),
+            "claim team/data is bound to new",
+            id="a StatefulSet was faster",
+        ),
+        pytest.param(
+            Seen(claim=_claim(phase=ClaimPhase.PENDING), source=KEPT, target=RESERVED),
+            "claim team/data is bound to old",
+            id="made a moment ago",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=replace(RELEASED, deleting=True), target=READY),
+            "volume old is gone",
+            id="the source goes",
+        ),
+    ],
+)
+def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
+    assert decide(MOVE, seen) == Wait(for_what=about)
+
+
+@pytest.mark.parametrize(
+    ("seen", "about"),
+    [
+        pytest.param(Seen(source=OLD), "is gone, and was not deleted here", id="no claim, no target"),
+        pytest.param(
+            Seen(source=OLD, target=RESERVED),
+            "is gone, and was not deleted here",
+            id="gone before it was kept",
+        ),
+        pytest.param(Seen(target=READY), "is gone, and was not deleted here", id="gone after the move"),
+        pytest.param(
+            Seen(claim=_claim("other"), source=KEPT, target=RESERVED),
+            "was made anew by somebody else, with volume other",
+            id="bound to another volume",
+        ),
+        pytest.param(
+            Seen(claim=_claim("", phase=ClaimPhase.PENDING), source=RELEASED, target=STALE),
+            "was made anew by somebody else, with volume yet to come",
+            id="made anew while the target is taken",
+        ),
+        pytest.param(
+            Seen(claim=_claim(phase=ClaimPhase.LOST), target=RESERVED), "has lost its volume", id="lost"
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED), "has lost its volume", id="the target is gone"
+        ),
+        pytest.param(
+            Seen(claim=_claim("new", deleting=True), source=RELEASED, target=NEW),
+            "is being deleted by somebody else",
+            id="deleted on the target",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=replace(RESERVED, deleting=True)),
+            "waits for volume new, which is being deleted",
+            id="the target goes",
+        ),
+        pytest.param(Seen(claim=_claim(), target=RESERVED), "has lost its volume", id="the source is gone"),
+    ],
+)
+def test_what_somebody_else_has_done_is_left_alone(seen: Seen, about: str) -> None:
+    with pytest.raises(MigrationRefused, match=about) as caught:
+        decide(MOVE, seen)
+    assert caught.value.field == "claim team/data"
+    assert caught.value.remedy
+
+
+def test_a_claim_that_pods_use_is_left_alone_whatever_was_done_before() -> None:
+    for target in (None, RESERVED):
+        with pytest.raises(ClaimInUse) as caught:
+            decide(MOVE, Seen(claim=_claim(), source=KEPT, target=target, users=("web-0", "web-1")))
+        assert caught.value.value == "web-0, web-1"
+
+
+# --- a cluster of one claim, in which anybody does anything at any time
+
+
+@dataclass
+class World:
+    """A claim, its volumes and its data; ``edits`` counts what a person has changed in the claim."""
+
+    claim: Claim | None = field(default_factory=_claim)
+    volumes: dict[str, Volume] = field(
+        default_factory=lambda: {"old": _volume("old", policy="Delete", uid=FIRST)}
+    )
+    pods: int = 0
+    edits: int = 0
+    recorded: int = 0
+    data: bool = True
+    deletions: int = 0
+
+    def see(self, move: Move) -> Seen:
+        return Seen(
+            claim=self.claim,
+            source=self.volumes.get(move.source),
+            target=self.volumes.get(move.target),
+            users=("pod",) * self.pods,
+            recorded=self.recorded == self.edits,
+        )
+
+    def take(self, step: Step, move: Move) -> None:
+        """What the API server makes of a step."""
+        match step:
+            case Step.MAKE_TARGET:
+                self.volumes[move.target] = _volume(move.target, None, phase="Available")
+                self.recorded = self.edits
+            case Step.KEEP_SOURCE:
+                self._change(move.source, reclaim_policy=ReclaimPolicy.RETAIN)
+            case Step.RECORD:
+                self.recorded = self.edits
+            case Step.REOPEN_TARGET:
+                reference = ClaimReference(namespace="team", name="data")
+                self._change(move.target, claim=reference, phase=VolumePhase.AVAILABLE)
+            case Step.REMOVE_CLAIM:
+                assert self.claim
+                self.claim = replace(self.claim, deleting=True)
+            case Step.MAKE_CLAIM:
+                self.deletions += 1
+                uid = ClaimUid(f"claim-{self.deletions}")
+                self.edits = self.recorded
+                self.claim = _claim(move.target, uid=uid, phase=ClaimPhase.PENDING)
+            case Step.RESTORE_POLICY:
+                self._change(move.target, reclaim_policy=move.policy)
+            case Step.REMOVE_SOURCE:
+                self._change(move.source, deleting=True, finalizers=())
+
+    def _change(self, name: str, **fields: object) -> None:
+        self.volumes[name] = replace(self.volumes[name], **fields)  # type: ignore[arg-type]
+
+    def kubernetes(self) -> None:
+        """Bind, release, protect, and have provisioners remove the data of what is released for deletion."""
+        if self.claim and self.claim.deleting and not self.pods:
+            self.claim = None
+        for name, volume in list(self.volumes.items()):
+            self._bind_or_release(name, volume)
+            self._reclaim(self.volumes[name])
+
+    def _bind_or_release(self, name: str, volume: Volume) -> None:
+        assert volume.claim
+        if self.claim and volume.claim.uid is None and self.claim.volume_name == name:
+            self._change(name, claim=replace(volume.claim, uid=self.claim.uid), phase=VolumePhase.BOUND)
+            self.claim = replace(self.claim, phase=ClaimPhase.BOUND)
+        elif volume.claim.uid is not None and (self.claim is None or self.claim.uid != volume.claim.uid):
+            self._change(name, phase=VolumePhase.RELEASED)
+
+    def _reclaim(self, volume: Volume) -> None:
+        if volume.to_be_reclaimed:
+            self.data = False
+        if volume.to_be_reclaimed or (volume.deleting and volume.phase is not VolumePhase.BOUND):
+            del self.volumes[volume.name]
+
+    def advance(self, move: Move) -> bool:
+        """One step of the command, or what it waits for; whether the claim has arrived."""
+        decision = decide(move, self.see(move))
+        if isinstance(decision, Step):
+            self.take(decision, move)
+        return decision is None
+
+    def act(self, action: str) -> None:
+        """What somebody does; the way back is open as long as the CSI volume is there."""
+        match action:
+            case "forward":
+                with suppress(ClaimInUse, MigrationRefused):
+                    self.advance(MOVE)
+            case "back" if "new" in self.volumes:
+                with suppress(ClaimInUse, MigrationRefused):
+                    self.advance(BACK)
+            case "kubernetes":
+                self.kubernetes()
+            case "pod" if self.claim and not self.claim.deleting:
+                self.pods = 1
+            case "no pod":
+                self.pods = 0
+            case "edit" if self.claim and not self.claim.deleting:
+                self.edits += 1
+
+
+BACK = Move(namespace="team", claim="data", source="new", target="old", policy=ReclaimPolicy.DELETE)
+ACTIONS = st.sampled_from(["forward", "back", "kubernetes", "pod", "no pod", "edit"])
+
+
+@given(st.lists(ACTIONS, max_size=40), st.booleans())
+def test_whatever_happens_in_between_the_claim_arrives_with_its_data(
+    actions: list[str], goes_on: bool
+) -> None:
+    world = World()
+    for action in actions:
+        world.act(action)
+        assert world.data
+
+    edits, world.pods = world.edits, 0
+    last = MOVE if goes_on or "new" not in world.volumes else BACK
+    for _ in range(20):
+        world.kubernetes()
+        if world.advance(last):
+            break
+    assert set(world.volumes) == {last.target}
+    assert world.volumes[last.target].reclaim_policy is ReclaimPolicy.DELETE
+    assert world.claim
+    assert (world.claim.volume_name, world.claim.phase) == (last.target, ClaimPhase.BOUND)
+    assert (world.data, world.edits) == (True, edits)

@@ -1,0 +1,379 @@
+"""What an NFS volume becomes, what is noted of it, and which volumes are meant."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kube_efs.kube.reading import read_volume
+from kube_efs.migration.errors import MigrationRefused
+from kube_efs.migration.journal import ANNOTATION, Journal, read_journal, write_journal
+from kube_efs.migration.manifests import plain_claim
+from kube_efs.migration.plan import (
+    ClusterState,
+    Direction,
+    Migration,
+    Refusal,
+    Selection,
+    plan,
+)
+from kube_efs.migration.translating import csi_name
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY
+
+FS = FileSystemId("fs-0123456789abcdef0")
+UID = "5f0c3f3e-6d0c-4c1e-9d55-2d1f9b9f7a10"
+DNS = f"{FS}.efs.us-east-1.amazonaws.com"
+TUNNEL = "gnuthought.com/efs-stunnel"
+TARGETS = TunnelTargets(targets={FS: TunnelTarget(file_system_id=FS, port=20490)})
+
+
+def _claim(name: str = "data", **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": UID,
+            "resourceVersion": "7",
+            "labels": {"app": "web"},
+            "annotations": {"pv.kubernetes.io/bind-completed": "yes", "owner": "blue"},
+            "ownerReferences": [{"kind": "StatefulSet", "name": "web"}],
+            "finalizers": ["kubernetes.io/pvc-protection"],
+            "managedFields": [{}],
+        },
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "selector": {"matchLabels": {"volume_name": "data"}},
+            "storageClassName": "efs",
+            "volumeName": "old",
+            "of-a-newer-version": 1,
+            **spec,
+        },
+        "status": {"phase": "Bound"},
+    }
+
+
+def _volume(server: str = "127.0.0.1", path: str = "/team/data", **changes: Any) -> dict[str, Any]:
+    annotations = {
+        PROVISIONED_BY: TUNNEL,
+        "efs-stunnel.gnuthought.com/file-system-id": FS,
+        "pv.kubernetes.io/bound-by-controller": "yes",
+        **changes.pop("annotations", {}),
+    }
+    return {
+        "metadata": {
+            "name": changes.pop("name", "old"),
+            "uid": "volume",
+            "labels": {"volume_name": "data"},
+            "annotations": {key: value for key, value in annotations.items() if value is not None},
+            "finalizers": ["kubernetes.io/pv-protection"],
+        },
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "capacity": {"storage": "1Gi"},
+            "claimRef": {"namespace": "team", "name": "data", "uid": UID, "resourceVersion": "3"},
+            "mountOptions": ["port=20490", "nfsvers=4.1", "hard"],
+            "nfs": {"server": server, "path": path},
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "efs",
+            "volumeMode": "Filesystem",
+            **changes,
+        },
+        "status": {"phase": "Bound"},
+    }
+
+
+DIRECTORY = {
+    "server": DNS,
+    "path": f"/base/data-pvc-{UID}",
+    "name": f"pvc-{UID}",
+    "mountOptions": ["vers=4.1"],
+    "annotations": {
+        PROVISIONED_BY: "example.com/aws-efs",
+        "pv.beta.kubernetes.io/gid": "40001",
+        "efs-stunnel.gnuthought.com/file-system-id": None,
+    },
+}
+
+
+def _plan(
+    *volumes: Mapping[str, Any],
+    claims: tuple[Mapping[str, Any], ...] = (),
+    direction: Direction = Direction.FORWARD,
+    selection: Selection | None = None,
+    new_class: str | None = None,
+    targets: TunnelTargets = TARGETS,
+    servers: Mapping[str, FileSystemId] | None = None,
+) -> tuple[Migration | Refusal, ...]:
+    found = {("team", one["metadata"]["name"]): one for one in claims or (_claim(),)}
+    state = ClusterState(volumes=volumes, claims=found, targets=targets, servers=servers or {})
+    return plan(state, selection or Selection(), direction, new_class=new_class)
+
+
+def _migrated(**changes: Any) -> Migration:
+    (found,) = _plan(_volume(**changes))
+    assert isinstance(found, Migration), found
+    return found
+
+
+def _begun(migration: Migration) -> dict[str, Any]:
+    """The CSI volume as the API server has it."""
+    made = dict(migration.csi_volume)
+    claim = {**made["spec"]["claimRef"], "uid": UID}
+    return {
+        **made,
+        "metadata": {**made["metadata"], "uid": "csi"},
+        "spec": {**made["spec"], "claimRef": claim},
+        "status": {"phase": "Bound"},
+    }
+
+
+def test_a_tunnel_volume_becomes_one_of_the_same_directory() -> None:
+    made = _migrated().csi_volume
+    assert made["metadata"]["name"] == "old-csi"
+    assert made["metadata"]["labels"] == {"volume_name": "data"}
+    assert made["metadata"]["finalizers"] == [FINALIZER]
+    assert made["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Gi"},
+        "claimRef": {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": "team",
+            "name": "data",
+        },
+        "csi": {"driver": "efs.csi.aws.com", "volumeHandle": f"efs:{FS}:/./team/data"},
+        "mountOptions": ["nfsvers=4.1", "hard"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "efs",
+        "volumeMode": "Filesystem",
+    }
+
+
+def test_a_directory_volume_keeps_its_group_and_its_base() -> None:
+    migration = _migrated(**DIRECTORY)
+    metadata, spec = migration.csi_volume["metadata"], migration.csi_volume["spec"]
+    assert spec["csi"]["volumeHandle"] == f"efs:{FS}:/base/./data-pvc-{UID}"
+    assert spec["mountOptions"] == ["vers=4.1"]
+    assert metadata["annotations"]["pv.beta.kubernetes.io/gid"] == "40001"
+    assert metadata["annotations"][PROVISIONED_BY] == "efs.csi.aws.com"
+    assert migration.notes == ("its traffic is encrypted from now on",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "handle", "policy"),
+    [
+        pytest.param({}, f"efs:{FS}:/./team/data", "Delete", id="a tunnel volume"),
+        pytest.param(DIRECTORY, f"efs:{FS}:/base/./data-pvc-{UID}", "Delete", id="a directory volume"),
+        pytest.param(
+            {"persistentVolumeReclaimPolicy": "Retain"}, f"efs:{FS}:/./team/data", "Retain", id="kept before"
+        ),
+        pytest.param(
+            {"annotations": {PROVISIONED_BY: None}}, f"{FS}:/team/data", "Retain", id="written by hand"
+        ),
+        pytest.param({"path": "/other/data"}, f"{FS}:/other/data", "Retain", id="of another namespace"),
+        pytest.param({"path": "/team//data"}, f"{FS}:/team/data", "Retain", id="written in another way"),
+        pytest.param({"path": "/"}, f"{FS}:/", "Retain", id="a whole file system"),
+        pytest.param(
+            {**DIRECTORY, "path": "/base/precious"}, f"{FS}:/base/precious", "Retain", id="not named for it"
+        ),
+        pytest.param(
+            {"persistentVolumeReclaimPolicy": "Recycle"}, f"efs:{FS}:/./team/data", "Retain", id="recycled"
+        ),
+    ],
+)
+def test_only_what_a_provisioner_would_remove_can_be_removed_afterwards(
+    changes: dict[str, Any], handle: str, policy: str
+) -> None:
+    migration = _migrated(**changes)
+    spec = migration.csi_volume["spec"]
+    assert spec["csi"]["volumeHandle"] == handle
+    assert spec["persistentVolumeReclaimPolicy"] == "Retain"  # until the claim has arrived
+    assert migration.move.policy == ReclaimPolicy(policy)
+    is_removable = parse_volume_handle(handle).base is not None
+    assert (PROVISIONED_BY in migration.csi_volume["metadata"]["annotations"]) == is_removable
+    if policy == "Delete":
+        assert is_removable
+
+
+def test_mount_options_are_those_that_the_driver_takes() -> None:
+    migration = _migrated(
+        nfs={"server": "127.0.0.1", "path": "/team/data", "readOnly": True},
+        mountOptions=["port=20490", "soft"],
+        annotations={"volume.beta.kubernetes.io/mount-options": "port=20490, nolock"},
+    )
+    assert migration.csi_volume["spec"]["mountOptions"] == ["nolock", "soft", "ro"]
+    (refusal,) = _plan(_volume(mountOptions=["port=20490", "clientaddr=10.0.0.1"]))
+    assert isinstance(refusal, Refusal)
+    assert "clientaddr=10.0.0.1" in str(refusal.error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "targets", "servers", "place"),
+    [
+        pytest.param(
+            {"server": "efs.example.com"}, TARGETS, {"efs.example.com": FS}, FS, id="a named server"
+        ),
+        pytest.param(
+            {"annotations": {"efs-stunnel.gnuthought.com/file-system-id": None}},
+            TARGETS,
+            {},
+            FS,
+            id="its port",
+        ),
+        pytest.param({"server": "nas.example.com"}, TARGETS, {}, None, id="somebody else's server"),
+    ],
+)
+def test_where_the_data_is(
+    changes: dict[str, Any], targets: TunnelTargets, servers: dict[str, FileSystemId], place: str | None
+) -> None:
+    found = _plan(_volume(**changes), targets=targets, servers=servers)
+    assert [one.place for one in found if isinstance(one, Migration)] == (
+        [f"{place}:/team/data"] if place else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "selection", "about"),
+    [
+        pytest.param(
+            {"annotations": {"efs-stunnel.gnuthought.com/file-system-id": None}},
+            Selection(),
+            "does not tell which file system",
+            id="a port that nobody knows",
+        ),
+        pytest.param(
+            {"server": "nas.example.com"},
+            Selection(claims=frozenset({"data"})),
+            "does not tell which file system",
+            id="another server, by name",
+        ),
+        pytest.param({"path": "/team/a:b"}, Selection(), "has a colon", id="a path that no handle has"),
+        pytest.param(
+            {"claimRef": {"namespace": "team", "name": "data", "uid": "x"}},
+            Selection(),
+            "is not there",
+            id="gone",
+        ),
+    ],
+)
+def test_what_cannot_be_moved_is_told(changes: dict[str, Any], selection: Selection, about: str) -> None:
+    (refusal,) = _plan(_volume(**changes), selection=selection, targets=TunnelTargets())
+    assert isinstance(refusal, Refusal)
+    assert about in str(refusal.error)
+
+
+@pytest.mark.parametrize(
+    ("selection", "count"),
+    [
+        pytest.param(Selection(), 1, id="all"),
+        pytest.param(
+            Selection(namespace="team", storage_class="efs", claims=frozenset({"data"})), 1, id="it"
+        ),
+        pytest.param(Selection(namespace="other"), 0, id="another namespace"),
+        pytest.param(Selection(storage_class="gp3"), 0, id="another class"),
+        pytest.param(Selection(claims=frozenset({"logs"})), 0, id="another claim"),
+    ],
+)
+def test_a_person_chooses(selection: Selection, count: int) -> None:
+    begun = _begun(_migrated())
+    assert len(_plan(_volume(), selection=selection)) == count
+    assert len(_plan(_volume(), begun, selection=selection)) == count
+    assert len(_plan(begun, selection=selection, direction=Direction.BACK)) == count
+
+
+def test_root_volumes_and_finished_moves_are_left_alone() -> None:
+    assert _plan(_volume(storageClassName="efs-stunnel-system")) == ()
+    assert _plan(_begun(_migrated())) == ()
+
+
+def test_the_claim_comes_as_it_was_with_its_new_volume() -> None:
+    (migration,) = _plan(_volume(), new_class="efs-csi")
+    assert isinstance(migration, Migration)
+    claim = migration.new_claim(migration.journal)
+    assert claim == {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": "data",
+            "namespace": "team",
+            "labels": {"app": "web"},
+            "annotations": {"owner": "blue"},
+            "ownerReferences": [{"kind": "StatefulSet", "name": "web"}],
+        },
+        "spec": {**_claim()["spec"], "volumeName": "old-csi", "storageClassName": "efs-csi"},
+    }
+    assert migration.csi_volume["spec"]["storageClassName"] == "efs-csi"
+
+
+def test_the_way_back_ends_at_the_first_volume_and_class() -> None:
+    (migration,) = _plan(_volume(), new_class="efs-csi")
+    assert isinstance(migration, Migration)
+    (back,) = _plan(_begun(migration), direction=Direction.BACK)
+    assert isinstance(back, Migration)
+    move = back.move
+    assert (move.source, move.target, move.policy) == ("old-csi", "old", ReclaimPolicy.DELETE)
+    volume = read_volume(back.target_volume)
+    first = read_volume(_volume())
+    assert (volume.nfs, volume.mount_options, volume.file_system_id) == (
+        first.nfs,
+        first.mount_options,
+        first.file_system_id,
+    )
+    assert volume.reclaim_policy is ReclaimPolicy.RETAIN  # until the claim is back
+    claim = back.new_claim(back.journal)
+    assert (claim["spec"]["volumeName"], claim["spec"]["storageClassName"]) == ("old", "efs")
+
+
+def test_nobody_goes_back_to_a_port_that_leads_elsewhere_by_now() -> None:
+    other = FileSystemId("fs-0000000000000000f")
+    targets = TunnelTargets(targets={other: TunnelTarget(file_system_id=other, port=20490)})
+    (refusal,) = _plan(_begun(_migrated()), direction=Direction.BACK, targets=targets)
+    assert isinstance(refusal, Refusal)
+    assert f"20490 leads to {other} by now" in str(refusal.error)
+
+
+def test_the_class_of_kubernetes_1_5_is_a_field_afterwards() -> None:
+    body = _claim()
+    body["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"] = "slow"
+    plain = plain_claim(body)
+    assert plain["spec"]["storageClassName"] == "slow"
+    assert plain["metadata"]["annotations"] == {"owner": "blue"}
+
+
+def test_names_stay_names() -> None:
+    assert csi_name("old") == "old-csi"
+    long = csi_name("a" * 253)
+    assert len(long) == 253
+    assert long != csi_name("a" * 252)
+
+
+def test_a_journal_is_read_as_it_was_written() -> None:
+    journal = _migrated().journal
+    assert read_journal(write_journal(journal), volume="old-csi") == journal
+    assert isinstance(journal, Journal)
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        pytest.param("yes", "is not what this command writes", id="no JSON"),
+        pytest.param("[]", "is not what this command writes", id="another document"),
+        pytest.param('{"policy": "Delete"}', "is not what this command writes", id="half of it"),
+        pytest.param(None, "was written by a newer version", id="another version"),
+    ],
+)
+def test_a_journal_that_cannot_be_read_is_refused(text: str | None, about: str) -> None:
+    if text is None:
+        text = json.dumps({**json.loads(write_journal(_migrated().journal)), "version": 2})
+    with pytest.raises(MigrationRefused, match=about):
+        read_journal(text, volume="old-csi")
+    begun = _begun(_migrated())
+    begun["metadata"]["annotations"][ANNOTATION] = text
+    (refusal,) = _plan(begun, direction=Direction.BACK)
+    assert isinstance(refusal, Refusal)
