@@ -33,7 +33,7 @@ PROCESSES: Mapping[str, tuple[type, ...]] = {
     "node": (metrics.CsiMetrics,),
     "operator": (metrics.OperatorMetrics,),
 }
-_ASSETS = ("controller-metrics", "pod-monitors", "rules")
+_ASSETS = ("controller-metrics", "observing-rbac", "pod-monitors", "rules")
 _HEADER = "# Written by `make monitoring` from src/kube_efs/operator/assets.\n"
 _UNITS = {"seconds": "seconds", "bytes": "bytes", "info": "none"}
 

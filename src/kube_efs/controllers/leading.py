@@ -15,17 +15,19 @@ from lightkube import AsyncClient
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
-from kube_efs.controllers.csi import Aws, csi_service
+from kube_efs.controllers.csi import Aws, CsiService, csi_service
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.gid_ranges import watch_gid_ranges
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.shared_volume_watches import serve_shared_volumes
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.controllers.usage import UsageParts, UsageRounds, measuring_terms, meters, nowhere
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
 from kube_efs.controllers.worker_options import worker_options
 from kube_efs.kube.events import CONTROLLER, EventRecorder
+from kube_efs.kube.usage_store import UsageStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.errors import KubeError
 from kube_efs.provisioning.backends import Backend
@@ -36,7 +38,7 @@ from kube_efs.provisioning.reservations import Reservations
 from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
-from kube_efs.telemetry.metrics import ControllerMetrics, SharedVolumeMetrics
+from kube_efs.telemetry.metrics import ControllerMetrics, SharedVolumeMetrics, UsageMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +58,7 @@ class Surroundings:
     directories: tuple[DirectoryService, ...]
     metrics: ControllerMetrics
     shared_volume_metrics: SharedVolumeMetrics
+    usage_metrics: UsageMetrics
     loaded: Callable[[], None]
 
 
@@ -106,17 +109,23 @@ async def lead(around: Surroundings) -> None:
             tasks.create_task(csi.refresh_for_ever())
         if settings.shared_volumes:
             tasks.create_task(serve_shared_volumes(client, settings, recorder, around.shared_volume_metrics))
-        await _serve(around, tasks, Controllers(claims, volumes, targets, directories), inventory)
+        usage = _usage(around, inventory, recorder, pool, csi)
+        controllers = Controllers(claims, volumes, targets, directories, usage)
+        await _serve(around, tasks, controllers, inventory)
 
 
 @dataclass(frozen=True, slots=True)
 class Controllers:
-    """Everything that watches and queues turn to; ``targets`` None without tunnel volumes."""
+    """Everything that watches and queues turn to; ``targets`` None without tunnel volumes.
+
+    ``usage`` is None where volumes are not measured.
+    """
 
     claims: ClaimController
     volumes: VolumeController
     targets: TunnelTargetsController | None
     directories: list[DirectoryBackend]
+    usage: UsageRounds | None = None
 
     def root_changed(self) -> None:
         """A root claim or volume is gone."""
@@ -152,6 +161,8 @@ async def _serve(
             for backend in controllers.directories:
                 await backend.scanned.wait()
     tasks.create_task(watch_claims(client, controllers.claims, controllers.root_changed))
+    if controllers.usage:
+        tasks.create_task(controllers.usage.run())
 
 
 async def _scan(backend: DirectoryBackend, controllers: Controllers) -> None:
@@ -170,6 +181,28 @@ def _tunnel_backend(
     if pool is None:
         return []
     return [TunnelBackend(provisioner=settings.provisioner_name, inventory=inventory, directories=pool)]
+
+
+def _usage(
+    around: Surroundings,
+    inventory: Inventory,
+    recorder: EventRecorder,
+    pool: WorkerPool | None,
+    csi: CsiService | None,
+) -> UsageRounds | None:
+    if not around.settings.usage_interval_seconds:
+        return None
+    parts = UsageParts(
+        client=around.client,
+        store=UsageStore(around.client, around.settings.namespace),
+        inventory=inventory,
+        recorder=recorder,
+        metrics=around.usage_metrics,
+        meter_for=meters([one.mounted for one in around.directories], inventory, pool),
+        locate=csi.locate if csi else nowhere,
+    )
+    interval = around.settings.usage_interval_seconds
+    return UsageRounds(parts, measuring_terms(around.settings), interval_seconds=interval)
 
 
 def _targets(

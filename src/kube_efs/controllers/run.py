@@ -29,7 +29,13 @@ from kube_efs.model.ids import Region
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer
-from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, SharedVolumeMetrics, new_registry
+from kube_efs.telemetry.metrics import (
+    AwsMetrics,
+    ControllerMetrics,
+    SharedVolumeMetrics,
+    UsageMetrics,
+    new_registry,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +102,7 @@ async def _run(settings: ControllerSettings) -> None:
                 directories=directories,
                 metrics=metrics,
                 shared_volume_metrics=SharedVolumeMetrics(registry),
+                usage_metrics=UsageMetrics(registry),
                 loaded=state.has_loaded,
             )
         )

@@ -18,6 +18,7 @@ from kube_efs.model.access_points import (
     access_point_request,
     check_existing,
 )
+from kube_efs.model.directories import Directory
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsError,
@@ -125,6 +126,20 @@ class AccessPoints:
                 remedy=f"look at the volume; its handle says {handle.file_system_id}",
             )
         return found
+
+    async def location(self, handle: VolumeHandle) -> Location | None:
+        """Where the data of a volume lies that has an access point; None if that is gone. Raises AwsError.
+
+        It is looked for among those of its file system, which are listed once.
+        """
+        if handle.access_point_id is None:
+            return None
+        await self._loaded(handle.file_system_id)
+        found = self._known[handle.file_system_id].get(handle.access_point_id)
+        if found is None:
+            return None
+        directory = Directory((*found.directory.parts, *handle.directory.parts))
+        return Location(file_system_id=handle.file_system_id, directory=directory)
 
     async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
         """The other access points that lead into, or to something above, the directory of this one."""

@@ -5,7 +5,10 @@ from typing import Protocol
 
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.work import MeasuringTerms
 
 
 class Directories(Protocol):
@@ -25,6 +28,15 @@ class Directories(Protocol):
 
         Raises KubeEfsError.
         """
+
+
+class Meter(Protocol):
+    """Somebody who finds out how much is in directories of file systems."""
+
+    async def measure(
+        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        """How much is in each, as far as the terms allow; raises KubeEfsError."""
 
 
 class Plan(Protocol):

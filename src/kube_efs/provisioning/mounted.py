@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -27,9 +27,12 @@ from kube_efs.model.errors import (
     WorkerRefused,
 )
 from kube_efs.model.ids import FileSystemId
+from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
 from kube_efs.provisioning import file_system
+from kube_efs.provisioning.tree_size import measure_all
+from kube_efs.provisioning.work import MeasuringTerms
 
 log = structlog.get_logger(__name__)
 
@@ -138,6 +141,21 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         hands, directory = self._place(location, InvalidValue)
         return await hands.children(directory)
 
+    def holds(self, location: Location) -> bool:
+        """Whether the directory is in what is mounted here."""
+        return any(hands.mounted.local(location) is not None for hands in self._hands)
+
+    async def measure(
+        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        """How much is in each, as far as the terms allow; raises InvalidValue and WorkerFailed."""
+        found = []
+        for directory in directories:
+            location = Location(file_system_id=file_system_id, directory=directory)
+            hands, local = self._place(location, InvalidValue)
+            found += [replace(one, directory=directory) for one in await hands.measure(local, terms)]
+        return found
+
     def _place(self, location: Location, refusal: type[InvalidValue]) -> "tuple[_Hands, Directory]":
         """Who works there, and the directory as seen from the mount point; raises the refusal."""
         for hands in self._hands:
@@ -165,12 +183,15 @@ class _Hands:
         self._workers = ThreadPoolExecutor(_THREADS)
         # Removals empty the trash, of which two must not do the same part.
         self._remover = ThreadPoolExecutor(1)
+        self._measurer = ThreadPoolExecutor(1)
+        self._closed = threading.Event()
         self._making: set[Directory] = set()
         self._making_lock = threading.Lock()
 
     def close(self) -> None:
         """Begin nothing more; what is being done goes on."""
-        for threads in (self._workers, self._remover):
+        self._closed.set()
+        for threads in (self._workers, self._remover, self._measurer):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def clean_up(self) -> None:
@@ -191,6 +212,14 @@ class _Hands:
     async def children(self, directory: Directory) -> Sequence[FoundDirectory]:
         """The directories in this one."""
         return await self._run(self._workers, lambda root: file_system.list_children(root, directory))
+
+    async def measure(self, directory: Directory, terms: MeasuringTerms) -> Sequence[MeasuredDirectory]:
+        """How much is in this one; one at a time, and longer than other work may take."""
+        return await self._run(
+            self._measurer,
+            lambda root: list(measure_all(root, [directory], terms, self._closed.wait)),
+            seconds=terms.directory_seconds + self._timeout_seconds,
+        )
 
     async def remove(self, directory: Directory) -> None:
         """Remove the directory; one at a time. Raises WorkerRefused and WorkerFailed."""
@@ -229,6 +258,7 @@ class _Hands:
         action: Callable[[Path], _T],
         *,
         within: AbstractContextManager[None] | None = None,
+        seconds: float | None = None,
     ) -> _T:
         root = self.mounted.mount_point
 
@@ -237,7 +267,7 @@ class _Hands:
                 _check(self.mounted)
                 return action(root)
 
-        return await _in_time(threads, checked, root, self._timeout_seconds)
+        return await _in_time(threads, checked, root, seconds or self._timeout_seconds)
 
 
 async def _in_time(

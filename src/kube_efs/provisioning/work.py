@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue
+from kube_efs.model.usage import MeasuredDirectory, TreeSize
 
 DEFAULT_MODE = Permissions().mode
 
@@ -25,6 +26,16 @@ class Action(StrEnum):
     MAKE = "make"
     REMOVE = "remove"
     LIST = "list"
+    MEASURE = "measure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringTerms:
+    """How directories are measured: so many files a second, so many seconds for one and for all of them."""
+
+    entries_per_second: int = 1000
+    directory_seconds: int = 120
+    total_seconds: int = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,7 @@ class Job:
     mode: int = DEFAULT_MODE
     enforced: bool = False
     base: Directory = field(default_factory=Directory)
+    terms: MeasuringTerms = field(default_factory=MeasuringTerms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +76,10 @@ def render_arguments(job: Job, items: Iterable[Item], *, root: str) -> Sequence[
         options += ["--enforce"]
     if not job.base.is_root:
         options += ["--base", str(job.base)]
+    if job.action is Action.MEASURE:
+        terms = job.terms
+        options += ["--rate", str(terms.entries_per_second), "--seconds", str(terms.directory_seconds)]
+        options += ["--total-seconds", str(terms.total_seconds)]
     return ["worker", str(job.action), *options, "--", *map(str, items)]
 
 
@@ -106,6 +122,33 @@ def parse_children(lines: Iterable[str]) -> tuple[FoundDirectory, ...] | None:
             case {"children": int(number)}:
                 expected = number
     return tuple(found) if len(found) == expected else None
+
+
+def render_measured(found: MeasuredDirectory) -> str:
+    """The line for one directory."""
+    body: dict[str, object] = {"measured": str(found.directory)}
+    if found.size is None:
+        return json.dumps({**body, "problem": found.problem})
+    size = found.size
+    return json.dumps({**body, "bytes": size.used_bytes, "entries": size.entries, "complete": size.complete})
+
+
+def parse_measured(lines: Iterable[str]) -> tuple[MeasuredDirectory, ...]:
+    """What a worker's log tells of directories that were measured, whatever else is in there."""
+    found = []
+    for line in lines:
+        match _json(line):
+            case {
+                "measured": str(path),
+                "bytes": int(used),
+                "entries": int(entries),
+                "complete": bool(complete),
+            }:
+                size = TreeSize(used_bytes=used, entries=entries, complete=complete)
+                found.append(MeasuredDirectory(directory=parse_directory(path), size=size))
+            case {"measured": str(path), "problem": str(problem)}:
+                found.append(MeasuredDirectory(directory=parse_directory(path), problem=problem))
+    return tuple(found)
 
 
 def _json(line: str) -> object:

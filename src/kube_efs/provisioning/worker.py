@@ -1,8 +1,8 @@
-"""The program inside a worker pod: ``kube-efs worker make|remove|list --root DIR -- ITEM…``.
+"""The program inside a worker pod: ``kube-efs worker make|remove|list|measure --root DIR -- ITEM…``.
 
 It does every item it is given, whatever becomes of the others, and leaves the outcome where the
 controller finds it: the exit code (0 all done, 1 some failed, 2 wrong usage) and, as JSON, the pod's
-termination message. What it lists is in the pod's log, since a termination message is too small.
+termination message. What it lists or measures is in the pod's log, since a termination message is too small.
 """
 
 import argparse
@@ -16,8 +16,18 @@ from pathlib import Path
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue, KubeEfsError, RemovalRefused
+from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.provisioning import file_system
-from kube_efs.provisioning.work import DEFAULT_MODE, Action, parse_item, path_in, render_children
+from kube_efs.provisioning.tree_size import measure_all
+from kube_efs.provisioning.work import (
+    DEFAULT_MODE,
+    Action,
+    MeasuringTerms,
+    parse_item,
+    path_in,
+    render_children,
+    render_measured,
+)
 
 TERMINATION_LOG = Path("/dev/termination-log")
 
@@ -33,13 +43,15 @@ class WorkerReport:
     ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
     was no room for all of them, and only a directory that is known to be done counts as done. ``refused``
     are those of them that a guard has kept from being touched.
-    ``children`` is what was listed; it does not come from the termination message.
+    ``children`` is what was listed, ``measured`` what was measured; they do not come from the termination
+    message.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     complete: bool = True
     children: tuple[FoundDirectory, ...] = ()
+    measured: tuple[MeasuredDirectory, ...] = ()
 
 
 def render_report(failed: Mapping[str, str], refused: Collection[str] = ()) -> str:
@@ -70,6 +82,9 @@ def parse_report(message: str) -> WorkerReport | None:
 def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -> int:
     """Do what the arguments say; gives the exit code."""
     options = _parser().parse_args(arguments)
+    if options.action is Action.MEASURE:
+        _measure(options)
+        return 0
     failed: dict[str, str] = {}
     refused: set[str] = set()
     with _no_umask():
@@ -84,9 +99,20 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
     return 1 if failed else 0
 
 
+def _measure(options: argparse.Namespace) -> None:
+    """Say how much is in each directory, as long as there is time; one that cannot be read is no failure."""
+    terms = MeasuringTerms(
+        entries_per_second=options.rate,
+        directory_seconds=options.seconds,
+        total_seconds=options.total_seconds,
+    )
+    for found in measure_all(options.root, map(parse_directory, options.items), terms):
+        _say(render_measured(found))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kube-efs worker", description="Make, remove or list directories of a file system."
+        prog="kube-efs worker", description="Make, remove, list or measure directories of a file system."
     )
     parser.add_argument("action", type=Action, choices=list(Action))
     parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
@@ -94,6 +120,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mode", type=_mode, default=DEFAULT_MODE, help="mode of new directories, octal")
     parser.add_argument(
         "--enforce", action="store_true", help="give mode and owners to directories that are there, too"
+    )
+    terms = MeasuringTerms()
+    parser.add_argument(
+        "--rate", type=int, default=terms.entries_per_second, help="files a second to look at"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=terms.directory_seconds, help="most seconds to measure a directory"
+    )
+    parser.add_argument(
+        "--total-seconds", type=int, default=terms.total_seconds, help="most seconds to measure all of them"
     )
     parser.add_argument(
         "items", nargs="+", metavar="ITEM", help="/directory inside the file system, or UID:GID:/directory"

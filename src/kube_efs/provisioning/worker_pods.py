@@ -28,7 +28,7 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, root_name
-from kube_efs.provisioning.work import Action, Item, Job, parse_children, render_arguments
+from kube_efs.provisioning.work import Action, Item, Job, parse_children, parse_measured, render_arguments
 from kube_efs.provisioning.worker import WorkerReport, parse_report
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
@@ -44,7 +44,7 @@ _FAILED_KEPT = 3
 _NAME_MAX = 63
 _ENDED = frozenset({"Succeeded", "Failed"})
 _WORDS: Mapping[Action, str] = MappingProxyType(
-    {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list"}
+    {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list", Action.MEASURE: "usage"}
 )
 
 
@@ -109,19 +109,26 @@ class WorkerPods:
 
     async def _succeeded(self, name: str, action: Action) -> WorkerReport:
         try:
-            children = await self._children(name) if action is Action.LIST else ()
+            if action is Action.LIST:
+                return WorkerReport(children=await self._children(name))
+            if action is Action.MEASURE:
+                return WorkerReport(measured=parse_measured(await self._log(name)))
         finally:
             await self._delete(name)
-        return WorkerReport(children=children)
+        return WorkerReport()
 
-    async def _children(self, name: str) -> tuple[FoundDirectory, ...]:
-        """What a pod's log lists; raises WorkerFailed when it is not all there, and KubeError."""
+    async def _log(self, name: str) -> Sequence[str]:
+        """The lines of a pod's log; raises KubeError."""
         with translated(f"log of worker pod {name}"):
             async with asyncio.timeout(_LOG_SECONDS):
                 lines = self._client.log(
                     name, namespace=self._options.namespace, tail_lines=_LOG_LINES_MAX, newlines=False
                 )
-                children = parse_children([line async for line in lines])
+                return [line async for line in lines]
+
+    async def _children(self, name: str) -> tuple[FoundDirectory, ...]:
+        """What a pod's log lists; raises WorkerFailed when it is not all there, and KubeError."""
+        children = parse_children(await self._log(name))
         if children is None:
             problem = "has a log in which directories are missing"
             remedy = "let its node keep more of a container's log (containerLogMaxSize)"
@@ -143,10 +150,14 @@ class WorkerPods:
                     await self._delete(name)
 
     def _unfinished(self, file_system_id: FileSystemId) -> list[str]:
+        """Pods of that file system that may still change it; those that measure it do not."""
+        measuring = f"efs-{_WORDS[Action.MEASURE]}-"
         return [
             name
             for name, pod in self._pods.items()
-            if _file_system_of(pod) == file_system_id and _phase(pod) not in _ENDED
+            if _file_system_of(pod) == file_system_id
+            and _phase(pod) not in _ENDED
+            and not name.startswith(measuring)
         ]
 
     async def forget(self, root_claim: str) -> None:

@@ -16,9 +16,10 @@ from lightkube import AsyncClient
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.errors import KubeEfsError, WorkerFailed, WorkerRefused
 from kube_efs.model.ids import FileSystemId
+from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.file_system import refuse_outside
-from kube_efs.provisioning.work import Action, Item, Job
+from kube_efs.provisioning.work import Action, Item, Job, MeasuringTerms
 from kube_efs.provisioning.worker import WorkerReport
 from kube_efs.provisioning.worker_pods import WorkerOptions, WorkerPods
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -93,6 +94,17 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """The directories in this one; none when it is not there; raises WorkerFailed and KubeError."""
         job = Job(action=Action.LIST)
         return await self._do(location.file_system_id, job, Item(directory=location.directory))
+
+    async def measure(
+        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        """How much is in each, as far as the terms allow; raises WorkerFailed and KubeError.
+
+        It has a pod of its own, so that no claim waits for it.
+        """
+        job = Job(action=Action.MEASURE, terms=terms)
+        items = [Item(directory=directory) for directory in directories]
+        return (await self._pods.run(file_system_id, job, items)).measured
 
     async def forget(self, root_claim: str) -> None:
         """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""

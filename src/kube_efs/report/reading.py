@@ -3,7 +3,10 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC
+from types import MappingProxyType
+from typing import Final
 
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, PersistentVolumeClaim
@@ -11,7 +14,9 @@ from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import CONTROLLER
+from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
+from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import InvalidValue, KubeNotFound
@@ -24,24 +29,30 @@ from kube_efs.model.targets import (
     parse_targets,
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.usage import OVER_REQUEST, VolumeUsage
 from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Volume, locate
 from kube_efs.report.values import (
     ClaimReport,
     ClusterReport,
+    EventReport,
     FileSystemReport,
     MountTargetReport,
     NodeReport,
+    UsageReport,
     VolumeReport,
 )
 from kube_efs.settings import DEFAULT_PROVISIONER
 from kube_efs.tunnels.publishing import NODE_KEY, STATUS_KEY, STATUS_LABELS
 from kube_efs.tunnels.status import parse_status
 
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+_EVENTS: Final = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The objects that a report is made from.
+    """The objects that a report is made from; ``usage`` is by the names of volumes.
 
     ``warnings`` has the last one of each claim, by uid; ``told`` are the uids of claims that kube-efs has
     told something about.
@@ -54,17 +65,17 @@ class ClusterState:
     volumes: tuple[Volume, ...] = ()
     warnings: Mapping[str, str]
     told: frozenset[str] = frozenset()
+    usage: Mapping[str, VolumeUsage] = field(default_factory=lambda: MappingProxyType({}))
+    events: tuple[EventReport, ...] = ()
 
 
 async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
     """The report; ``namespace`` is that of kube-efs. Raises KubeError."""
-    targets, statuses, classes, claims, volumes, events = await asyncio.gather(
-        _targets(client, namespace),
-        _statuses(client, namespace),
-        _classes(client),
-        _claims(client),
-        _volumes(client),
-        _events(client),
+    (targets, statuses, usage), (classes, claims, volumes, events) = await asyncio.gather(
+        asyncio.gather(
+            _targets(client, namespace), _statuses(client, namespace), UsageStore(client, namespace).load()
+        ),
+        asyncio.gather(_classes(client), _claims(client), _volumes(client), _events(client)),
     )
     return describe(
         ClusterState(
@@ -73,8 +84,14 @@ async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
             classes=classes,
             claims=claims,
             volumes=volumes,
-            warnings={_uid(event): event.message or "" for event in events if event.type == "Warning"},
+            warnings={
+                _uid(event): event.message or ""
+                for event in events
+                if event.type == "Warning" and event.reason != OVER_REQUEST
+            },
             told=frozenset(_uid(event) for event in events if _is_from_us(event)),
+            usage=usage,
+            events=tuple(_describe_event(event) for event in reversed(events) if _is_from_us(event)),
         )
     )
 
@@ -110,11 +127,33 @@ async def _volumes(client: AsyncClient) -> tuple[Volume, ...]:
 
 
 async def _events(client: AsyncClient) -> list[Event]:
-    """The events of claims, oldest first."""
+    """The events of claims and volumes, oldest first."""
     with translated("events"):
-        found = client.list(Event, namespace="*", fields={"involvedObject.kind": "PersistentVolumeClaim"})
-        events = [event async for event in found]
-    return sorted(events, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
+        events = [
+            event
+            for kind in ("PersistentVolumeClaim", "PersistentVolume")
+            async for event in client.list(Event, namespace="*", fields={"involvedObject.kind": kind})
+        ]
+    return sorted(events, key=_time)
+
+
+def _time(event: Event) -> str:
+    time = event.lastTimestamp or event.eventTime or event.firstTimestamp
+    return time.astimezone(UTC).strftime(_TIME) if time else ""
+
+
+def _describe_event(event: Event) -> EventReport:
+    subject = event.involvedObject
+    return EventReport(
+        time=_time(event),
+        type=event.type or "",
+        reason=event.reason or "",
+        kind=subject.kind or "",
+        namespace=subject.namespace or "",
+        name=subject.name or "",
+        message=event.message or "",
+        count=event.count or 1,
+    )
 
 
 def _uid(event: Event) -> str:
@@ -132,7 +171,7 @@ def describe(state: ClusterState) -> ClusterReport:
     volumes = tuple(volume for volume in ours if volume.storage_class != ROOT_CLASS)
     provisioners = {DEFAULT_PROVISIONER, DRIVER, *(volume.provisioned_by for volume in ours)}
     classes = {one.name for one in state.classes if one.provisioner in provisioners}
-    volume_reports = tuple(_describe_volume(volume, targets) for volume in volumes)
+    volume_reports = tuple(_describe_volume(one, targets, state.usage.get(one.name)) for one in volumes)
     counts = Counter(report.file_system_id for report in volume_reports)
     return ClusterReport(
         file_systems=tuple(
@@ -147,6 +186,7 @@ def describe(state: ClusterState) -> ClusterReport:
         ),
         volumes=tuple(sorted(volume_reports, key=lambda report: report.claim)),
         nodes=tuple(sorted(map(_describe_node, state.statuses), key=lambda report: report.node)),
+        events=state.events[:_EVENTS],
         problems=tuple(problems),
     )
 
@@ -205,7 +245,7 @@ def _describe_claim(claim: Claim, warnings: Mapping[str, str]) -> ClaimReport:
     )
 
 
-def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
+def _describe_volume(volume: Volume, targets: TunnelTargets, usage: VolumeUsage | None) -> VolumeReport:
     handle = _handle(volume)
     location = handle or locate(volume, targets)
     return VolumeReport(
@@ -218,6 +258,23 @@ def _describe_volume(volume: Volume, targets: TunnelTargets) -> VolumeReport:
         port=volume.port,
         gid=volume.gid,
         access_point_id=(handle and handle.access_point_id) or "",
+        requested_bytes=_bytes(volume.capacity),
+        usage=_describe_usage(usage) if usage else None,
+    )
+
+
+def _bytes(quantity: str) -> int | None:
+    size = parse_quantity(quantity)
+    return None if size is None else int(size)
+
+
+def _describe_usage(usage: VolumeUsage) -> UsageReport:
+    return UsageReport(
+        used_bytes=usage.size.used_bytes,
+        entries=usage.size.entries,
+        complete=usage.size.complete,
+        over=usage.over,
+        time=usage.measured_at.strftime(_TIME),
     )
 
 

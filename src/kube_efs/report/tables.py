@@ -7,7 +7,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport, NodeReport, VolumeReport
+from kube_efs.report.values import (
+    ClaimReport,
+    ClusterReport,
+    EventReport,
+    FileSystemReport,
+    NodeReport,
+    VolumeReport,
+)
+from kube_efs.report.words import (
+    notes_in_words,
+    object_in_words,
+    place_in_words,
+    target_in_words,
+    used_in_words,
+)
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
 _COLOURS = {
@@ -17,6 +31,7 @@ _COLOURS = {
     "Released": "yellow",
     "Lost": "red",
     "Failed": "red",
+    "Warning": "yellow",
     str(TunnelState.UP): "green",
     str(TunnelState.STARTING): "yellow",
     str(TunnelState.DOWN): "red",
@@ -64,6 +79,8 @@ def render_cluster(report: ClusterReport) -> RenderableType:
     ]
     if any(tunnel.on_demand for _, tunnel in _tunnels(report.nodes)):
         parts.append(demand_table(report.nodes))
+    if report.events:
+        parts.append(_events(report.events))
     problems = [
         *report.problems,
         *(f"{node.node}: {text}" for node in report.nodes for text in node.problems),
@@ -97,27 +114,30 @@ def claims_table(found: Iterable[ClaimReport]) -> Table:
 
 
 def volumes_table(found: Iterable[VolumeReport]) -> Table:
-    """Volumes, and where their data lies."""
-    rows = [
+    """Volumes, where their data lies, and how much it is if that is measured."""
+    volumes = list(found)
+    rows: list[tuple[str | Text, ...]] = [
         (
             one.name,
             coloured(one.phase),
             one.reclaim_policy,
             one.claim,
-            _place(one),
+            _used(one),
+            place_in_words(one),
             "" if one.gid is None else str(one.gid),
             "" if one.port is None else f"127.0.0.1:{one.port}",
         )
-        for one in found
+        for one in volumes
     ]
-    return table_of("Volumes", ["volume", "phase", "policy", "claim", "data", "gid", "through"], rows)
+    columns = ["volume", "phase", "policy", "claim", "used", "data", "gid", "through"]
+    if not any(one.usage for one in volumes):
+        at = columns.index("used")
+        columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
+    return table_of("Volumes", columns, rows)
 
 
-def _place(volume: VolumeReport) -> str:
-    if not volume.access_point_id:
-        return f"{volume.file_system_id}:{volume.path}"
-    below = "" if volume.path == "/" else f":{volume.path}"
-    return f"{volume.file_system_id} {volume.access_point_id}{below}"
+def _used(volume: VolumeReport) -> Text:
+    return Text(used_in_words(volume), style="red" if volume.usage and volume.usage.over else "")
 
 
 def tunnels_table(nodes: Iterable[NodeReport]) -> Table:
@@ -136,7 +156,7 @@ def demand_table(nodes: Iterable[NodeReport]) -> Table:
             tunnel.access_point_id,
             str(tunnel.port),
             coloured(str(tunnel.state)),
-            _mount_target(tunnel),
+            target_in_words(tunnel),
             str(tunnel.holders),
             str(tunnel.connections),
             tunnel.certificate_ends,
@@ -150,25 +170,26 @@ def demand_table(nodes: Iterable[NodeReport]) -> Table:
     return table_of("Tunnels of CSI mounts", columns, rows)
 
 
+def _events(found: Iterable[EventReport]) -> Table:
+    rows = [
+        (one.time, coloured(one.type), one.reason, object_in_words(one), str(one.count), one.message)
+        for one in found
+    ]
+    return table_of("Recent events", ["last", "type", "reason", "object", "count", "message"], rows)
+
+
 def _tunnels(nodes: Iterable[NodeReport]) -> Iterator[tuple[NodeReport, TunnelStatus]]:
     return ((node, tunnel) for node in nodes for tunnel in node.tunnels)
 
 
 def _tunnel(node: NodeReport, tunnel: TunnelStatus) -> tuple[str | Text, ...]:
-    notes = ["failed over"] if tunnel.failed_over else []
-    notes += ["closes with its last connection"] if tunnel.leaving else []
     return (
         node.node,
         tunnel.file_system_id,
         str(tunnel.port),
         coloured(str(tunnel.state)),
-        _mount_target(tunnel),
+        target_in_words(tunnel),
         f"{tunnel.tls_version} {tunnel.cipher}".strip(),
         str(tunnel.connections),
-        "; ".join([*notes, *filter(None, [tunnel.reason])]),
+        notes_in_words(tunnel),
     )
-
-
-def _mount_target(tunnel: TunnelStatus) -> str:
-    place = f" ({tunnel.zone or tunnel.subnet_id})" if tunnel.zone or tunnel.subnet_id else ""
-    return f"{tunnel.address}{place}" if tunnel.address else ""

@@ -38,8 +38,22 @@ class ClaimReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReport:
+    """How much was in a volume at that time, at least so much where it is not ``complete``.
+
+    ``over`` is whether that is more than its claim asks for.
+    """
+
+    used_bytes: int
+    entries: int
+    complete: bool
+    over: bool
+    time: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeReport:
-    """A volume of kube-efs.
+    """A volume of kube-efs; ``usage`` is None where it was not measured, ``requested_bytes`` its capacity.
 
     ``claim`` is ``namespace/name``, ``port`` that of its mount option, ``gid`` the group of its users. With
     an ``access_point_id``, ``path`` is below the access point's root directory, which only AWS knows.
@@ -54,6 +68,22 @@ class VolumeReport:
     port: int | None
     gid: int | None = None
     access_point_id: str = ""
+    requested_bytes: int | None = None
+    usage: UsageReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventReport:
+    """Something that kube-efs has told of an object, the last time and how often."""
+
+    time: str
+    type: str
+    reason: str
+    kind: str
+    namespace: str
+    name: str
+    message: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +98,11 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReport:
-    """Everything; ``problems`` are those of the tunnel targets themselves."""
+    """Everything; ``problems`` are those of the tunnel targets themselves, the newest event comes first."""
 
     file_systems: tuple[FileSystemReport, ...] = ()
     claims: tuple[ClaimReport, ...] = ()
     volumes: tuple[VolumeReport, ...] = ()
     nodes: tuple[NodeReport, ...] = ()
+    events: tuple[EventReport, ...] = ()
     problems: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.provisioning import file_system
 from kube_efs.provisioning.mounted import Mounted, MountedDirectories, find_mounted
 from kube_efs.provisioning.trash import TRASH
+from kube_efs.provisioning.work import MeasuringTerms
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
@@ -298,6 +299,26 @@ async def test_one_file_system_may_be_mounted_in_parts(mount: Mount) -> None:
         await directories.make(at("/a/data"), OWNED)
         await directories.make(at("/b/data"), OWNED)
     assert [(point / "data").is_dir() for point in (first, second)] == [True, True]
+
+
+async def test_each_directory_is_measured_where_it_is_mounted_and_no_mount_in_it(mount: Mount) -> None:
+    first, second = mount(f"{SERVER}:/a", "first"), mount(f"{SERVER}:/b", "second")
+    parts = [await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point) for point in (first, second)]
+    for point, size in ((first, 8192), (second, 4096)):
+        (point / "data").mkdir()
+        (point / "data" / "file").write_bytes(b"x" * size)
+    (first / "data" / "below").mkdir()
+    (mount("elsewhere", "first/data/below") / "large").write_bytes(b"x" * 1_000_000)
+    async with working(*parts) as directories:
+        assert directories.holds(at("/b/data"))
+        assert not directories.holds(at("/c/data"))
+        wanted = [parse_directory("/a/data"), parse_directory("/b/data"), parse_directory("/b/none")]
+        measured = await directories.measure(FILE_SYSTEM, wanted, MeasuringTerms())
+        with pytest.raises(InvalidValue, match="is not strictly inside"):
+            await directories.measure(FILE_SYSTEM, [parse_directory("/c/data")], MeasuringTerms())
+    assert [one.directory for one in measured] == wanted
+    assert [one.size.used_bytes if one.size else None for one in measured] == [8192, 4096, None]
+    assert "No such file or directory" in measured[2].problem
 
 
 async def test_a_link_is_not_passed(mount: Mount, tmp_path: Path) -> None:

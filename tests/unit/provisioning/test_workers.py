@@ -29,7 +29,7 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning import worker_pods
-from kube_efs.provisioning.work import Action
+from kube_efs.provisioning.work import Action, MeasuringTerms
 from kube_efs.provisioning.worker_pods import WorkerOptions
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -547,5 +547,32 @@ def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: A
     name = worker_pods._pod_name(file_system_id, action, Directory(tuple(parts)))
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 63
-    word = {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list"}[action]
+    words = {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list", Action.MEASURE: "usage"}
+    word = words[action]
     assert name.startswith(f"efs-{word}-{file_system_id}"[:50])
+
+
+async def test_directories_are_measured_by_a_pod_of_its_own(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    folder = kubelet.root("fs-1") / "data"
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"x" * 10_000)
+    directories = [parse_directory("/data"), parse_directory("/missing")]
+    async with deadline(), pool_of(kube) as pool:
+        found = await pool.measure(FileSystemId("fs-1"), directories, MeasuringTerms())
+        await eventually(lambda: none_left(kube))
+
+    assert [one.directory for one in found] == directories
+    size, problem = found[0].size, found[1].problem
+    assert size is not None
+    assert size.used_bytes >= 10_000
+    assert (size.entries, size.complete) == (2, True)
+    assert "could not be measured (No such file or directory)" in problem
+
+
+async def test_no_claim_waits_for_a_pod_that_measures(kube: AsyncClient, kubelet: Kubelet) -> None:
+    await leave(kube, "efs-usage-fs-1-data-abcde", "Running")
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/data"), PLAIN)
+    assert (kubelet.root("fs-1") / "data").is_dir()

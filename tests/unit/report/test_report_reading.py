@@ -1,12 +1,19 @@
 """What a report says about the objects of a cluster."""
 
+from datetime import UTC, datetime
+
+from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
 
+from kube_efs.kube.events import CONTROLLER, EventRecorder, EventType, Subject
+from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.ids import ClaimUid
+from kube_efs.model.usage import OVER_REQUEST, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
-from kube_efs.report.reading import ClusterState, describe
+from kube_efs.report.reading import ClusterState, describe, read_cluster
+from kube_efs.report.values import EventReport, UsageReport
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus, render_status
 
 _TARGETS = """
@@ -198,3 +205,59 @@ def test_bad_entries_are_problems_and_the_others_are_shown() -> None:
     )
     assert [one.file_system_id for one in report.file_systems] == ["fs-a"]
     assert report.problems[0].startswith("../x: ")
+
+
+def test_a_volume_that_was_measured_tells_how_much_is_in_it() -> None:
+    measured = VolumeUsage(
+        size=TreeSize(used_bytes=2 * 1024**3, entries=7, complete=False),
+        measured_at=datetime(2026, 11, 21, 12, 0, tzinfo=UTC),
+        over=True,
+    )
+    volumes = (_volume("full", capacity="1Gi"), _volume("new", capacity="nonsense"))
+    state = ClusterState(targets=_targets(), volumes=volumes, warnings={}, usage={"full": measured})
+    full, new = describe(state).volumes
+    assert full.requested_bytes == 1024**3
+    assert full.usage == UsageReport(
+        used_bytes=2 * 1024**3, entries=7, complete=False, over=True, time="2026-11-21T12:00:00Z"
+    )
+    assert (new.requested_bytes, new.usage) == (None, None)
+
+
+async def test_a_cluster_tells_its_usage_and_what_kube_efs_has_said_last(kube: AsyncClient) -> None:
+    usage = VolumeUsage(size=TreeSize(used_bytes=1, entries=1), measured_at=datetime(2026, 1, 1, tzinfo=UTC))
+    await UsageStore(kube, "default").save({"one": usage})
+    async with EventRecorder(kube, component=CONTROLLER) as recorder:
+        claim = Subject(
+            api_version="v1", kind="PersistentVolumeClaim", name="data", uid="u", namespace="default"
+        )
+        volume = Subject(api_version="v1", kind="PersistentVolume", name="pv", uid="v")
+        recorder.publish(claim, EventType.WARNING, OVER_REQUEST, "2 GiB are in the volume")
+        recorder.publish(volume, EventType.WARNING, "VolumeFailedDelete", "it is in use")
+    async with EventRecorder(kube, component="somebody-else") as recorder:
+        recorder.publish(claim, EventType.NORMAL, "Other", "of others")
+
+    report = await read_cluster(kube, "default")
+
+    assert {(one.kind, one.name, one.reason, one.count) for one in report.events} == {
+        ("PersistentVolumeClaim", "data", OVER_REQUEST, 1),
+        ("PersistentVolume", "pv", "VolumeFailedDelete", 1),
+    }
+    assert all(one.time.endswith("Z") for one in report.events)
+
+
+def test_only_the_newest_events_are_told() -> None:
+    events = tuple(
+        EventReport(
+            time=f"2026-11-21T12:00:{number:02}Z",
+            type="Normal",
+            reason="Provisioning",
+            kind="PersistentVolumeClaim",
+            namespace="web",
+            name=str(number),
+            message="",
+            count=1,
+        )
+        for number in reversed(range(30))
+    )
+    report = describe(ClusterState(warnings={}, events=events))
+    assert [one.name for one in report.events] == [str(number) for number in range(29, 9, -1)]

@@ -5,7 +5,14 @@ from dataclasses import replace
 from rich.console import Console
 
 from kube_efs.report.tables import render_cluster
-from kube_efs.report.values import ClaimReport, ClusterReport, NodeReport, VolumeReport
+from kube_efs.report.values import (
+    ClaimReport,
+    ClusterReport,
+    EventReport,
+    NodeReport,
+    UsageReport,
+    VolumeReport,
+)
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
 
@@ -121,3 +128,49 @@ def test_text_from_the_cluster_is_not_markup() -> None:
     shown = _shown(ClusterReport(claims=(claim,)))
     assert "[red]efs[/]" in shown
     assert "[/nonsense]" in shown
+
+
+def test_usage_has_a_column_where_it_is_measured() -> None:
+    volume = VolumeReport(
+        name="pvc-1",
+        phase="Bound",
+        reclaim_policy="Delete",
+        claim="web/data",
+        file_system_id="fs-a",
+        path="/",
+        port=None,
+        requested_bytes=1024**3,
+    )
+    usage = UsageReport(used_bytes=3 * 1024**3 // 2, entries=5, complete=True, over=True, time="12:00")
+    partly = replace(usage, complete=False)
+    volumes = (
+        replace(volume, usage=usage),
+        replace(volume, name="pvc-2", usage=partly),
+        replace(volume, name="pvc-3"),
+    )
+    shown = _shown(ClusterReport(volumes=volumes))
+    rows = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if "pvc-" in line}
+    assert "used" in shown
+    assert "web/data 1.5 GiB of 1.0 GiB" in rows["pvc-1"]
+    assert "web/data at least 1.5 GiB of 1.0 GiB" in rows["pvc-2"]
+    assert "GiB" not in rows["pvc-3"]
+    assert "used" not in _shown(ClusterReport(volumes=volumes[2:]))
+
+
+def test_events_tell_what_they_are_about() -> None:
+    event = EventReport(
+        time="2026-11-21T12:00:00Z",
+        type="Warning",
+        reason="ProvisioningFailed",
+        kind="PersistentVolumeClaim",
+        namespace="web",
+        name="data",
+        message="[red]no[/] group ids",
+        count=3,
+    )
+    of_volume = replace(event, kind="PersistentVolume", namespace="", name="pv")
+    shown = _shown(ClusterReport(events=(event, of_volume)))
+    assert "web/data" in shown
+    assert "PersistentVolume pv" in shown
+    assert "[red]no[/] group ids" in shown
+    assert "Recent events" not in _shown(ClusterReport())

@@ -1,0 +1,228 @@
+"""How much is in each volume: measured in rounds, told in metrics, a ConfigMap, and events on claims.
+
+What it costs the API server does not depend on how much there is to tell: the claims are listed once a
+round, the ConfigMap is written once a minute at most, and an event is written when a volume becomes larger
+than was asked for, or small enough again.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+
+from kube_efs.controllers.measurable import Measurable, in_order, matched, measurable
+from kube_efs.kube.errors import translated
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.kube.reading import read_claim
+from kube_efs.kube.usage_store import UsageStore
+from kube_efs.model.claims import Claim
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.sizes import in_words
+from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory, VolumeUsage, is_over
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.backends import Directories, Meter
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.mounted import MountedDirectories
+from kube_efs.provisioning.work import MeasuringTerms
+from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.settings import ControllerSettings
+from kube_efs.telemetry.metrics import Outcome, UsageMetrics
+
+log = structlog.get_logger(__name__)
+
+# Of one pod: what it does not reach is given to the next.
+_BATCH_MAX = 100
+_SAVE_SECONDS = 60.0
+# Of the time that a pod is given, so that it ends by itself and says what it has found.
+_SHARE_OF_POD = 0.8
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageParts:
+    """What measuring needs: who measures what lies there, and where the data of a volume lies."""
+
+    client: AsyncClient
+    store: UsageStore
+    inventory: Inventory
+    recorder: EventRecorder
+    metrics: UsageMetrics
+    meter_for: Callable[[Location], Meter | None]
+    locate: Callable[[Volume], Awaitable[Location | None]]
+
+
+def meters(
+    mounted: Iterable[Directories | None], inventory: Inventory, pool: WorkerPool | None
+) -> Callable[[Location], Meter | None]:
+    """Who measures what lies there: who has it mounted, else worker pods where there is a tunnel to it."""
+    here = [one for one in mounted if isinstance(one, MountedDirectories)]
+
+    def meter_for(location: Location) -> Meter | None:
+        for one in here:
+            if one.holds(location):
+                return one
+        return pool if location.file_system_id in inventory.targets.targets else None
+
+    return meter_for
+
+
+async def nowhere(_volume: Volume) -> Location | None:
+    """No place, for a controller that knows of no access points."""
+    return None
+
+
+def measuring_terms(settings: ControllerSettings) -> MeasuringTerms:
+    """How the settings want volumes to be measured."""
+    total_seconds = max(1, round(settings.worker_timeout_seconds * _SHARE_OF_POD))
+    return MeasuringTerms(
+        entries_per_second=settings.usage_entries_per_second,
+        directory_seconds=min(settings.usage_volume_seconds, total_seconds),
+        total_seconds=total_seconds,
+    )
+
+
+class UsageRounds:
+    """Measures every volume, time and again."""
+
+    def __init__(self, parts: UsageParts, terms: MeasuringTerms, *, interval_seconds: float) -> None:
+        self._parts = parts
+        self._terms = terms
+        self._interval_seconds = interval_seconds
+        self._known: dict[str, VolumeUsage] = {}
+        self._volumes: dict[str, Measurable] = {}
+        self._saved_at = -_SAVE_SECONDS
+        parts.metrics.used.read = lambda: [
+            (one.labels, self._known[name].size.used_bytes)
+            for name, one in self._volumes.items()
+            if name in self._known
+        ]
+        parts.metrics.requested.read = lambda: [
+            (one.labels, one.requested_bytes) for one in self._volumes.values()
+        ]
+
+    async def run(self) -> None:
+        """Measure until cancelled; the first round is due when the last leader's next one would have been."""
+        await asyncio.sleep(await self._take_over())
+        while True:
+            began = time.monotonic()
+            try:
+                await self.round()
+            except KubeEfsError as error:
+                log.warning("usage-round-failed", reason=str(error))
+            seconds = time.monotonic() - began
+            self._parts.metrics.round_seconds.set(seconds)
+            log.info("usage-measured", volumes=len(self._known), seconds=round(seconds, 1))
+            await asyncio.sleep(self._interval_seconds)
+
+    async def round(self) -> None:
+        """Measure every volume once; raises KubeError when it is not known which there are."""
+        volumes = await self._measurable()
+        self._volumes = {one.name: one for one in volumes}
+        self._known = {name: usage for name, usage in self._known.items() if name in self._volumes}
+        for (file_system_id, meter), group in self._groups(in_order(volumes, self._known)).items():
+            async for one, found in self._measured(file_system_id, meter, group):
+                self._note(one, found)
+                await self._save(at_least_after=_SAVE_SECONDS)
+        await self._save()
+
+    async def _take_over(self) -> float:
+        """Learn what the last leader knew; the seconds until the next round."""
+        try:
+            self._known = dict(await self._parts.store.load())
+        except KubeEfsError as error:
+            log.warning("usage-not-read", reason=str(error))
+        newest = max((usage.measured_at.timestamp() for usage in self._known.values()), default=0.0)
+        return min(self._interval_seconds, max(0.0, newest + self._interval_seconds - time.time()))
+
+    async def _measurable(self) -> Sequence[Measurable]:
+        inventory, locations = self._parts.inventory, {}
+        volumes = dict(inventory.volumes)
+        for name, volume in volumes.items():
+            location = inventory.location_of(name) or await self._parts.locate(volume)
+            if location is not None and self._parts.meter_for(location) is not None:
+                locations[name] = location
+        return measurable(volumes, locations, await self._claims())
+
+    async def _claims(self) -> list[Claim]:
+        with translated("claims"):
+            found = self._parts.client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE)
+            return [read_claim(item.to_dict()) async for item in found]
+
+    def _groups(
+        self, volumes: Sequence[Measurable]
+    ) -> Mapping[tuple[FileSystemId, Meter], Sequence[Measurable]]:
+        """The volumes that are measured by the same, in the same file system."""
+        groups: dict[tuple[FileSystemId, Meter], list[Measurable]] = {}
+        for one in volumes:
+            meter = self._parts.meter_for(one.location)
+            if meter is not None:
+                groups.setdefault((one.location.file_system_id, meter), []).append(one)
+        return groups
+
+    async def _measured(
+        self, file_system_id: FileSystemId, meter: Meter, volumes: Sequence[Measurable]
+    ) -> AsyncIterator[tuple[Measurable, MeasuredDirectory]]:
+        """What was found of each volume, until nothing can be found any more."""
+        waiting, measurements = list(volumes), self._parts.metrics.measurements
+        while waiting:
+            batch = waiting[:_BATCH_MAX]
+            directories = sorted({one.location.directory for one in batch})
+            try:
+                measured = await meter.measure(file_system_id, directories, self._terms)
+            except KubeEfsError as error:
+                log.warning("usage-not-measured", file_system=file_system_id, reason=str(error))
+                measured = ()
+            done = set()
+            for one, found in matched(batch, measured):
+                done.add(one.name)
+                measurements.labels(Outcome.FAILED if found.size is None else Outcome.SUCCEEDED).inc()
+                yield one, found
+            if not done:
+                measurements.labels(Outcome.FAILED).inc(len(waiting))
+                return
+            waiting = [one for one in waiting if one.name not in done]
+
+    def _note(self, one: Measurable, found: MeasuredDirectory) -> None:
+        if found.size is None:
+            log.info("volume-not-measured", volume=one.name, reason=found.problem)
+            return
+        before = self._known.get(one.name)
+        was_over = before is not None and before.over
+        over = is_over(found.size, one.requested_bytes, was_over=was_over)
+        self._known[one.name] = VolumeUsage(size=found.size, measured_at=datetime.now(UTC), over=over)
+        if over != was_over:
+            self._tell(one, self._known[one.name])
+
+    def _tell(self, one: Measurable, usage: VolumeUsage) -> None:
+        used, requested = in_words(usage.size.used_bytes), in_words(one.requested_bytes)
+        log.info("volume-over-request" if usage.over else "volume-within-request", volume=one.name, used=used)
+        subject = Subject(
+            api_version="v1",
+            kind="PersistentVolumeClaim",
+            namespace=one.claim.namespace,
+            name=one.claim.name,
+            uid=one.claim.uid or "",
+        )
+        if usage.over:
+            message = (
+                f"{used} are in the volume, {requested} were asked for; EFS has no quota and stops nobody"
+            )
+            self._parts.recorder.publish(subject, EventType.WARNING, OVER_REQUEST, message)
+        else:
+            message = f"{used} are in the volume, not more than the {requested} that were asked for"
+            self._parts.recorder.publish(subject, EventType.NORMAL, WITHIN_REQUEST, message)
+
+    async def _save(self, *, at_least_after: float = 0.0) -> None:
+        if time.monotonic() - self._saved_at < at_least_after:
+            return
+        self._saved_at = time.monotonic()
+        try:
+            await self._parts.store.save(self._known)
+        except KubeEfsError as error:
+            log.warning("usage-not-saved", reason=str(error))

@@ -1,0 +1,12 @@
+"""Sizes as people read them."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def in_words(size: int) -> str:
+    """The size in the largest unit of which there is at least one, such as ``1.5 GiB``."""
+    value, unit = float(size), 0
+    # What would be shown as 1024.0 is one of the next.
+    while value >= 1023.95 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size} B"

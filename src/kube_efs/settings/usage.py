@@ -1,0 +1,33 @@
+"""What the controller is told about measuring volumes."""
+
+from kube_efs.settings.base import Environment
+from kube_efs.settings.fields import count, seconds, setting
+
+
+class UsageSettings(Environment):
+    """How much is in volumes, found out by looking at every file; off, since that is work for EFS."""
+
+    usage_interval_seconds: int = setting(
+        "KUBE_EFS_USAGE_INTERVAL_SECONDS",
+        0,
+        "Seconds from one round, in which every volume is measured, to the next; 0 measures none.",
+        accepts="0, or more up to 2592000 seconds, whole",
+        ge=0,
+        le=30 * 86400,
+    )
+    usage_entries_per_second: int = count(
+        "KUBE_EFS_USAGE_ENTRIES_PER_SECOND",
+        1000,
+        "Most files that are looked at in a second.",
+        least=1,
+        most=1_000_000,
+    )
+    usage_volume_seconds: int = seconds(
+        "KUBE_EFS_USAGE_VOLUME_SECONDS",
+        120,
+        "Seconds that one volume is looked at. Of one with more files it is known how much is in it at"
+        " least.",
+        least=1,
+        most=86400,
+        also=", whole",
+    )

@@ -1,0 +1,270 @@
+"""Rounds of measuring, against the embedded API server."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim
+from prometheus_client import CollectorRegistry
+
+from kube_efs.controllers.measurable import Measurable, in_order
+from kube_efs.controllers.usage import UsageParts, UsageRounds, measuring_terms, meters, nowhere
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.usage_store import UsageStore
+from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.errors import KubeDenied, WorkerFailed
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.usage import MeasuredDirectory, TreeSize, VolumeUsage
+from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.work import MeasuringTerms
+from kube_efs.settings import ControllerSettings, load
+from kube_efs.telemetry.metrics import UsageMetrics
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+FS = FileSystemId("fs-1")
+MIB = 1024**2
+
+
+class Scales:
+    """A meter that is told what there is; it gets no further than ``reach`` directories at a time."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.reach = 100
+        self.error: WorkerFailed | None = None
+        self.asked: list[list[str]] = []
+
+    async def measure(
+        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        assert file_system_id == FS
+        self.asked.append([str(one) for one in directories])
+        if self.error:
+            raise self.error
+        return [self._measured(one) for one in directories[: self.reach]]
+
+    def _measured(self, directory: Directory) -> MeasuredDirectory:
+        used = self.sizes.get(str(directory))
+        if used is None:
+            return MeasuredDirectory(directory=directory, problem="is not there")
+        return MeasuredDirectory(directory=directory, size=TreeSize(used_bytes=used, entries=1))
+
+
+class World:
+    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
+        self.client = client
+        self.scales = Scales()
+        self.inventory = Inventory()
+        self.registry = CollectorRegistry()
+        self.parts = UsageParts(
+            client=client,
+            store=UsageStore(client, "default"),
+            inventory=self.inventory,
+            recorder=recorder,
+            metrics=UsageMetrics(self.registry),
+            meter_for=lambda _: self.scales,
+            locate=nowhere,
+        )
+        self.rounds = UsageRounds(self.parts, MeasuringTerms(), interval_seconds=3600)
+
+    def next_leader(self) -> UsageRounds:
+        """Another process, with nothing but what is in the cluster."""
+        self.registry = CollectorRegistry()
+        parts = replace(self.parts, metrics=UsageMetrics(self.registry))
+        return UsageRounds(parts, MeasuringTerms(), interval_seconds=3600)
+
+    async def volume(self, name: str, *, request: str = "1Mi") -> None:
+        spec = PersistentVolumeClaimSpec(
+            accessModes=["ReadWriteMany"],
+            storageClassName="efs",
+            resources=VolumeResourceRequirements(requests={"storage": request}),
+        )
+        metadata = ObjectMeta(namespace="default", name=name)
+        made = await self.client.create(PersistentVolumeClaim(metadata=metadata, spec=spec))
+        assert made.metadata
+        claim = ClaimReference(namespace="default", name=name, uid=ClaimUid(made.metadata.uid or ""))
+        source = NfsSource(server="127.0.0.1", path=f"/{name}")
+        self.inventory.put_volume(
+            Volume(name=f"pv-{name}", uid=name, claim=claim, nfs=source, file_system_id=FS, capacity="5Gi")
+        )
+
+    def sample(self, metric: str, name: str) -> float | None:
+        labels = {"volume": f"pv-{name}", "claim_namespace": "default", "claim": name, "file_system": FS}
+        return self.registry.get_sample_value(f"kube_efs_volume_{metric}_bytes", labels)
+
+    async def events(self) -> list[str]:
+        found = [event async for event in self.client.list(Event, namespace="default")]
+        return [f"{one.involvedObject.name} {one.type} {one.reason} {one.count}" for one in found]
+
+
+@pytest.fixture
+async def world(kube: AsyncClient) -> AsyncIterator[World]:
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        yield World(kube, recorder)
+
+
+async def test_usage_is_in_the_metrics_and_in_the_config_map(world: World) -> None:
+    await world.volume("small")
+    await world.volume("large", request="3Mi")
+    world.scales.sizes = {"/small": 1000, "/large": 2 * MIB}
+    await world.rounds.round()
+
+    assert (world.sample("used", "small"), world.sample("requested", "small")) == (1000, MIB)
+    assert (world.sample("used", "large"), world.sample("requested", "large")) == (2 * MIB, 3 * MIB)
+    known = await world.parts.store.load()
+    assert {name: one.size.used_bytes for name, one in known.items()} == {
+        "pv-small": 1000,
+        "pv-large": 2 * MIB,
+    }
+    assert world.scales.asked == [["/large", "/small"]]
+
+
+async def test_a_claim_is_told_once_that_it_is_over_and_once_that_it_is_not(
+    world: World, eventually: Eventually
+) -> None:
+    await world.volume("data")
+    for used in (MIB, 2 * MIB, 3 * MIB, MIB + 1, MIB - 1, MIB // 2, MIB // 2):
+        world.scales.sizes = {"/data": used}
+        await world.rounds.round()
+
+    async def both() -> bool:
+        return len(await world.events()) > 1
+
+    await eventually(both)
+    assert sorted(await world.events()) == [
+        "data Normal VolumeWithinRequest 1",
+        "data Warning VolumeOverRequest 1",
+    ]
+
+
+async def test_the_next_leader_says_nothing_again(world: World, eventually: Eventually) -> None:
+    await world.volume("data")
+    world.scales.sizes = {"/data": 2 * MIB}
+    await world.rounds.round()
+    successor = world.next_leader()
+    assert await successor._take_over() > 3500
+    await successor.round()
+
+    async def told() -> bool:
+        return bool(await world.events())
+
+    await eventually(told)
+    assert await world.events() == ["data Warning VolumeOverRequest 1"]
+    assert world.sample("used", "data") == 2 * MIB
+
+
+async def test_what_was_not_reached_is_given_to_the_next_pod(world: World) -> None:
+    for name in ("a", "b", "c"):
+        await world.volume(name)
+        world.scales.sizes[f"/{name}"] = 1
+    world.scales.reach = 2
+    await world.rounds.round()
+    assert world.scales.asked == [["/a", "/b", "/c"], ["/c"]]
+
+
+async def test_a_volume_that_cannot_be_measured_keeps_its_last_size_and_others_get_theirs(
+    world: World,
+) -> None:
+    await world.volume("a")
+    await world.volume("b")
+    world.scales.sizes = {"/a": 1, "/b": 1}
+    await world.rounds.round()
+    world.scales.sizes = {"/b": 2}
+    await world.rounds.round()
+    assert (world.sample("used", "a"), world.sample("used", "b")) == (1, 2)
+    failed = world.registry.get_sample_value("kube_efs_usage_measurements_total", {"outcome": "failed"})
+    assert failed == 1
+
+
+async def test_a_file_system_that_does_not_answer_ends_its_part_of_the_round(world: World) -> None:
+    await world.volume("a")
+    world.scales.error = WorkerFailed("had not ended", field="worker pod", value="efs-usage")
+    await world.rounds.round()
+    assert len(world.scales.asked) == 1
+    assert world.sample("used", "a") is None
+    assert world.sample("requested", "a") == MIB
+
+
+async def test_volumes_that_are_gone_are_forgotten(world: World) -> None:
+    await world.volume("a")
+    world.scales.sizes = {"/a": 1}
+    await world.rounds.round()
+    world.inventory.drop_volume(world.inventory.volumes["pv-a"])
+    await world.rounds.round()
+    assert world.sample("used", "a") is None
+    assert await world.parts.store.load() == {}
+
+
+async def test_a_round_writes_the_config_map_twice_at_most(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    save = UsageStore.save
+
+    async def counted(store: UsageStore, usages: Mapping[str, VolumeUsage]) -> None:
+        written.append(len(usages))
+        await save(store, usages)
+
+    monkeypatch.setattr(UsageStore, "save", counted)
+    for number in range(20):
+        await world.volume(str(number))
+        world.scales.sizes[f"/{number}"] = 1
+    world.scales.reach = 1
+    await world.rounds.round()
+    assert written == [1, 20]
+
+
+def test_never_measured_ones_come_first_then_the_oldest() -> None:
+    def one(name: str) -> Measurable:
+        location = Location(file_system_id=FS, directory=parse_directory(f"/{name}"))
+        claim = ClaimReference(namespace="default", name=name)
+        return Measurable(name=name, claim=claim, location=location, requested_bytes=1)
+
+    def known(hour: int) -> VolumeUsage:
+        return VolumeUsage(
+            size=TreeSize(used_bytes=1, entries=1), measured_at=datetime(2026, 11, 21, hour, tzinfo=UTC)
+        )
+
+    volumes = [one("late"), one("early"), one("never"), one("never-too")]
+    ordered = in_order(volumes, {"late": known(5), "early": known(4)})
+    assert [each.name for each in ordered] == ["never", "never-too", "early", "late"]
+
+
+def test_nobody_measures_what_has_no_tunnel() -> None:
+    location = Location(file_system_id=FS, directory=Directory())
+    assert meters([None], Inventory(), None)(location) is None
+
+
+def test_pods_end_by_themselves_before_they_are_ended() -> None:
+    settings = load(
+        ControllerSettings,
+        KUBE_EFS_USAGE_ENTRIES_PER_SECOND="50",
+        KUBE_EFS_USAGE_VOLUME_SECONDS="3600",
+        KUBE_EFS_WORKER_TIMEOUT_SECONDS="100",
+    )
+    expected = MeasuringTerms(entries_per_second=50, directory_seconds=80, total_seconds=80)
+    assert measuring_terms(settings) == expected
+
+
+async def test_a_document_that_cannot_be_read_is_made_anew(world: World) -> None:
+    await world.client.create(
+        ConfigMap(metadata=ObjectMeta(namespace="default", name="efs-usage"), data={"usage.json": "{"})
+    )
+    assert await world.rounds._take_over() == 0
+
+
+async def test_an_api_server_that_refuses_is_no_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object) -> None:
+        raise KubeDenied("may not be written", field="ConfigMap", value="efs-usage")
+
+    monkeypatch.setattr(UsageStore, "save", refuse)
+    await world.volume("a")
+    world.scales.sizes = {"/a": 1}
+    await world.rounds.round()
+    assert world.sample("used", "a") == 1

@@ -1,0 +1,103 @@
+"""When a volume counts as over its request, and how usage is written down."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model import usage
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.sizes import in_words
+from kube_efs.model.usage import TreeSize, VolumeUsage, is_over, parse_usage, render_usage
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("used", "complete", "was_over", "expected"),
+    [
+        pytest.param(999, True, False, False, id="below"),
+        pytest.param(1000, True, False, False, id="just full"),
+        pytest.param(1001, True, False, True, id="over"),
+        pytest.param(1001, False, False, True, id="over already, whatever else there is"),
+        pytest.param(500, False, False, False, id="perhaps over"),
+        pytest.param(960, True, True, True, id="a little less than before"),
+        pytest.param(950, True, True, False, id="clearly less than before"),
+        pytest.param(500, False, True, True, id="perhaps less than before"),
+    ],
+)
+def test_over_request(used: int, complete: bool, was_over: bool, expected: bool) -> None:
+    size = TreeSize(used_bytes=used, entries=1, complete=complete)
+    assert is_over(size, 1000, was_over=was_over) is expected
+
+
+def test_nothing_is_over_no_request() -> None:
+    assert not is_over(TreeSize(used_bytes=1, entries=1), 0, was_over=False)
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1),
+        st.builds(
+            VolumeUsage,
+            size=st.builds(
+                TreeSize,
+                used_bytes=st.integers(0, 2**63),
+                entries=st.integers(0, 2**40),
+                complete=st.booleans(),
+            ),
+            measured_at=st.integers(0, 2**32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
+            over=st.booleans(),
+        ),
+    )
+)
+def test_what_is_written_can_be_read(known: dict[str, VolumeUsage]) -> None:
+    assert parse_usage(render_usage(known)) == known
+
+
+def test_the_fullest_volumes_are_kept_where_there_is_no_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "_DOCUMENT_MAX_CHARACTERS", 1000)
+    known = {
+        f"pvc-{number}": VolumeUsage(size=TreeSize(used_bytes=number, entries=1), measured_at=NOW)
+        for number in range(100)
+    }
+    text = render_usage(known)
+    kept = parse_usage(text)
+    assert len(text) <= 1000
+    assert 10 < len(kept) < 100
+    assert min(one.size.used_bytes for one in kept.values()) == 100 - len(kept)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"volumes": []}',
+        '{"volumes": {"a": [1]}}',
+        '{"volumes": {"a": [1, 1, 1e30, 1, 1]}}',
+        '{"volumes": {"a": ["x", 1, 1, 1, 1]}}',
+    ],
+)
+def test_what_is_no_document(text: str) -> None:
+    with pytest.raises(InvalidValue, match="is no document of usage"):
+        parse_usage(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (1024**3 - 1, "1.0 GiB"),
+        (5 * 1024**4, "5.0 TiB"),
+        (2048 * 1024**5, "2048.0 PiB"),
+    ],
+)
+def test_sizes_in_words(size: int, words: str) -> None:
+    assert in_words(size) == words
