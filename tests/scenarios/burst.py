@@ -1,4 +1,4 @@
-"""A hundred claims at once over all file systems, and what must have become of them."""
+"""Many claims at once over all file systems, and what must have become of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,23 +8,26 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-CLAIMS = 100
+MANY = 100
+# Enough for several worker pods, and to be in the middle of.
+SOME = 30
 LOOK_SECONDS = 0.3
 
 
 class Burst:
     """The claims of a namespace of their own."""
 
-    def __init__(self, cluster: Cluster, namespace: str, storage_class: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, storage_class: str, claims: int) -> None:
+        self.claims = claims
         self._cluster = cluster
         self._namespace = namespace
         self._storage_class = storage_class
 
     @classmethod
-    async def of(cls, cluster: Cluster) -> Self:
-        """A namespace and a class for the claims to come."""
+    async def of(cls, cluster: Cluster, claims: int = SOME) -> Self:
+        """A namespace and a class for that many claims to come."""
         client = cluster.client
-        return cls(cluster, await steps.new_namespace(client), await steps.new_class(client))
+        return cls(cluster, await steps.new_namespace(client), await steps.new_class(client), claims)
 
     async def create(self) -> None:
         """Create the claims."""
@@ -36,7 +39,7 @@ class Burst:
                 self._storage_class,
                 {"volume_name": f"volume_{number}", "file_system_id": systems[number % len(systems)]},
             )
-            for number in range(CLAIMS)
+            for number in range(self.claims)
         )
         await asyncio.gather(*map(self._cluster.client.create, claims))
 
@@ -56,21 +59,21 @@ class Burst:
 
     async def served(self, *, seconds: float = 120.0) -> None:
         """Wait until all are Bound; fails unless each has one volume then, and that its directory."""
-        await self._eventually(self._all_bound, what=f"all {CLAIMS} claims are Bound", seconds=seconds)
+        await self._eventually(self._all_bound, what=f"all {self.claims} claims are Bound", seconds=seconds)
         volumes = await steps.volumes_of(self._cluster.client, self._namespace)
         claims = await self._claims()
         assert sorted(volume.claim.uid or "" for volume in volumes if volume.claim) == sorted(
             one.metadata.uid or "" for one in claims if one.metadata
         )
         systems = self._cluster.file_system_ids
-        for number in range(CLAIMS):
+        for number in range(self.claims):
             root = self._cluster.efs.folder(systems[number % len(systems)])
             assert (root / self._namespace / f"volume_{number}").is_dir()
 
     async def delete(self) -> None:
         """Delete the claims."""
         client, namespace = self._cluster.client, self._namespace
-        names = [f"claim-{number}" for number in range(CLAIMS)]
+        names = [f"claim-{number}" for number in range(self.claims)]
         await asyncio.gather(
             *(client.delete(PersistentVolumeClaim, name, namespace=namespace) for name in names)
         )
@@ -81,7 +84,7 @@ class Burst:
         async def look() -> bool:
             return not await steps.volumes_of(self._cluster.client, self._namespace)
 
-        await self._eventually(look, what=f"all {CLAIMS} volumes are gone", seconds=seconds)
+        await self._eventually(look, what=f"all {self.claims} volumes are gone", seconds=seconds)
         for system in self._cluster.file_system_ids:
             assert not list((self._cluster.efs.folder(system) / self._namespace).iterdir())
 
@@ -91,7 +94,8 @@ class Burst:
 
     async def _all_bound(self) -> bool:
         claims = await self._claims()
-        return len(claims) == CLAIMS and all(one.status and one.status.phase == "Bound" for one in claims)
+        bound = [one for one in claims if one.status and one.status.phase == "Bound"]
+        return len(bound) == self.claims
 
     async def _claims(self) -> list[PersistentVolumeClaim]:
         found = self._cluster.client.list(PersistentVolumeClaim, namespace=self._namespace)
@@ -109,6 +113,6 @@ MOMENTS: Mapping[str, Moment] = {
     "as the claims appear": _at_once,
     "while a worker runs": Burst.has_a_worker,
     "after the first volume": lambda burst: burst.has_volumes(1),
-    "half-way": lambda burst: burst.has_volumes(CLAIMS // 2),
-    "after the last volume": lambda burst: burst.has_volumes(CLAIMS),
+    "half-way": lambda burst: burst.has_volumes(burst.claims // 2),
+    "after the last volume": lambda burst: burst.has_volumes(burst.claims),
 }

@@ -36,14 +36,17 @@ def cluster_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cluster")
 
 
-@pytest.fixture(scope="module")
-def plane(
-    request: pytest.FixtureRequest, cluster_folder: Path, control_planes: ControlPlanes
-) -> ControlPlane:
-    """What the cluster runs on; not started yet."""
-    if request.config.getoption("--cluster") == "real":
+def make_plane(config: pytest.Config, folder: Path, control_planes: ControlPlanes) -> ControlPlane:
+    """What a cluster in that folder runs on by ``--cluster``; not started yet."""
+    if config.getoption("--cluster") == "real":
         return RealPlane(control_planes)
-    return EmbeddedControlPlane(cluster_folder / "kubeconfig")
+    return EmbeddedControlPlane(folder / "kubeconfig")
+
+
+@pytest.fixture(scope="module")
+def plane(pytestconfig: pytest.Config, cluster_folder: Path, control_planes: ControlPlanes) -> ControlPlane:
+    """What the cluster of a module runs on; not started yet."""
+    return make_plane(pytestconfig, cluster_folder, control_planes)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

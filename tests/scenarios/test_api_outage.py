@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.scenarios import steps
-from tests.scenarios.burst import Burst
+from tests.scenarios.burst import MANY, Burst
 from tests.scenarios.nfs import SlowReader
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
@@ -32,7 +32,7 @@ async def test_a_burst_with_an_api_server_that_goes_away_in_its_middle(
 ) -> None:
     first, second = cluster.file_system_ids
     await asyncio.gather(steps.tunnel_up(cluster, first), steps.tunnel_up(cluster, second))
-    burst = await Burst.of(cluster)
+    burst = await Burst.of(cluster, MANY)
     async with SlowReader(cluster, first, size_bytes=FILE_BYTES) as reader:
         async with reader.meanwhile(), _tunnels_stay_up(cluster):
             await burst.create()

@@ -27,7 +27,6 @@ async def test_a_hostile_volume_name_is_refused_by_somebody(cluster: Cluster, na
             text == f"spec.selector.matchLabels.volume_name: {name!r} is not allowed; use only a-z, 0-9 and _"
         )
     assert await steps.volumes_of(client, namespace) == []
-    await _the_next_claim_is_served(cluster, namespace, storage_class)
 
 
 @pytest.mark.parametrize("system", ["fs-1;id", "fs-../x", "fs-UPPER", "efs", "fs-"])
@@ -38,6 +37,13 @@ async def test_a_hostile_file_system_id_is_refused_by_somebody(cluster: Cluster,
     if await _is_taken(cluster, steps.claim(namespace, "hostile", storage_class, labels)):
         assert "is no file system id" in await steps.warning(client, namespace, "hostile")
     assert await steps.volumes_of(client, namespace) == []
+
+
+async def test_the_claim_after_all_of_them_is_served(cluster: Cluster) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto")
+    await client.create(steps.claim(namespace, "next", storage_class, {"volume_name": "next"}))
+    await steps.bound_volume(client, namespace, "next")
 
 
 HOSTILE_ENTRIES = {
@@ -101,12 +107,6 @@ async def _is_taken(cluster: Cluster, hostile: PersistentVolumeClaim) -> bool:
             return False
         raise
     return True
-
-
-async def _the_next_claim_is_served(cluster: Cluster, namespace: str, storage_class: str) -> None:
-    await cluster.client.create(steps.claim(namespace, "next", storage_class, {"volume_name": "next"}))
-    await steps.bound_volume(cluster.client, namespace, "next")
-    await cluster.client.delete(PersistentVolumeClaim, "next", namespace=namespace)
 
 
 async def _nothing_told(cluster: Cluster) -> bool:

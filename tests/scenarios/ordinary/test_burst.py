@@ -1,18 +1,18 @@
-"""A hundred claims at once: few worker pods, and never two volumes for one claim, whatever dies meanwhile."""
+"""Many claims at once: few worker pods, and never two volumes for one claim, whatever dies meanwhile."""
 
 import asyncio
 import re
 
 import pytest
 from tests.scenarios import steps
-from tests.scenarios.burst import MOMENTS, Burst, Moment
+from tests.scenarios.burst import MANY, MOMENTS, Burst, Moment
 from tests.scenarios.steps import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_burst_needs_few_worker_pods(cluster: Cluster) -> None:
-    burst = await Burst.of(cluster)
+    burst = await Burst.of(cluster, MANY)
     async with steps.worker_pods(cluster) as pods:
         await burst.create()
         await burst.served()

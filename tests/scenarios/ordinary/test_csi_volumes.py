@@ -617,7 +617,7 @@ async def test_a_hundred_claims_cost_a_hundred_calls_and_share_no_id(cluster: Cl
     before = [await steps.metric(cluster.controller, start) for start in counted]
 
     await claims.create(name, *(f"claim-{number}" for number in range(100)))
-    volumes = await claims.all_bound(100, seconds=40)
+    volumes = await claims.all_bound(100)
 
     after = [await steps.metric(cluster.controller, start) for start in counted]
     assert [new - old for new, old in zip(after, before, strict=True)] == [100, 1]
@@ -646,7 +646,7 @@ async def test_a_killed_controller_makes_no_access_point_twice(cluster: Cluster,
     await cluster.controller.kill()
     await cluster.controller.start()
 
-    volumes = await claims.all_bound(40, seconds=40)
+    volumes = await claims.all_bound(40)
     points = await aws.described(system)
     assert len({csi_steps.handle_of(volume).access_point_id for volume in volumes}) == len(points) == 40
     assert len({point["PosixUser"]["Gid"] for point in points}) == 40

@@ -1,0 +1,38 @@
+"""One cluster for all the modules of this folder, which need nothing special of it.
+
+Starting one costs as much as ten scenarios.
+"""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import pytest_asyncio
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+from tests.conformance.control_plane import ControlPlanes
+from tests.scenarios.conftest import make_plane
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.cluster import EmbeddedCluster
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def cluster(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
+) -> AsyncGenerator[Cluster, None]:
+    """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
+    folder = tmp_path_factory.mktemp("cluster")
+    plane = make_plane(pytestconfig, folder, control_planes)
+    async with EmbeddedCluster(folder, control_plane=plane) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
+async def tidy(cluster: Cluster) -> AsyncGenerator[None, None]:
+    """Take the claims of a module away after it, or those that are refused would be tried for ever."""
+    yield
+    left = [claim async for claim in cluster.client.list(PersistentVolumeClaim, namespace="*")]
+    for metadata in (claim.metadata for claim in left):
+        if metadata and metadata.name and metadata.namespace != cluster.namespace:
+            await cluster.client.delete(
+                PersistentVolumeClaim, metadata.name, namespace=metadata.namespace or ""
+            )
