@@ -72,15 +72,13 @@ async def diagnose_cluster(options: ClusterOptions, installation: Installation, 
         claim = f"{config.namespace or 'default'}/{claim}"
     attempts, bundle = Attempts(timeout_seconds=_LOOK_SECONDS), Bundle()
     async with connect(config, patience_seconds=_PATIENCE_SECONDS) as client:
-        cluster = await gather_cluster(client, options.namespace, attempts)
-        cluster, aws = await asyncio.gather(
-            _with_rights(client, cluster, installation, attempts), _aws(cluster, region, attempts)
-        )
-        facts = Facts(claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
+        cluster = await examine_cluster(client, options.namespace, installation, attempts)
+        aws = await examine_aws(cluster, region, attempts)
         if answering.bundle:
             await collect_cluster(client, cluster, bundle, attempts)
     what = f"claim {claim}" if claim else f"cluster {config.context_name}"
-    return await _tell(replace(facts, gaps=attempts.gaps), what, bundle, answering)
+    facts = Facts(claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
+    return await _tell(facts, what, bundle, answering)
 
 
 async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
@@ -94,16 +92,19 @@ async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
     return await _tell(facts, f"node {options.name}", bundle, answering)
 
 
-async def _with_rights(
-    client: AsyncClient, cluster: ClusterFacts, installation: Installation, attempts: Attempts
+async def examine_cluster(
+    client: AsyncClient, namespace: str, installation: Installation, attempts: Attempts
 ) -> ClusterFacts:
+    """What the cluster tells; ``namespace`` is that of kube-efs."""
+    cluster = await gather_cluster(client, namespace, attempts)
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
-    grants = grants_of(installation(cluster.namespace, has_driver))
+    grants = grants_of(installation(namespace, has_driver))
     missing = await attempts.look("rights", missing_rights(client, grants, attempts))
     return replace(cluster, missing_rights=missing or ())
 
 
-async def _aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:
+async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:
+    """What AWS tells of the cluster's file systems; ``region`` None takes the cluster's own."""
     region = region or _region_of(cluster)
     if region is None:
         attempts.miss("the region", "neither --region nor AWS_REGION says it", area=Area.AWS)
