@@ -12,7 +12,16 @@ from tests.unit.doctor.examples import warned
 
 from kube_efs.aws.security_groups import Permission, SecurityGroup
 from kube_efs.doctor.diagnosis import diagnose
-from kube_efs.doctor.facts import Area, ClusterFacts, Facts, Gap, LeaseFacts, TargetsFacts
+from kube_efs.doctor.facts import (
+    Area,
+    ClaimFacts,
+    ClusterFacts,
+    Facts,
+    Gap,
+    LeaseFacts,
+    SharedVolumeFacts,
+    TargetsFacts,
+)
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.grants import Account, Grant, Right
 from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, ProcessHealth
@@ -21,6 +30,7 @@ from kube_efs.model.claims import ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import LifeCycleState
 from kube_efs.model.ids import FileSystemId, ZoneName
+from kube_efs.model.shared_volumes import Owner, SharedVolume, SharedVolumePhase, Source, Status
 from kube_efs.model.targets import Rejection
 from kube_efs.model.volumes import VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
@@ -39,6 +49,15 @@ _DIRECTORY_CLASS = StorageClass(
 )
 _FOREIGN_CLASS = StorageClass(name="ebs", provisioner="ebs.csi.aws.com")
 _DIRECTORY_CONTROLLER = replace(ex.CONTROLLER, environment={"PROVISIONER_NAME": "example.com/aws-efs"})
+_ON_GONE = {"PROVISIONER_NAME": "example.com/aws-efs", "FILE_SYSTEM_ID": ex.GONE}
+_TLS_CLASS = replace(_DIRECTORY_CLASS, parameters={"tls": "true"})
+_SHARED = SharedVolume(
+    owner=Owner(namespace="team", name="sv"), uid="1", source=Source(file_system_id="", access_point_id="")
+)
+_FAILED_SHARED = replace(
+    _SHARED, status=Status(phase=SharedVolumePhase.FAILED, message="no such access point", claim_name="data")
+)
+_GOING_SHARED = replace(_SHARED, deleting=True, finalizers=("efs",))
 _RELEASED = replace(ex.VOLUME, phase=VolumePhase.RELEASED)
 _CLOSED = SecurityGroup(
     group_id="sg-target", permissions=(Permission(first_port=443, last_port=443, groups=("sg-node",)),)
@@ -60,6 +79,19 @@ def _target(**changes: Any) -> Facts:
 PROVOKED = [
     # installation
     ("workload/not-ready", "1 of 2 pods", ex.cluster(workloads=(replace(ex.CONTROLLER, ready=1),))),
+    (
+        "workload/restarts",
+        "OOMKilled, exit code 137",
+        ex.pod(
+            replace(
+                ex.POD,
+                namespace=ex.NAMESPACE,
+                name="efs-manager-1",
+                restarts=4,
+                ended="OOMKilled, exit code 137",
+            )
+        ),
+    ),
     ("controller/no-leader", "there is no such Lease", ex.cluster(leases=())),
     ("controller/no-leader", "nobody holds it", ex.cluster(leases=(replace(ex.LEASE, holder=""),))),
     (
@@ -118,6 +150,24 @@ PROVOKED = [
         "'fs-99999999' is not known (yet)",
         ex.claim(replace(ex.PENDING, match_labels={"volume_name": "a", "file_system_id": ex.GONE})),
     ),
+    (
+        "claim/pending",
+        "spec.selector: is not supported",
+        ex.cluster(
+            workloads=(_DIRECTORY_CONTROLLER,),
+            classes=(replace(_TLS_CLASS, parameters={}),),
+            claims=(ClaimFacts(claim=replace(ex.PENDING, storage_class="aws-efs")),),
+        ),
+    ),
+    (
+        "claim/pending",
+        "'fs-99999999' has no tunnel port yet",
+        ex.cluster(
+            workloads=(replace(_DIRECTORY_CONTROLLER, environment=_ON_GONE),),
+            classes=(_TLS_CLASS,),
+            claims=(ClaimFacts(claim=replace(ex.PENDING, storage_class="aws-efs", match_labels=None)),),
+        ),
+    ),
     ("claim/lost", "volume-1 is gone", ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST))),
     (
         "claim/terminating",
@@ -175,6 +225,8 @@ PROVOKED = [
         "leads to fs-11111111, but its data is in fs-99999999",
         ex.volume(replace(ex.VOLUME, file_system_id=ex.GONE)),
     ),
+    ("shared-volume/failed", "no such access point", ex.shared(_FAILED_SHARED)),
+    ("shared-volume/terminating", "finalizers efs", ex.shared(_GOING_SHARED, deleting_since=ex.LONG_AGO)),
     # pods
     (
         "pod/waiting",
@@ -432,6 +484,26 @@ NOTHING = [
     pytest.param(
         ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="a node that is not ready"
     ),
+    pytest.param(
+        ex.cluster(nodes=(replace(ex.NODE, compute="fargate"),), statuses=()), id="a machine without agents"
+    ),
+    pytest.param(
+        ex.cluster(
+            workloads=(replace(_DIRECTORY_CONTROLLER, environment={"KUBE_EFS_BACKENDS": "directory"}),),
+            targets=TargetsFacts(found=False),
+            statuses=(),
+            volumes=(),
+            pods=(),
+        ),
+        id="directories without tunnels",
+    ),
+    pytest.param(ex.shared(_SHARED), id="a SharedVolume that is being made"),
+    pytest.param(
+        ex.shared(_GOING_SHARED, deleting_since=ex.JUST_NOW), id="a SharedVolume that is just going"
+    ),
+    pytest.param(
+        ex.pod(replace(ex.POD, namespace=ex.NAMESPACE, name="efs-manager-1", restarts=3)), id="few restarts"
+    ),
     pytest.param(ex.published(state=TunnelState.STARTING), id="a tunnel that starts"),
     pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="a tunnel that is to go"),
     pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="a certificate that lasts"),
@@ -497,6 +569,10 @@ def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
             targets=TargetsFacts(targets=targets),
             pods=(replace(ex.POD, deleting_since=ex.LONG_AGO), replace(ex.POD, name="x", claims=("y",))),
             missing_rights=(_RIGHT,),
+            shared_volumes=(
+                SharedVolumeFacts(shared=_FAILED_SHARED),
+                SharedVolumeFacts(shared=replace(_FAILED_SHARED, owner=Owner(namespace="b", name="c"))),
+            ),
         ),
     )
     everything = {(one.kind.id, one.subject.name) for one in diagnose(facts)}
@@ -507,6 +583,7 @@ def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
         ("rbac/missing", "efs/efs-manager"),
         ("pod/terminating", "team/web"),
         ("file-system/state", ex.SYSTEM),
+        ("shared-volume/failed", "team/sv"),
     }
 
 

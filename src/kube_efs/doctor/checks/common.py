@@ -39,6 +39,18 @@ def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
     return tuple(one for one in found if is_ours(one) and one.command == "controller")
 
 
+def needs_tunnels(cluster: ClusterFacts) -> bool:
+    """Whether there are to be tunnels: not where only directories are made in a mount of the controller."""
+    here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
+    backends = {one.environment.get("KUBE_EFS_BACKENDS", "tunnel").strip(" ,") for one in here}
+    return backends != {"directory"}
+
+
+def has_driver_tags(cluster: ClusterFacts) -> bool:
+    """Whether the CSI driver gives all its access points tags, which some classes contradict."""
+    return any("KUBE_EFS_ACCESS_POINT_TAGS" in one.environment for one in controllers(cluster))
+
+
 def targets_of(cluster: ClusterFacts) -> TunnelTargets:
     """The tunnel targets; none while they are not known."""
     return cluster.targets.targets if cluster.targets else TunnelTargets()

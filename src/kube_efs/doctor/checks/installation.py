@@ -7,15 +7,17 @@ from types import MappingProxyType
 from typing import Final
 
 from kube_efs.doctor.checks.common import controllers, is_ours
-from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, Workload
+from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.settings import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
+_RESTARTS = risk("workload/restarts", "A pod of kube-efs was started again more than a few times.")
 _NO_LEADER = broken("controller/no-leader", "No controller holds the Lease, so no claim is served.")
 _SKEW = risk("version/skew", "The processes of kube-efs run from different images.")
 _OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator is still there.")
 
+_FEW_RESTARTS: Final = 3
 # A leader that has just lost touch is followed by another within one more duration.
 _MISSED_RENEWALS: Final = 2
 _STUNNEL, _PROVISIONER = "openshift-efs-stunnel", "efs-provisioner"
@@ -44,6 +46,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         for one in ours:
             if one.ready < one.wanted:
                 yield _not_ready(one, cluster)
+            yield from (_restarted(pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
         yield from _skew(ours)
         yield from (_older(one) for one in cluster.workloads if one.name in OLDER_SYSTEMS and one not in ours)
     if cluster.leases is not None:
@@ -51,11 +54,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
-    pods = [
-        pod
-        for pod in cluster.pods or ()
-        if pod.namespace == workload.namespace and pod.name.startswith(f"{workload.name}-")
-    ]
+    pods = _pods(workload, cluster)
     waiting = [f"pod {pod.name}: {reason}" for pod in pods for reason in pod.waiting]
     events = [
         f"pod {pod.name}: {one.reason}: {one.message}"
@@ -68,6 +67,24 @@ def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
         problem=f"{workload.ready} of {workload.wanted} pods are ready",
         evidence=tuple([*waiting, *events][:10]),
         remedy=f"look at its pods and their logs: kubectl -n {workload.namespace} get pods",
+    )
+
+
+def _pods(workload: Workload, cluster: ClusterFacts) -> list[PodFacts]:
+    return [
+        pod
+        for pod in cluster.pods or ()
+        if pod.namespace == workload.namespace and pod.name.startswith(f"{workload.name}-")
+    ]
+
+
+def _restarted(pod: PodFacts) -> Finding:
+    return Finding(
+        kind=_RESTARTS,
+        subject=Subject("KubeEfsPod", pod.key),
+        problem=f"was started again {pod.restarts} times",
+        evidence=tuple(filter(None, [pod.ended])),
+        remedy=f"read what it said last: kubectl -n {pod.namespace} logs --previous {pod.name}",
     )
 
 
@@ -128,4 +145,4 @@ def _subject(workload: Workload) -> Subject:
     return Subject(workload.kind, f"{workload.namespace}/{workload.name}")
 
 
-TOPIC = Topic(check=_check, kinds=(_NOT_READY, _NO_LEADER, _SKEW, _OLDER))
+TOPIC = Topic(check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _SKEW, _OLDER))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from kube_efs.doctor.checks.common import is_ours
+from kube_efs.doctor.checks.common import is_ours, needs_tunnels
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.model.csi_claims import DRIVER
@@ -19,6 +19,9 @@ _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not kno
 
 # Agents write at least once a minute.
 _SILENCE: Final = timedelta(minutes=3)
+# Machines that take no such pods.
+_WITHOUT_AGENT: Final = frozenset({"fargate", "windows"})
+_WITHOUT_DRIVER: Final = frozenset({"fargate", "hybrid", "windows"})
 _NOT_WORKING: Final = frozenset({TunnelState.DOWN, TunnelState.REJECTED, TunnelState.NO_MOUNT_TARGET})
 
 
@@ -27,7 +30,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None:
         return
     if cluster.statuses is not None:
-        yield from _silent(facts, cluster)
+        if needs_tunnels(cluster):
+            yield from _silent(facts, cluster)
         for one in cluster.statuses:
             yield from _told(one, facts.now)
     yield from _without_driver(cluster)
@@ -37,7 +41,11 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
     told = {one.node: one.time for one in cluster.statuses or ()}
     for node in cluster.nodes or ():
         time = told.get(node.name)
-        if node.ready and (time is None or facts.now - time > _SILENCE):
+        if (
+            node.ready
+            and node.compute not in _WITHOUT_AGENT
+            and (time is None or facts.now - time > _SILENCE)
+        ):
             yield Finding(
                 kind=_SILENT,
                 subject=Subject("Node", node.name),
@@ -89,7 +97,7 @@ def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[F
 def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
     is_wanted = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
     for node in cluster.nodes or ():
-        if is_wanted and node.ready and DRIVER not in node.drivers:
+        if is_wanted and node.ready and node.compute not in _WITHOUT_DRIVER and DRIVER not in node.drivers:
             yield Finding(
                 kind=_NO_DRIVER,
                 subject=Subject("Node", node.name),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kube_efs.doctor.checks.common import VolumeKind, controllers, provisioners
+from kube_efs.doctor.checks.common import VolumeKind, has_driver_tags, provisioners
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.model import directory_classes, tunnel_volumes
@@ -26,13 +26,12 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None:
         return
     served = provisioners(cluster)
-    has_tags = any("KUBE_EFS_ACCESS_POINT_TAGS" in one.environment for one in controllers(cluster))
     for one in cluster.classes or ():
         kind = served.get(one.provisioner)
         if kind is None:
             continue
         try:
-            oddities = judge_class(one, kind, has_driver_tags=has_tags)
+            oddities = judge_class(one, kind, has_driver_tags=has_driver_tags(cluster))
         except InvalidValue as error:
             yield Finding(
                 kind=_PARAMETER,
