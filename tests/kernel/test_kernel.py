@@ -1,6 +1,6 @@
 """The node's side of kube-efs on a real kernel with a real NFS client, each module of scenarios in a guest.
 
-A scenario is a public coroutine function of a module in ``scenarios``. What is selected is run, at most two
+A scenario is a public coroutine function of a module in ``scenarios``. What is selected is run, a few
 guests at a time.
 """
 
@@ -16,6 +16,7 @@ from tests.kernel.results import Result
 from tests.kernel.scenarios import (
     certificates,
     crashes,
+    many,
     network,
     publishing,
     resources,
@@ -26,8 +27,9 @@ from tests.kernel.scenarios import (
 from tests.kernel.uml import Guest, what_is_missing
 
 # The longest first.
-_MODULES = (tables, crashes, resources, network, certificates, restarts, publishing, server_gone)
-_GUESTS_AT_ONCE = 2
+_MODULES = (resources, tables, crashes, network, restarts, many, certificates, publishing, server_gone)
+# Each has one processor, and waits for most of the time.
+_GUESTS_AT_ONCE = 4
 _GUEST_SECONDS = 900.0
 
 pytestmark = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())

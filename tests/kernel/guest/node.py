@@ -67,7 +67,7 @@ class Node:
         tunnel = {
             "STUNNEL_CONF_PATH": str(self.conf),
             "KUBE_EFS_CA_FILE": str(efs.ca_file),
-            "KUBE_EFS_PROBE_INTERVAL_SECONDS": "1",
+            "KUBE_EFS_PROBE_INTERVAL_SECONDS": "2",
             "KUBE_EFS_TUNNEL_IDLE_SECONDS": f"{IDLE_SECONDS:g}",
         }
         driver = {"CSI_ENDPOINT": f"unix://{folder}/csi.sock", "KUBE_EFS_REMOVE_STARTUP_TAINT": "false"}
