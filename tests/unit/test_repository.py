@@ -56,7 +56,7 @@ def _imported(folder: str, *, but_not: str = "") -> set[str]:
     for path in _tracked():
         inside = path.is_relative_to(ROOT / folder) and not (but_not and path.is_relative_to(ROOT / but_not))
         if path.suffix == ".py" and inside:
-            for top in _top_modules(path) - sys.stdlib_module_names - {"kube_efs", "tests"}:
+            for top in _top_modules(path) - sys.stdlib_module_names - {"kube_efs", "scripts", "tests"}:
                 name = _canonical(providers.get(top, [top])[0])
                 found.add(_PART_OF.get(name, name))
     return found
