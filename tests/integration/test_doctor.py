@@ -122,7 +122,8 @@ async def test_a_wrong_class_and_its_claim_that_waits(cluster: EmbeddedCluster) 
         assert told.keys() == {"storage-class/parameter", "claim/pending"}
         assert told["storage-class/parameter"].subject.name == wrong
         # In the controller's own words.
-        assert told["claim/pending"].problem == event
+        pending = told["claim/pending"]
+        assert f"{pending.problem}; {pending.remedy}" == event
         assert f"ProvisioningFailed: {event}" in told["claim/pending"].evidence
         assert await _examine(cluster, f"{namespace}/other") != ()
     finally:

@@ -1,4 +1,7 @@
-"""Findings for people, and for programs."""
+"""Findings for people, and for programs.
+
+Events are anybody's words and may hold anybody's secrets, so all texts go through ``redacted_text``.
+"""
 
 import json
 from collections.abc import Iterable
@@ -10,8 +13,8 @@ from rich.text import Text
 
 from kube_efs.doctor.diagnosis import count
 from kube_efs.doctor.findings import Finding, Severity
+from kube_efs.doctor.redaction import redacted_text
 from kube_efs.report.tables import table_of
-from kube_efs.telemetry.secrets import text_without_secrets
 
 _COLOURS = {Severity.BROKEN: "bold red", Severity.RISK: "yellow", Severity.UNCHECKED: "dim"}
 
@@ -29,11 +32,11 @@ def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableTy
 
 
 def _row(one: Finding) -> tuple[Text | str, ...]:
-    wrong = Text(_clean(f"{one.subject}: {one.problem}"))
+    wrong = Text(redacted_text(f"{one.subject}: {one.problem}"))
     for line in one.evidence:
-        wrong.append(f"\n- {_clean(line)}", style="dim")
+        wrong.append(f"\n- {redacted_text(line)}", style="dim")
     severity = Text(one.kind.severity, style=_COLOURS[one.kind.severity])
-    return severity, one.kind.id, wrong, _clean(one.remedy)
+    return severity, one.kind.id, wrong, redacted_text(one.remedy)
 
 
 def to_json(findings: Iterable[Finding], *, what: str, now: datetime) -> str:
@@ -47,16 +50,11 @@ def to_json(findings: Iterable[Finding], *, what: str, now: datetime) -> str:
                 "id": one.kind.id,
                 "severity": one.kind.severity,
                 "subject": {"kind": one.subject.kind, "name": one.subject.name},
-                "problem": _clean(one.problem),
-                "evidence": [_clean(line) for line in one.evidence],
-                "remedy": _clean(one.remedy),
+                "problem": redacted_text(one.problem),
+                "evidence": [redacted_text(line) for line in one.evidence],
+                "remedy": redacted_text(one.remedy),
             }
             for one in findings
         ],
     }
     return json.dumps(document, indent=2)
-
-
-def _clean(text: str) -> str:
-    """Events and logs are anybody's words, and may hold anybody's secrets."""
-    return text_without_secrets(text)

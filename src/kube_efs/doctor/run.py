@@ -23,6 +23,7 @@ from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Manifest, grants_of
 from kube_efs.doctor.rendering import render_findings, to_json
 from kube_efs.kube.client import connect, load_config
+from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import Region, parse_region
 from kube_efs.report.tables import make_console
 from kube_efs.telemetry.logging import configure
@@ -105,9 +106,10 @@ async def examine_cluster(
 
 async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:
     """What AWS tells of the cluster's file systems; ``region`` None takes the cluster's own."""
-    region = region or _region_of(cluster)
-    if region is None:
-        attempts.miss("the region", "neither --region nor AWS_REGION says it", area=Area.AWS)
+    try:
+        region = region or parse_region(_region_of(cluster), field="region")
+    except InvalidValue as error:
+        attempts.miss("the region", str(error), area=Area.AWS)
         return None
     return await gather_aws(
         aws_options(region, timeout_seconds=_AWS_SECONDS),
@@ -117,11 +119,11 @@ async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: At
     )
 
 
-def _region_of(cluster: ClusterFacts) -> Region | None:
-    """The region that a controller is told, else that of the nodes if it is one."""
+def _region_of(cluster: ClusterFacts) -> str:
+    """The region that a controller is told, else that of the nodes if it is one; empty if neither tells."""
     told = {one.environment["AWS_REGION"] for one in controllers(cluster) if "AWS_REGION" in one.environment}
     found = told or {one.region for one in cluster.nodes or () if one.region}
-    return parse_region(found.pop(), field="region of the cluster") if len(found) == 1 else None
+    return found.pop() if len(found) == 1 else ""
 
 
 async def _tell(facts: Facts, what: str, bundle: Bundle, answering: Answering) -> bool:

@@ -20,7 +20,6 @@ _PARTICULAR: Final = frozenset(
         "Node",
         "FileSystem",
         "SharedVolume",
-        "Worker",
     }
 )
 

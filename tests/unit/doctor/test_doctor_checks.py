@@ -314,6 +314,7 @@ PROVOKED = [
     ("tunnel/down", "port 20490 is down", ex.published(state=TunnelState.DOWN, reason="no answer")),
     ("tunnel/failed-over", "us-east-1b", ex.published(failed_over=True, zone="us-east-1b")),
     ("tunnel/certificate", "has ended", ex.published(certificate_ends="2026-01-02T03:00:00Z")),
+    ("tunnel/certificate", "has ended", ex.published(certificate_ends="2026-01-02T03:00:00")),
     (
         "driver/not-registered",
         "does not know efs.csi.aws.com",
@@ -507,6 +508,7 @@ NOTHING = [
     pytest.param(ex.published(state=TunnelState.STARTING), id="a tunnel that starts"),
     pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="a tunnel that is to go"),
     pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="a certificate that lasts"),
+    pytest.param(ex.published(certificate_ends="soon"), id="an end that nobody understands"),
     pytest.param(
         _system(zone="us-east-1b", mount_targets=(replace(ex.MOUNT_TARGET, zone=ZoneName("us-east-1b")),)),
         id="a One Zone file system",

@@ -8,6 +8,7 @@ from kube_efs.doctor.checks.common import (
     has_driver_tags,
     lasts,
     needs_tunnels,
+    problem_of,
     provisioners,
     targets_of,
 )
@@ -120,7 +121,7 @@ def _pending(
     yield Finding(
         kind=_PENDING,
         subject=Subject("PersistentVolumeClaim", claim.key),
-        problem=str(verdict) if verdict else "has no volume yet",
+        problem=problem_of(verdict) if verdict else "has no volume yet",
         evidence=(*filter(None, [claim.rejection]), *events, *reserved),
         remedy=remedy,
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 from kube_efs.doctor.facts import ClusterFacts, Workload
 from kube_efs.model.csi_claims import DRIVER
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -103,3 +103,8 @@ def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
 def lasts(since: datetime | None, now: datetime) -> bool:
     """Whether something has been so for longer than it takes; also when nobody knows since when."""
     return since is None or now - since > PATIENCE
+
+
+def problem_of(error: KubeEfsError) -> str:
+    """What an error says, without its remedy, which a finding has a place of its own for."""
+    return str(type(error)(error.problem, field=error.field, value=error.value))

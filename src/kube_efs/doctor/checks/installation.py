@@ -9,6 +9,7 @@ from typing import Final
 from kube_efs.doctor.checks.common import controllers, is_ours
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.times import shown
 from kube_efs.settings import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
@@ -46,7 +47,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         for one in ours:
             if one.ready < one.wanted:
                 yield _not_ready(one, cluster)
-            yield from (_restarted(pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
+            yield from (_restarted(one, pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
         yield from _skew(ours)
         yield from (_older(one) for one in cluster.workloads if one.name in OLDER_SYSTEMS and one not in ours)
     if cluster.leases is not None:
@@ -78,11 +79,11 @@ def _pods(workload: Workload, cluster: ClusterFacts) -> list[PodFacts]:
     ]
 
 
-def _restarted(pod: PodFacts) -> Finding:
+def _restarted(workload: Workload, pod: PodFacts) -> Finding:
     return Finding(
         kind=_RESTARTS,
-        subject=Subject("KubeEfsPod", pod.key),
-        problem=f"was started again {pod.restarts} times",
+        subject=_subject(workload),
+        problem=f"its pod {pod.name} was started again {pod.restarts} times",
         evidence=tuple(filter(None, [pod.ended])),
         remedy=f"read what it said last: kubectl -n {pod.namespace} logs --previous {pod.name}",
     )
@@ -113,7 +114,7 @@ def _tell(lease: LeaseFacts, *, exists: bool) -> str:
         return "there is no such Lease"
     if not lease.holder:
         return "nobody holds it"
-    return f"{lease.holder} renewed it last at {lease.renewed:%Y-%m-%dT%H:%M:%SZ}" if lease.renewed else ""
+    return f"{lease.holder} renewed it last at {shown(lease.renewed) if lease.renewed else 'no known time'}"
 
 
 def _skew(ours: list[Workload]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Final
 from kube_efs.doctor.checks.common import is_ours, needs_tunnels
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.times import shown, time_of
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
@@ -50,7 +51,7 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
                 kind=_SILENT,
                 subject=Subject("Node", node.name),
                 problem="its tunnel agent says nothing",
-                evidence=(f"last heard at {time:%Y-%m-%dT%H:%M:%SZ}" if time else "never heard",),
+                evidence=(f"last heard at {shown(time)}" if time else "never heard",),
                 remedy="see that a pod of the DaemonSet efs-stunnel runs there, and look at its log",
             )
 
@@ -84,12 +85,13 @@ def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[F
             evidence=evidence,
             remedy="look at the mount target of the node's own zone; new connections go back by themselves",
         )
-    if tunnel.certificate_ends and datetime.fromisoformat(tunnel.certificate_ends) < now:
+    ends = time_of(tunnel.certificate_ends)
+    if ends is not None and ends < now:
         yield Finding(
             kind=_CERTIFICATE,
             subject=subject,
             problem=f"the client certificate of {name} has ended",
-            evidence=(f"at {tunnel.certificate_ends}",),
+            evidence=(f"at {shown(ends)}",),
             remedy="look at the agent's log: credentials cannot be had, or the node's clock is wrong",
         )
 

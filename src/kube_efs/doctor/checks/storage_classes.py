@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kube_efs.doctor.checks.common import VolumeKind, has_driver_tags, provisioners
+from kube_efs.doctor.checks.common import VolumeKind, has_driver_tags, problem_of, provisioners
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.model import directory_classes, tunnel_volumes
@@ -36,7 +36,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 kind=_PARAMETER,
                 subject=Subject("StorageClass", one.name),
-                problem=_problem(error),
+                problem=problem_of(error),
                 evidence=(f"provisioner {one.provisioner}",),
                 remedy=f"{error.remedy}; classes cannot be changed, so delete this one and create it again",
             )
@@ -64,10 +64,6 @@ def judge_class(storage_class: StorageClass, kind: VolumeKind, *, has_driver_tag
         case VolumeKind.CSI:
             request = parse_claim(_PLAIN, storage_class, required_bytes=1, has_driver_tags=has_driver_tags)
             return request.oddities
-
-
-def _problem(error: InvalidValue) -> str:
-    return str(type(error)(error.problem, field=error.field, value=error.value))
 
 
 TOPIC = Topic(check=_check, kinds=(_PARAMETER, _ODDITY))

@@ -1,7 +1,6 @@
 """Objects of the Kubernetes API, as decoded JSON, to facts; what is missing gets its default."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from kube_efs.doctor.facts import (
     Warned,
     Workload,
 )
+from kube_efs.doctor.times import time_of
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.shared_volumes import read_shared_volume
 from kube_efs.model.errors import InvalidValue
@@ -30,16 +30,6 @@ _PART_OF = "app.kubernetes.io/part-of"
 _ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 _OS, _COMPUTE = "kubernetes.io/os", "eks.amazonaws.com/compute-type"
 _ADDRESSES = {"InternalIP", "ExternalIP"}
-
-
-def time_of(value: object) -> datetime | None:
-    """The time that a field tells; None without one."""
-    if isinstance(value, datetime):
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
-    try:
-        return datetime.fromisoformat(str(value)) if value else None
-    except ValueError:
-        return None
 
 
 def read_workload(kind: str, body: Json) -> Workload:
