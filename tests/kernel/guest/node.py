@@ -12,6 +12,7 @@ from typing import Any, Self
 import aiohttp
 import grpc
 import grpc.aio
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from tests.kernel.guest.efs import GuestEfs
 from tests.kernel.guest.work import run
@@ -169,6 +170,12 @@ async def start(program: Program) -> None:
     """Start it, however slow the guest is, and wait until it is ready."""
     await program.start(timeout_seconds=_START_SECONDS)
     await program.ready(timeout_seconds=_START_SECONDS)
+
+
+def defunct_children(pid: int) -> list[str]:
+    """The names of the process's children that have ended and that it has not asked for."""
+    children = psutil.Process(pid).children(recursive=True)
+    return [one.name() for one in children if one.status() == psutil.STATUS_ZOMBIE]
 
 
 def _commands() -> list[tuple[int, list[str]]]:
