@@ -56,6 +56,10 @@ settings: $(INSTALLED) ## Rewrite the tables of docs/settings.md from the code
 monitoring: $(INSTALLED) ## Rewrite deploy/monitoring and the table of docs/metrics.md from the code
 	$(BIN)/python -m scripts.monitoring
 
+.PHONY: docs
+docs: $(INSTALLED) ## Build the site of these pages into build/docs
+	$(BIN)/mkdocs build --quiet
+
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol
 
