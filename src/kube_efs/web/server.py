@@ -5,6 +5,7 @@ import base64
 import hashlib
 import ipaddress
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -134,10 +135,13 @@ class StatusPage:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        name = request.host.rpartition(":")[0] if not request.host.endswith("]") else request.host
-        if _is_loopback(self._host) and (name or request.host) not in _LOCAL_NAMES:
+        if _is_loopback(self._host) and _without_port(request.host) not in {*_LOCAL_NAMES, self._host}:
             raise web.HTTPForbidden(text="ask for it by the name localhost")
         return await handler(request)
+
+
+def _without_port(host: str) -> str:
+    return re.sub(r":[0-9]*$", "", host) if not host.endswith("]") else host
 
 
 def _is_loopback(host: str) -> bool:

@@ -138,6 +138,7 @@ async def test_a_cluster_that_does_not_answer_is_not_waited_for(
         pytest.param("127.0.0.1", "127.0.0.1:1", 200, id="the address itself"),
         pytest.param("127.0.0.1", "[::1]:9814", 200, id="the other loopback"),
         pytest.param("127.0.0.1", "localhost", 200, id="without a port"),
+        pytest.param("127.0.0.1", "[::1]", 200, id="the other loopback without a port"),
         pytest.param("127.0.0.1", "evil.example.com:9814", 403, id="a name that leads here"),
         pytest.param("127.0.0.1", "localhost.evil.example.com", 403, id="a name that looks like it"),
         pytest.param("0.0.0.0", "status.example.com", 200, id="everybody's page"),
