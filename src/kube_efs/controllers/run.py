@@ -38,6 +38,7 @@ from kube_efs.telemetry.metrics import (
     UsageMetrics,
     new_registry,
 )
+from kube_efs.telemetry.secure_metrics import SecureMetrics
 from kube_efs.web.server import Sources, StatusPage
 
 log = structlog.get_logger(__name__)
@@ -84,6 +85,9 @@ async def _run(settings: ControllerSettings) -> None:
             readiness=state.readiness,
         )
         await stack.enter_async_context(health)
+        if settings.metrics_certificate_folder is not None:
+            folder, port = settings.metrics_certificate_folder, settings.metrics_port
+            await stack.enter_async_context(SecureMetrics(settings.health_host, port, folder, registry))
         if settings.status_page:
             await stack.enter_async_context(_status_page(settings, client, catalogue, state))
         log.info("controller-started", region=region, health_port=health.port, identity=settings.identity)

@@ -19,6 +19,7 @@ from kube_efs.settings.directories import (
     ServerName,
 )
 from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+from kube_efs.settings.secure_metrics import SecureMetricsSettings
 from kube_efs.settings.shared_volumes import SharedVolumeSettings
 from kube_efs.settings.status_page import StatusPageSettings
 from kube_efs.settings.usage import UsageSettings
@@ -28,7 +29,13 @@ DEFAULT_LEASE = "kube-efs-controller"
 
 
 class ControllerSettings(
-    StatusPageSettings, UsageSettings, SharedVolumeSettings, CsiSettings, CommonSettings, AwsSettings
+    SecureMetricsSettings,
+    StatusPageSettings,
+    UsageSettings,
+    SharedVolumeSettings,
+    CsiSettings,
+    CommonSettings,
+    AwsSettings,
 ):
     """The process ``kube-efs controller``."""
 
