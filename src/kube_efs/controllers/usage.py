@@ -7,7 +7,7 @@ than was asked for, or small enough again.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -98,13 +98,16 @@ class UsageRounds:
         self._volumes: dict[str, Measurable] = {}
         self._saved_at = -_SAVE_SECONDS
         parts.metrics.used.read = lambda: [
-            (one.labels, self._known[name].size.used_bytes)
-            for name, one in self._volumes.items()
-            if name in self._known
+            (one.labels, usage.size.used_bytes) for one, usage in self._measured_ones()
         ]
+        parts.metrics.over.read = lambda: [(one.labels, usage.over) for one, usage in self._measured_ones()]
         parts.metrics.requested.read = lambda: [
             (one.labels, one.requested_bytes) for one in self._volumes.values()
         ]
+
+    def _measured_ones(self) -> Iterator[tuple[Measurable, VolumeUsage]]:
+        known = self._known
+        return ((one, known[name]) for name, one in self._volumes.items() if name in known)
 
     async def run(self) -> None:
         """Measure until cancelled; the first round is due when the last leader's next one would have been."""
