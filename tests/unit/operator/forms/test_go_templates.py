@@ -48,7 +48,8 @@ CONTEXT = Context(
         pytest.param(
             {"a": [{"$if": "region", "b": 1}, {"$if": "csi", "b": 2}]},
             "{{- if or ($.Values.region) ($.Values.csi) }}\na:\n"
-            "{{- if $.Values.region }}\n- b: 1\n{{- end }}\n{{- if $.Values.csi }}\n- b: 2\n{{- end }}\n{{- end }}\n",
+            "{{- if $.Values.region }}\n- b: 1\n{{- end }}\n"
+            "{{- if $.Values.csi }}\n- b: 2\n{{- end }}\n{{- end }}\n",
             id="a list is there when any item is",
         ),
         pytest.param(
