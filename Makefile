@@ -64,8 +64,9 @@ forms: $(INSTALLED) ## Rewrite deploy/helm, deploy/kustomize and deploy/openshif
 	$(BIN)/python scripts/forms.py
 
 .PHONY: docs
-docs: $(INSTALLED) ## Build the site of these pages into build/docs
+docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pages into build/man
 	$(BIN)/mkdocs build --quiet
+	$(BIN)/python scripts/man_pages.py build/man
 
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol
