@@ -1,6 +1,6 @@
 """The whole page, from a report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -44,6 +44,21 @@ def style() -> str:
 
 def render_page(seen: Snapshot) -> str:
     """The document."""
+    links = (element("li", element("a", words, href=f"#{name}")) for name, words in _SECTIONS.items())
+    role = "this controller leads" if seen.leading else "another controller leads, or none"
+    header = (
+        element("p", "as of ", tables.moment(seen.time), ", ", role, class_="soft"),
+        element("nav", element("ul", *links), aria_label="Parts of this page"),
+    )
+    return _document(header, _main(seen))
+
+
+def render_failure(reason: str) -> str:
+    """The document while nothing is known."""
+    return _document((), (_verdict((reason,)),))
+
+
+def _document(header: Iterable[Html], content: Iterable[Html]) -> str:
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -56,34 +71,16 @@ def render_page(seen: Snapshot) -> str:
     body = element(
         "body",
         element("a", "To the content", href="#content", class_="skip"),
-        _header(seen),
-        element("main", *_main(seen), id="content"),
-        _footer(seen),
+        element("header", element("h1", "kube-efs status"), *header),
+        element("main", *content, id="content"),
+        _footer(),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def render_failure(reason: str) -> str:
-    """The document while there is nothing to show."""
-    report = ClusterReport(problems=(reason,))
-    return render_page(Snapshot(report=report, time="", health=Health(), leading=False))
-
-
-def _header(seen: Snapshot) -> Html:
-    links = (element("li", element("a", words, href=f"#{name}")) for name, words in _SECTIONS.items())
-    when = joined(("as of ", tables.moment(seen.time), ", ")) if seen.time else None
-    role = "this controller leads" if seen.leading else "another controller leads, or none"
-    return element(
-        "header",
-        element("h1", "kube-efs status"),
-        element("p", when, role, class_="soft"),
-        element("nav", element("ul", *links), aria_label="Parts of this page"),
-    )
-
-
 def _main(seen: Snapshot) -> Iterator[Html]:
     report = seen.report
-    yield _verdict(seen)
+    yield _verdict(problems(seen))
     yield _figures(report)
     charts = [chart for chart in (tunnels_chart(report), usage_chart(report)) if chart]
     if charts:
@@ -113,8 +110,7 @@ def problems(seen: Snapshot) -> tuple[str, ...]:
     )
 
 
-def _verdict(seen: Snapshot) -> Html:
-    found = problems(seen)
+def _verdict(found: Sequence[str]) -> Html:
     words = "Health: nothing is wrong." if not found else f"Health: {_counted(len(found), 'problem')}."
     items = [element("li", one) for one in found]
     return element(
@@ -153,7 +149,7 @@ def _figures(report: ClusterReport) -> Html:
     )
 
 
-def _footer(seen: Snapshot) -> Html:
+def _footer() -> Html:
     return element(
         "footer",
         element(

@@ -113,4 +113,6 @@ def test_nodes_in_need_are_drawn_first() -> None:
 
 
 def test_without_a_report_the_reason_is_said() -> None:
-    assert "the cluster is <away>" in texts(render_failure("the cluster is <away>"))
+    said = texts(render_failure("the cluster is <away>"))
+    assert "Health: 1 problem. the cluster is <away>" in said
+    assert "Volumes" not in said
