@@ -128,6 +128,21 @@ def test_prometheus_understands_every_picture(tmp_path: Path) -> None:
     assert f"{len(asked)} rules found" in done.stdout
 
 
+def test_kustomize_builds_all_of_it_with_the_dashboard() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(PROJECT / "deploy" / "monitoring")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    built = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+    assert built.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule", "Service", "ServiceMonitor"}
+    assert {one["metadata"]["namespace"] for one in built.values()} == {"openshift-efs-stunnel"}
+    assert json.loads(built["ConfigMap"]["data"]["dashboard.json"]) == DASHBOARD
+    assert built["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
 def test_what_is_generated_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.monitoring", "--check"],
