@@ -152,6 +152,14 @@ class SharedVolumeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCondition:
+    """Something that the operator says of what it has installed."""
+
+    type: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetsFacts:
     """The ConfigMap of the tunnel targets. Without one ``found`` is False; ``problem`` is of the whole."""
 
@@ -172,7 +180,10 @@ class PublishedStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the Kubernetes API tells. ``namespace`` is that of kube-efs."""
+    """What the Kubernetes API tells. ``namespace`` is that of kube-efs.
+
+    ``degraded`` are the operator's conditions by which something is wrong.
+    """
 
     namespace: str
     workloads: tuple[Workload, ...] | None = None
@@ -183,6 +194,7 @@ class ClusterFacts:
     claims: tuple[ClaimFacts, ...] | None = None
     volumes: tuple[VolumeFacts, ...] | None = None
     shared_volumes: tuple[SharedVolumeFacts, ...] = ()
+    degraded: tuple[OperatorCondition, ...] = ()
     warnings: tuple[Warned, ...] = ()
     targets: TargetsFacts | None = None
     statuses: tuple[PublishedStatus, ...] | None = None

@@ -5,8 +5,10 @@ from lightkube.codecs import load_all_yaml
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
+from kube_efs.doctor.facts import OperatorCondition
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.cluster import gather_cluster
+from kube_efs.doctor.gathering.objects import read_degraded
 from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Account, Grant, Right
 
@@ -89,6 +91,7 @@ async def test_what_a_cluster_has_is_read(kube: AsyncClient) -> None:
     assert cluster.targets is not None
     assert not cluster.targets.found
     assert cluster.shared_volumes == ()  # a cluster without that kind
+    assert cluster.degraded == ()  # nor that one
     assert [one.what for one in attempts.gaps] == ["ConfigMap default/missing"]
 
 
@@ -100,3 +103,13 @@ async def test_the_embedded_api_server_refuses_nobody_anything(kube: AsyncClient
     assert await missing_rights(kube, [grant], attempts) == ()
     assert await missing_rights(kube, [], attempts) == ()
     assert attempts.gaps == ()
+
+
+def test_only_conditions_that_something_is_degraded_count() -> None:
+    conditions = [
+        {"type": "AvailableDegraded", "status": "True", "message": "no credentials yet"},
+        {"type": "OtherDegraded", "status": "False", "message": "all is well"},
+        {"type": "Progressing", "status": "True"},
+    ]
+    found = read_degraded({"status": {"conditions": conditions}})
+    assert found == (OperatorCondition(type="AvailableDegraded", message="no credentials yet"),)

@@ -19,6 +19,7 @@ from kube_efs.doctor.facts import (
     Facts,
     Gap,
     LeaseFacts,
+    OperatorCondition,
     SharedVolumeFacts,
     TargetsFacts,
 )
@@ -98,6 +99,11 @@ PROVOKED = [
         "controller/no-leader",
         "efs-manager-0 renewed it last at 2026-01-02T02:04:05Z",
         ex.cluster(leases=(replace(ex.LEASE, renewed=ex.LONG_AGO),)),
+    ),
+    (
+        "operator/degraded",
+        "no credentials yet",
+        ex.cluster(degraded=(OperatorCondition(type="XDegraded", message="no credentials yet"),)),
     ),
     (
         "version/skew",
@@ -431,6 +437,17 @@ def test_every_kind_of_finding_is_provoked_above_and_has_an_id_of_its_own() -> N
 def test_a_topic_gives_only_the_kinds_that_it_declares(kind: str, words: str, facts: Facts) -> None:
     for topic in TOPICS:
         assert {one.kind for one in topic.check(facts)} <= set(topic.kinds)
+
+
+def test_agents_of_an_older_system_need_not_tell_anything() -> None:
+    older = replace(ex.TUNNEL, ours=False, command="", image="quay.io/gnuthought/efs-stunnel")
+    found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, older), statuses=()))
+    assert [one.kind.id for one in found] == ["version/older-system"]
+
+
+def test_kube_efs_is_known_under_the_names_of_older_systems() -> None:
+    mirrored = replace(ex.CONTROLLER, name="efs-provisioner", ours=False, image="registry.example.com/a:1")
+    assert not diagnose(ex.cluster(workloads=(mirrored,)))
 
 
 NOTHING = [

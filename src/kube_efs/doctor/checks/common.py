@@ -30,7 +30,8 @@ class VolumeKind(StrEnum):
 
 def is_ours(workload: Workload) -> bool:
     """Whether the workload runs kube-efs."""
-    return workload.ours or (workload.command in _COMMANDS and "kube-efs" in workload.image)
+    is_named_so = "efs" in f"{workload.name} {workload.image}"  # manifests of older systems have no label
+    return workload.ours or (workload.command in _COMMANDS and is_named_so)
 
 
 def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:

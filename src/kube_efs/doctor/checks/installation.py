@@ -10,11 +10,13 @@ from kube_efs.doctor.checks.common import controllers, is_ours
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.settings import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
 _RESTARTS = risk("workload/restarts", "A pod of kube-efs was started again more than a few times.")
 _NO_LEADER = broken("controller/no-leader", "No controller holds the Lease, so no claim is served.")
+_DEGRADED = broken("operator/degraded", "The operator says that what it has installed is degraded.")
 _SKEW = risk("version/skew", "The processes of kube-efs run from different images.")
 _OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator is still there.")
 
@@ -50,6 +52,14 @@ def _check(facts: Facts) -> Iterator[Finding]:
             yield from (_restarted(one, pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
         yield from _skew(ours)
         yield from (_older(one) for one in cluster.workloads if one.name in OLDER_SYSTEMS and one not in ours)
+    for condition in cluster.degraded:
+        yield Finding(
+            kind=_DEGRADED,
+            subject=Subject("ClusterCSIDriver", DRIVER),
+            problem=f"has the condition {condition.type}",
+            evidence=tuple(filter(None, [condition.message])),
+            remedy="do what its message says; the operator's log has more",
+        )
     if cluster.leases is not None:
         yield from _without_leader(facts, cluster, {one.name: one for one in cluster.leases})
 
@@ -146,4 +156,4 @@ def _subject(workload: Workload) -> Subject:
     return Subject(workload.kind, f"{workload.namespace}/{workload.name}")
 
 
-TOPIC = Topic(check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _SKEW, _OLDER))
+TOPIC = Topic(check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _DEGRADED, _SKEW, _OLDER))

@@ -19,6 +19,7 @@ _CERTIFICATE = broken("tunnel/certificate", "The client certificate of a tunnel 
 _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not know the CSI driver.")
 
 # Agents write at least once a minute.
+_AGENTS: Final = "efs-stunnel"
 _SILENCE: Final = timedelta(minutes=3)
 # Machines that take no such pods.
 _WITHOUT_AGENT: Final = frozenset({"fargate", "windows"})
@@ -31,11 +32,16 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None:
         return
     if cluster.statuses is not None:
-        if needs_tunnels(cluster):
+        if needs_tunnels(cluster) and not _has_older_agents(cluster):
             yield from _silent(facts, cluster)
         for one in cluster.statuses:
             yield from _told(one, facts.now)
     yield from _without_driver(cluster)
+
+
+def _has_older_agents(cluster: ClusterFacts) -> bool:
+    """Whether nodes still have the agents of openshift-efs-stunnel, which tell nothing."""
+    return any(one.name == _AGENTS and not is_ours(one) for one in cluster.workloads or ())
 
 
 def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:

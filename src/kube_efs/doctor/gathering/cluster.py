@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from lightkube import AsyncClient
+from lightkube.generic_resource import create_global_resource
 from lightkube.resources.apps_v1 import DaemonSet, Deployment
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import (
@@ -20,11 +21,20 @@ from lightkube.resources.core_v1 import (
 )
 from lightkube.resources.storage_v1 import CSINode, StorageClass
 
-from kube_efs.doctor.facts import ClusterFacts, NodeObject, SharedVolumeFacts, TargetsFacts, Warned, Workload
+from kube_efs.doctor.facts import (
+    ClusterFacts,
+    NodeObject,
+    OperatorCondition,
+    SharedVolumeFacts,
+    TargetsFacts,
+    Warned,
+    Workload,
+)
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import (
     Json,
     read_claim_facts,
+    read_degraded,
     read_drivers,
     read_lease,
     read_node,
@@ -39,12 +49,16 @@ from kube_efs.doctor.gathering.objects import (
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.tunnels.publishing import STATUS_LABELS
 
 _Value = TypeVar("_Value")
 
+_ClusterCsiDriver: Any = create_global_resource(
+    "operator.openshift.io", "v1", "ClusterCSIDriver", "clustercsidrivers"
+)
 _SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod"}
 
 
@@ -61,6 +75,7 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         claims = start(look("claims", _read(client, PersistentVolumeClaim, read_claim_facts, namespace="*")))
         volumes = start(look("volumes", _read(client, PersistentVolume, read_volume_facts)))
         shared = start(look("SharedVolumes", _shared_volumes(client)))
+        degraded = start(look("the ClusterCSIDriver", _degraded(client)))
         warnings = start(look("events", _warnings(client)))
         targets = start(look("the tunnel targets", _targets(client, namespace)))
         published = _read(client, ConfigMap, read_published, namespace=namespace, labels=STATUS_LABELS)
@@ -75,6 +90,7 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         claims=claims.result(),
         volumes=volumes.result(),
         shared_volumes=shared.result() or (),
+        degraded=degraded.result() or (),
         warnings=warnings.result() or (),
         targets=targets.result(),
         statuses=statuses.result(),
@@ -136,6 +152,15 @@ async def _shared_volumes(client: AsyncClient) -> tuple[SharedVolumeFacts, ...]:
         return await _read(client, SharedVolumeResource, read_shared_volume_facts, namespace="*")
     except KubeNotFound:  # a cluster without that kind
         return ()
+
+
+async def _degraded(client: AsyncClient) -> tuple[OperatorCondition, ...]:
+    try:
+        with translated(f"ClusterCSIDriver {DRIVER}"):
+            found = await client.get(_ClusterCsiDriver, DRIVER)
+    except KubeNotFound:  # installed without the operator
+        return ()
+    return read_degraded(found.to_dict())
 
 
 async def _targets(client: AsyncClient, namespace: str) -> TargetsFacts:

@@ -8,6 +8,7 @@ from kube_efs.doctor.facts import (
     ClaimFacts,
     LeaseFacts,
     NodeObject,
+    OperatorCondition,
     PodFacts,
     PublishedStatus,
     SharedVolumeFacts,
@@ -185,6 +186,16 @@ def read_shared_volume_facts(body: Json) -> SharedVolumeFacts:
     """The SharedVolume in a resource of that kind."""
     since = time_of(body["metadata"].get("deletionTimestamp"))
     return SharedVolumeFacts(shared=read_shared_volume(body), deleting_since=since)
+
+
+def read_degraded(body: Json) -> tuple[OperatorCondition, ...]:
+    """The conditions in a ClusterCSIDriver by which something is wrong."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return tuple(
+        OperatorCondition(type=one["type"], message=one.get("message") or "")
+        for one in conditions
+        if one["type"].endswith("Degraded") and one.get("status") == "True"
+    )
 
 
 def read_targets(body: Json) -> TargetsFacts:
