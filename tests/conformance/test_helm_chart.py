@@ -221,7 +221,14 @@ CHANGES: Mapping[str, Change] = {
     **_of_workload("node", NODE, "efs-csi-node", CSI),
 }
 # Whole objects, and the whole installation; the tests above and below are about them.
-ELSEWHERE = {"platform", "csi.enabled", "csi.kubeletDirectory", "csi.classReferences", "monitoring.enabled"}
+ELSEWHERE = {
+    "platform",
+    "csi.enabled",
+    "csi.kubeletDirectory",
+    "csi.classReferences",
+    "controller.observing",
+    "monitoring.enabled",
+}
 
 
 async def test_each_value_is_tried() -> None:
@@ -239,10 +246,19 @@ async def test_a_value_changes_what_it_says_and_nothing_else(path: str) -> None:
     assert changed == change.gives
 
 
-async def test_monitoring_adds_the_objects_of_the_operator_s_assets() -> None:
-    found = await objects({"monitoring": {"enabled": True}}, namespace="storage")
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"monitoring": {"enabled": True}}, ("controller-metrics", "pod-monitors", "rules")),
+        ({"controller": {"observing": True}}, ("observing-rbac",)),
+    ],
+    ids=["monitoring", "observing"],
+)
+async def test_a_switch_adds_objects_of_the_operator_s_assets(
+    values: Mapping[str, Any], names: tuple[str, ...]
+) -> None:
+    found = await objects(values, namespace="storage")
     without = await objects({}, namespace="storage")
-    names = ("controller-metrics", "observing-rbac", "pod-monitors", "rules")
     wanted = keyed([one for name in names for one in render_asset(name, {"namespace": "storage"})])
     assert {key: one for key, one in found.items() if key not in without} == wanted
 

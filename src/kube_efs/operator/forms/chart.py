@@ -26,7 +26,13 @@ _OPENSHIFT: Final = f'eq $.Values.platform "{Platform.OPENSHIFT}"'
 _NOT_OPENSHIFT: Final = f'ne $.Values.platform "{Platform.OPENSHIFT}"'
 # Helm makes the namespace, or its user does.
 _LEFT_OUT: Final = frozenset({"namespace"})
-_MONITORING: Final = ("controller-metrics", "observing-rbac", "pod-monitors", "rules")
+# What the operator's own settings bring, and the value that does.
+_OPTIONAL: Final = {
+    "observing-rbac": "$.Values.controller.observing",
+    "controller-metrics": "$.Values.monitoring.enabled",
+    "pod-monitors": "$.Values.monitoring.enabled",
+    "rules": "$.Values.monitoring.enabled",
+}
 _ACCOUNTS: Final = {"efs-manager": "controller", "efs-stunnel": "tunnel", "efs-csi-node": "node"}
 _PLAIN: Final = values_of(RenderOptions(platform=Platform.KUBERNETES))
 _CONTEXT: Final = Context(
@@ -136,7 +142,7 @@ helm install kube-efs deploy/helm/kube-efs --namespace openshift-efs-stunnel --c
 
 
 def _templates() -> Iterator[tuple[str, str]]:
-    for asset, condition in (*_installed(), *((name, "$.Values.monitoring.enabled") for name in _MONITORING)):
+    for asset, condition in (*_installed(), *_OPTIONAL.items()):
         yield asset, HEADER + conditional(condition, _documents(asset))
     each = f"{{{{- range $.Values.csi.classReferences }}}}\n{_documents(CLASS_REFERENCES)}{{{{- end }}}}\n"
     yield CLASS_REFERENCES, HEADER + conditional(_CSI, each)

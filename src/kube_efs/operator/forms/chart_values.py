@@ -101,6 +101,14 @@ def chart_values() -> tuple[Value, ...]:
             schema={"type": "integer", "minimum": 0},
         ),
         Value(
+            path="controller.observing",
+            default=False,
+            meaning="Whether the controller has the rights to measure volumes"
+            " ([usage.md](../../../docs/usage.md)) and to serve the status page"
+            " ([status-page.md](../../../docs/status-page.md)); both are switched on in `controller.env`",
+            schema=SWITCH,
+        ),
+        Value(
             path="tunnel.updateStrategy",
             default=_asset("tunnel")["spec"]["updateStrategy"],
             meaning="How an upgrade replaces the tunnels' pods. With `type: OnDelete` and"
