@@ -118,6 +118,9 @@ class UsageRounds:
                 await self.round()
             except KubeEfsError as error:
                 log.warning("usage-round-failed", reason=str(error))
+            except Exception:
+                # A fault in measuring must not end what makes volumes.
+                log.exception("usage-round-failed")
             seconds = time.monotonic() - began
             self._parts.metrics.round_seconds.set(seconds)
             log.info("usage-measured", volumes=len(self._known), seconds=round(seconds, 1))
@@ -135,9 +138,10 @@ class UsageRounds:
         await self._save()
 
     async def _take_over(self) -> float:
-        """Learn what the last leader knew; the seconds until the next round."""
+        """Learn and tell what the last leader knew; the seconds until the next round."""
         try:
             self._known = dict(await self._parts.store.load())
+            self._volumes = {one.name: one for one in await self._measurable()}
         except KubeEfsError as error:
             log.warning("usage-not-read", reason=str(error))
         newest = max((usage.measured_at.timestamp() for usage in self._known.values()), default=0.0)
@@ -148,7 +152,10 @@ class UsageRounds:
         volumes = dict(inventory.volumes)
         for name, volume in volumes.items():
             location = inventory.location_of(name) or await self._parts.locate(volume)
-            if location is not None and self._parts.meter_for(location) is not None:
+            # How much a whole file system holds AWS tells for nothing, and no claim asks for so much.
+            if location is None or location.directory.is_root:
+                continue
+            if self._parts.meter_for(location) is not None:
                 locations[name] = location
         return measurable(volumes, locations, await self._claims())
 

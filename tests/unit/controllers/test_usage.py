@@ -1,6 +1,8 @@
 """Rounds of measuring, against the embedded API server."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -37,7 +39,7 @@ class Scales:
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
         self.reach = 100
-        self.error: WorkerFailed | None = None
+        self.error: Exception | None = None
         self.asked: list[list[str]] = []
 
     async def measure(
@@ -155,6 +157,7 @@ async def test_the_next_leader_says_nothing_again(world: World, eventually: Even
     await world.rounds.round()
     successor = world.next_leader()
     assert await successor._take_over() > 3500
+    assert world.sample("used_bytes", "data") == 2 * MIB
     await successor.round()
 
     async def told() -> bool:
@@ -162,7 +165,6 @@ async def test_the_next_leader_says_nothing_again(world: World, eventually: Even
 
     await eventually(told)
     assert await world.events() == ["data Warning VolumeOverRequest 1"]
-    assert world.sample("used_bytes", "data") == 2 * MIB
 
 
 async def test_what_was_not_reached_is_given_to_the_next_pod(world: World) -> None:
@@ -195,6 +197,16 @@ async def test_a_file_system_that_does_not_answer_ends_its_part_of_the_round(wor
     assert len(world.scales.asked) == 1
     assert world.sample("used_bytes", "a") is None
     assert world.sample("requested_bytes", "a") == MIB
+
+
+async def test_a_whole_file_system_is_not_looked_through(world: World) -> None:
+    await world.volume("all")
+    whole = world.inventory.volumes["pv-all"]
+    world.inventory.put_volume(replace(whole, nfs=NfsSource(server="127.0.0.1", path="/")))
+    world.scales.sizes = {"/": 1}
+    await world.rounds.round()
+    assert world.scales.asked == []
+    assert world.sample("requested_bytes", "all") is None
 
 
 async def test_volumes_that_are_gone_are_forgotten(world: World) -> None:
@@ -263,6 +275,27 @@ async def test_a_document_that_cannot_be_read_is_made_anew(world: World) -> None
         ConfigMap(metadata=ObjectMeta(namespace="default", name="efs-usage"), data={"usage.json": "{"})
     )
     assert await world.rounds._take_over() == 0
+
+
+async def test_a_fault_ends_a_round_and_not_the_controller(world: World, eventually: Eventually) -> None:
+    rounds = UsageRounds(world.parts, MeasuringTerms(), interval_seconds=0.01)
+    await world.volume("a")
+    world.scales.sizes = {"/a": 1}
+    world.scales.error = ZeroDivisionError("a mistake")
+    running = asyncio.create_task(rounds.run())
+
+    async def tried_twice() -> bool:
+        return len(world.scales.asked) > 1
+
+    async def measured() -> bool:
+        return world.sample("used_bytes", "a") == 1
+
+    await eventually(tried_twice)
+    world.scales.error = None
+    await eventually(measured)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
 
 
 async def test_an_api_server_that_refuses_is_no_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
