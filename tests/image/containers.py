@@ -55,12 +55,14 @@ class Container:
         return await podman("logs", self.name)
 
 
-def _options() -> tuple[str, ...]:
+def _options(*, privileged: bool = False) -> tuple[str, ...]:
     # podman's defaults are more than some machines let anybody have.
     files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _FILES)
     limits = ("--ulimit", f"nofile={files}:{files}", "--ulimit", f"nproc={_PROCESSES}:{_PROCESSES}")
-    hardened = ("--read-only", "--tmpfs", "/tmp:mode=1777", "--cap-drop", "all")
-    return (*limits, *hardened, "--security-opt", "no-new-privileges", "--network", "host")
+    common = (*limits, "--read-only", "--tmpfs", "/tmp:mode=1777", "--network", "host")
+    if privileged:
+        return (*common, "--privileged", "--user", "0")
+    return (*common, "--cap-drop", "all", "--security-opt", "no-new-privileges")
 
 
 async def output_of(image: str, *command: str, entry_point: str | None = None) -> str:
@@ -77,11 +79,22 @@ async def running(
     *,
     environment: Mapping[str, str],
     folders: Sequence[Path],
+    privileged: bool = False,
 ) -> AsyncIterator[Container]:
     """A container of ``kube-efs COMMAND`` that has these folders of the machine too."""
     variables = [text for key, value in environment.items() for text in ("--env", f"{key}={value}")]
     mounted = [text for folder in folders for text in ("--volume", f"{folder}:{folder}")]
-    await podman("run", "--detach", "--name", name, *_options(), *variables, *mounted, image, command)
+    await podman(
+        "run",
+        "--detach",
+        "--name",
+        name,
+        *_options(privileged=privileged),
+        *variables,
+        *mounted,
+        image,
+        command,
+    )
     try:
         yield Container(name)
     finally:

@@ -1,4 +1,4 @@
-"""The image: what is in it, and that controller and tunnel serve a claim from it on the embedded cluster."""
+"""The image: what is in it, and that controller, tunnel and node run from it on the embedded cluster."""
 
 import asyncio
 import json
@@ -17,12 +17,14 @@ import psutil
 import pytest
 import pytest_asyncio
 import structlog
+from lightkube.resources.storage_v1 import CSINode
 from tests.image.containers import Container, output_of, podman, running
 from tests.integration.tunnel_node import free_port
 from tests.scenarios import steps
 
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.program import Program
+from kube_efs.local.programs import NODE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -106,11 +108,12 @@ def quiet_parts() -> Iterator[None]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedCluster]:
-    """A cluster whose controller and tunnel run from the image."""
+    """A cluster whose controller, tunnel and node run from the image."""
     folder = tmp_path_factory.mktemp("cluster")
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(EmbeddedCluster(folder, file_systems=["only"]))
-        for program, command in ((cluster.controller, "controller"), (cluster.tunnel, "tunnel")):
+        programs = {"controller": cluster.controller, "tunnel": cluster.tunnel, "node": cluster.node}
+        for command, program in programs.items():
             await program.stop()
             container = await stack.enter_async_context(_instead(program, command, folder))
             await _ready(program, container)
@@ -134,15 +137,23 @@ def _instead(program: Program, command: str, folder: Path) -> Any:
                 shutil.copy(original, handed / original.name)
             settings[name] = str(handed / original.name)
             folders.append(handed)
-    socket = Path(settings.pop("KUBE_EFS_TUNNEL_SOCKET"))
+    socket = Path(settings["KUBE_EFS_TUNNEL_SOCKET"])
     if command == "tunnel":
-        settings["KUBE_EFS_TUNNEL_SOCKET"] = str(socket)
         socket.unlink(missing_ok=True)
         folders.append(socket.parent)
-    for one in folders:
-        for path in (one, *one.iterdir()):
+    if command == "node":
+        # The socket of the tunnels' agent is in there, and that of the driver, and where it registers.
+        folders = [*folders, socket.parents[1]]
+    else:
+        _hand_over(folders)
+    is_node = command == "node"
+    return running(_name(command), IMAGE, command, environment=settings, folders=folders, privileged=is_node)
+
+
+def _hand_over(folders: list[Path]) -> None:
+    for folder in folders:
+        for path in (folder, *folder.iterdir()):
             os.chown(path, USER, USER)
-    return running(_name(command), IMAGE, command, environment=settings, folders=folders)
 
 
 def _name(command: str) -> str:
@@ -194,6 +205,16 @@ async def test_nothing_in_it_runs_as_root_or_is_left_defunct(cluster: EmbeddedCl
     await steps.eventually(look, what="every process is buried")
 
 
+async def test_the_kubelet_has_the_driver_that_runs_from_it(cluster: EmbeddedCluster) -> None:
+    async def look() -> list[str]:
+        found = await cluster.client.get(CSINode, NODE)
+        return [driver.name for driver in found.spec.drivers]
+
+    assert await steps.eventually(look, what="the node has a driver") == ["efs.csi.aws.com"]
+    first = await Container(_name("node")).first_process()
+    assert (first.name(), first.uids().real) == ("tini", 0)
+
+
 async def test_stunnel_outlives_the_agent_beside_it(cluster: EmbeddedCluster) -> None:
     (file_system,) = cluster.file_system_ids
     await steps.tunnel_up(cluster, file_system)
@@ -214,6 +235,6 @@ def _stunnels(first: psutil.Process) -> list[int]:
     return [one.pid for one in first.children(recursive=True) if one.name().startswith("stunnel")]
 
 
-@pytest.mark.parametrize("command", ["controller", "tunnel"])
+@pytest.mark.parametrize("command", ["node", "controller", "tunnel"])
 async def test_it_ends_in_order_when_told_to(cluster: EmbeddedCluster, command: str) -> None:
     assert await Container(_name(command)).stop() == 0
