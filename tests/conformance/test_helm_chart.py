@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.helm import CHART, helm, keyed, objects, template
+from tests.conformance.installing import render
 from tests.conformance.kubectl import Kubectl
 
 from kube_efs.operator.forms.chart_values import chart_values
@@ -292,7 +293,12 @@ async def test_a_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> 
         assert answer.status == 0, answer.errors
         return answer.output
 
-    notes = await run("install", *release, "--create-namespace")
+    # What is there already is taken over.
+    rendered = await render("--for", "kubernetes", "--namespace", "charted", "--storage-class", "charted")
+    await kubectl("apply", "-f", "-", stdin=rendered)
+    notes = await run("install", *release, "--take-ownership")
+    manager = await kubectl("get", "deployment/efs-manager", "-n", "charted", "-o", "yaml")
+    assert "app.kubernetes.io/managed-by: Helm" in manager
     assert "kubectl label namespace charted pod-security.kubernetes.io/enforce=privileged" in notes
     first = await kubectl("get", "deployment,daemonset,serviceaccount", "-n", "charted", "-o", "name")
     assert {"deployment.apps/efs-manager", "daemonset.apps/efs-stunnel"} <= {*first.split()}

@@ -68,7 +68,7 @@ def _options(*, privileged: bool = False) -> tuple[str, ...]:
 async def output_of(image: str, *command: str, entry_point: str | None = None) -> str:
     """What a command in a container of the image prints."""
     other = ("--entrypoint", entry_point) if entry_point else ()
-    return await podman("run", "--rm", *_options(), *other, image, *command)
+    return await podman("run", "--rm", "--pull", "never", *_options(), *other, image, *command)
 
 
 @asynccontextmanager
