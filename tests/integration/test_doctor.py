@@ -4,6 +4,7 @@ Each test leaves the cluster as it was, or with something of its own that does n
 """
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import pytest
 import pytest_asyncio
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim, Secret
 from tests.scenarios import steps
 from tests.scenarios.steps import eventually, new_class, new_namespace, port_of, tunnel_up
 
@@ -288,6 +289,7 @@ async def test_bundles_have_what_helps_and_nothing_that_was_planted(cluster: Emb
     everything = "\n".join(files.values())
     assert not [one for one in attempts.gaps if "log" not in one.what]
     assert planted not in everything
+    assert base64.b64encode(planted.encode()).decode() not in everything
     assert "EXAMPLEKEY" not in everything
     assert "checkHost" in files["node/stunnel.conf"]
     assert "kube_efs_tunnel_up" in files["node/metrics"]
@@ -297,6 +299,8 @@ async def test_bundles_have_what_helps_and_nothing_that_was_planted(cluster: Emb
 
 
 async def _plant(client: AsyncClient, namespace: str, secret: str) -> None:
-    """Put a secret where none should be: into a ConfigMap of ours."""
+    """Put it where it belongs, into a Secret, and where none should be, into a ConfigMap of ours."""
+    secret_metadata = ObjectMeta(name="efs-credentials", namespace=namespace)
+    await client.create(Secret(metadata=secret_metadata, stringData={"key": secret}))
     metadata = ObjectMeta(name="efs-planted", namespace=namespace)
     await client.create(ConfigMap(metadata=metadata, data={"note": f"AWS_SECRET_ACCESS_KEY: {secret}"}))
