@@ -13,7 +13,7 @@ from kube_efs.local.cluster import EmbeddedCluster
 
 ROOT = Path(__file__).parents[2]
 # They install kube-efs, so their cluster has nothing of it.
-INSTALLING = {"docs/install.md", "docs/operator.md"}
+INSTALLING = {"docs/efs-provisioner.md", "docs/install.md", "docs/operator.md"}
 _EXAMPLE_ID = "fs-0123456789abcdef0"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -48,6 +48,7 @@ async def test_the_sessions_do_what_is_shown(
 async def test_the_sessions_that_install_do_what_is_shown(
     page: str, bare_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, bare_cluster.file_system_ids[0])
     await run_page(list(read_blocks(page, text)), tmp_path, environment_of(bare_cluster, tmp_path))
 
