@@ -13,6 +13,7 @@ from rich.text import Text
 
 from kube_efs.doctor.diagnosis import count
 from kube_efs.doctor.findings import Finding, Severity
+from kube_efs.doctor.node_facts import NodeFacts, TunnelFacts
 from kube_efs.doctor.redaction import redacted_text
 from kube_efs.report.tables import table_of
 
@@ -39,9 +40,23 @@ def _row(one: Finding) -> tuple[Text | str, ...]:
     return severity, one.kind.id, wrong, redacted_text(one.remedy)
 
 
-def to_json(findings: Iterable[Finding], *, what: str, now: datetime) -> str:
-    """The same as one JSON document."""
-    document = {
+def render_tunnels(node: NodeFacts) -> RenderableType:
+    """A table of what was measured on a node: each tunnel, and who answers at its mount targets."""
+    rows = (
+        (
+            one.tunnel.name,
+            str(one.tunnel.port),
+            f"{one.null_call.seconds * 1000:.1f} ms" if one.null_call.ok else one.null_call.reason,
+            "\n".join(f"{shake.address}: {shake.outcome}" for shake in one.handshakes),
+        )
+        for one in node.tunnels or ()
+    )
+    return table_of("Tunnels", ["tunnel", "port", "NULL call of NFS", "TLS handshakes"], rows)
+
+
+def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: NodeFacts | None = None) -> str:
+    """The same as one JSON document, with what was measured if it is about a node."""
+    document: dict[str, object] = {
         "about": what,
         "time": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "version": version("kube-efs"),
@@ -57,4 +72,15 @@ def to_json(findings: Iterable[Finding], *, what: str, now: datetime) -> str:
             for one in findings
         ],
     }
+    if node is not None:
+        document["tunnels"] = [_measured(one) for one in node.tunnels or ()]
     return json.dumps(document, indent=2)
+
+
+def _measured(one: TunnelFacts) -> dict[str, object]:
+    return {
+        "name": one.tunnel.name,
+        "port": one.tunnel.port,
+        "null_call_seconds": one.null_call.seconds if one.null_call.ok else None,
+        "handshakes": {shake.address: shake.outcome for shake in one.handshakes},
+    }

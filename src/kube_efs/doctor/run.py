@@ -21,7 +21,7 @@ from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.node import NodeOptions, gather_node
 from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Manifest, grants_of
-from kube_efs.doctor.rendering import render_findings, to_json
+from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.kube.client import connect, load_config
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import Region, parse_region
@@ -128,11 +128,13 @@ def _region_of(cluster: ClusterFacts) -> str:
 
 async def _tell(facts: Facts, what: str, bundle: Bundle, answering: Answering) -> bool:
     findings: tuple[Finding, ...] = diagnose(facts)
-    document = to_json(findings, what=what, now=facts.now)
+    document = to_json(findings, what=what, now=facts.now, node=facts.node)
     console = make_console()
     if answering.as_json:
         console.out(document)
     else:
+        if facts.node is not None:
+            console.print(render_tunnels(facts.node))
         console.print(render_findings(findings, what=what))
     if answering.bundle:
         bundle.add_text("findings.json", document)
