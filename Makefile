@@ -13,11 +13,15 @@ PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile
 
 # Which of the kernel's scenarios, in pytest's words for -k; all by default.
 SCENARIOS :=
+# What the image stands on, and its name; scripts/build-image has the defaults.
+BASE :=
+IMAGE :=
 
-.PHONY: help setup programs demo up test conformance kernel soak lint format settings monitoring proto clean
+.PHONY: help setup programs demo up test conformance kernel soak lint format settings monitoring forms proto image \
+  image-check clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## Set up what is missing, then show the way from a claim to data and back (needs root)
 	$(BIN)/kube-efs demo
@@ -56,8 +60,23 @@ settings: $(INSTALLED) ## Rewrite the tables of docs/settings.md from the code
 monitoring: $(INSTALLED) ## Rewrite deploy/monitoring and the table of docs/metrics.md from the code
 	$(BIN)/python -m scripts.monitoring
 
+forms: $(INSTALLED) ## Rewrite deploy/helm, deploy/kustomize and deploy/openshift from the operator's assets
+	$(BIN)/python scripts/forms.py
+
+.PHONY: docs
+docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pages into build/man
+	$(BIN)/mkdocs build --quiet
+	$(BIN)/python scripts/man_pages.py build/man
+
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol
+
+image: ## Build the image with buildah, on BASE or, where none can be fetched, on BASE=local (needs root)
+	@BASE='$(BASE)' IMAGE='$(IMAGE)' scripts/build-image
+
+image-check: setup ## Run what `make image` has built, on an embedded cluster (needs root)
+	@scripts/install-programs container
+	IMAGE='$(IMAGE)' $(BIN)/pytest --timeout=300 tests/image
 
 setup: programs $(INSTALLED) ## Install what the other targets need: Debian packages, and Python packages into .venv
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kube_efs.doctor.commands import make_doctor
+from kube_efs.manual import add_manuals
 from kube_efs.migration.command import migrate
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
@@ -377,3 +378,6 @@ def _write_bundle(options: "RenderOptions", directory: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         typer.echo(str(file))
+
+
+add_manuals(app)

@@ -15,6 +15,10 @@
     <!-- file: claim.yaml -->
     ```yaml               written under that name into the folder in which the page's sessions run
     ```
+
+    <!-- given: older-system -->
+    ```console            run after tests/docs/given/older-system.sh, which makes what the reader has
+    ```
 """
 
 import re
@@ -25,7 +29,7 @@ SESSION = "console"
 SHELL = "sh"
 # What nobody would type into a shell; drawings and shown answers are text.
 _OTHERS = frozenset({"ini", "json", "promql", "python", "text", "yaml"})
-_COMMENT = re.compile(r"<!-- (not run|file): (.+?) -->")
+_COMMENT = re.compile(r"<!-- (not run|file|given): (.+?) -->")
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>.*)")
 
 
@@ -52,7 +56,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block; ``reason`` is why it is not run, ``file`` its name as a file."""
+    """A fenced block; ``reason`` is why it is not run, ``file`` its name, ``given`` what it stands on."""
 
     page: str
     line: int
@@ -60,6 +64,7 @@ class Block:
     text: str
     reason: str = ""
     file: str = ""
+    given: str = ""
 
     @property
     def is_run(self) -> bool:
@@ -112,5 +117,6 @@ def read_blocks(page: str, text: str) -> Iterator[Block]:
             text="".join(f"{one[indent:]}\n" for one in lines[opened + 1 : number]),
             reason=mark[2] if mark and mark[1] == "not run" else "",
             file=mark[2] if mark and mark[1] == "file" else "",
+            given=mark[2] if mark and mark[1] == "given" else "",
         )
         start = None

@@ -1,4 +1,4 @@
-"""The cluster that the sessions of all pages share."""
+"""The clusters that the sessions of pages share."""
 
 import os
 import sys
@@ -11,18 +11,33 @@ import pytest_asyncio
 from kube_efs.local.cluster import EmbeddedCluster
 
 
+def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:
+    """What a reader has in the shell: kube-efs, and the way to a cluster and to AWS."""
+    return {
+        **cluster.efs.environment(),
+        "HOME": str(home),
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "LANG": "C.UTF-8",
+        "NO_COLOR": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def session_environment(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncGenerator[Mapping[str, str], None]:
-    """What a reader has in the shell: kube-efs, and the way to a cluster and to AWS."""
+    """The shell of most pages; kube-efs's processes are there."""
     folder = tmp_path_factory.mktemp("docs")
     async with EmbeddedCluster(folder) as cluster:
-        yield {
-            **cluster.efs.environment(),
-            "HOME": str(folder),
-            "KUBECONFIG": str(cluster.kubeconfig),
-            "LANG": "C.UTF-8",
-            "NO_COLOR": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
+        yield environment_of(cluster, folder)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedCluster, None]:
+    """A cluster without kube-efs; what pages install there runs in pods."""
+    settings = {"KUBE_EFS_RESYNC_SECONDS": "2"}
+    async with EmbeddedCluster(
+        tmp_path_factory.mktemp("bare"), file_systems=("first",), settings=settings, installed=False
+    ) as cluster:
+        yield cluster

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.docs.blocks import Block, Command
 
+GIVEN = Path(__file__).with_name("given")
 _END = "::end::"
 
 
@@ -67,7 +68,8 @@ async def run_page(
             await asyncio.to_thread((folder / block.file).write_text, block.text)
     async with shell(folder, environment) as running:
         for block in blocks:
-            for command in block.commands if block.is_run else ():
+            given = [Command(text=f"bash {GIVEN / block.given}.sh")] if block.given else []
+            for command in (*given, *block.commands) if block.is_run else ():
                 status, output = await running.run(command, seconds=seconds)
                 where = f"{block.page}:{block.line}: $ {command.text}\n{output}"
                 assert status == 0, f"exit status {status} of {where}"

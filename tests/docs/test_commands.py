@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 from tests.docs.blocks import Block, Command, read_blocks
+from tests.docs.conftest import environment_of
 from tests.docs.sessions import run_page
 
+from kube_efs.local.cluster import EmbeddedCluster
+
 ROOT = Path(__file__).parents[2]
-_UNMARKED = {"docs/install.md", "docs/operator.md"}
+# They install kube-efs, so their cluster has nothing of it.
+INSTALLING = {"docs/efs-provisioner.md", "docs/install.md", "docs/operator.md"}
+_EXAMPLE_ID = "fs-0123456789abcdef0"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    if path.relative_to(ROOT).as_posix() not in _UNMARKED
 )
 
 
@@ -28,12 +32,25 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("page", [page for page in PAGES if any(one.is_run for one in _blocks(page))])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in INSTALLING and any(one.is_run for one in _blocks(page))]
+)
 async def test_the_sessions_do_what_is_shown(
     page: str, session_environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     await run_page(_blocks(page), tmp_path, session_environment)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("page", sorted(INSTALLING))
+async def test_the_sessions_that_install_do_what_is_shown(
+    page: str, bare_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, bare_cluster.file_system_ids[0])
+    await run_page(list(read_blocks(page, text)), tmp_path, environment_of(bare_cluster, tmp_path))
 
 
 # --- what the two above stand on

@@ -54,12 +54,12 @@ class FolderMounter:
         await run("mount", "--bind", "-o", access, str(folder), str(target))
         self.asked[target] = Mounted(source=source, options=given)
 
-    async def unmount(self, target: Path, *, force: bool = False) -> None:
+    async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         if force:
             self.forced.append(target)
         elif self.is_stuck:
             await asyncio.Event().wait()
-        await SystemMounter().unmount(target, force=force)
+        await SystemMounter().unmount(target, force=force, lazy=lazy)
 
     def mounts(self) -> Sequence[MountEntry]:
         return [self._shown(entry) for entry in read_mountinfo()]

@@ -488,6 +488,19 @@ async def test_a_volume_in_use_is_not_unmounted_and_keeps_its_tunnel(
     await node.unpublish()
 
 
+async def test_a_volume_in_use_is_taken_away_by_force_when_the_time_is_over(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path
+) -> None:
+    terms = UnmountTerms(timeout_seconds=2, force=True)
+    async with node_served(mounter, tunnels, place, terms=terms) as node:
+        await node.publish()
+        with (node.target() / "open").open("w"):
+            await node.unpublish()
+            assert set(mounter.forced) == {node.target()}
+            assert not node.target().exists()
+            assert await holders_of(tunnels) == []
+
+
 async def test_a_restarted_driver_knows_what_is_mounted_and_finds_what_is_not(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:

@@ -1,14 +1,18 @@
 """The node's side of kube-efs on a real kernel with a real NFS client, each module of scenarios in a guest.
 
-A scenario is a public coroutine function of a module in ``scenarios``. What is selected is run, at most two
+A scenario is a public coroutine function of a module in ``scenarios``. What is selected is run, a few
 guests at a time.
 """
 
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import filter as filter_names
+from fnmatch import fnmatch
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -16,6 +20,7 @@ from tests.kernel.results import Result
 from tests.kernel.scenarios import (
     certificates,
     crashes,
+    many,
     network,
     publishing,
     resources,
@@ -26,11 +31,16 @@ from tests.kernel.scenarios import (
 from tests.kernel.uml import Guest, what_is_missing
 
 # The longest first.
-_MODULES = (tables, crashes, resources, network, certificates, restarts, publishing, server_gone)
-_GUESTS_AT_ONCE = 2
+_MODULES = (resources, tables, crashes, network, restarts, many, certificates, publishing, server_gone)
+# Each has one processor, and waits for most of the time.
+_GUESTS_AT_ONCE = 4
 _GUEST_SECONDS = 900.0
 
 pytestmark = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
+
+_PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+# `module`: `a_scenario`, `one_that_begins_so_…`, `…_one_that_ends_so`
+_NAMED = re.compile(r"`(\w+)`: (`[\w…]+`(?:, `[\w…]+`)*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +85,24 @@ def guests(
         yield running
 
 
-@pytest.mark.parametrize("scenario", [one for module in _MODULES for one in _scenarios(module)], ids=str)
+_SCENARIOS = [one for module in _MODULES for one in _scenarios(module)]
+
+
+@pytest.mark.parametrize("scenario", _SCENARIOS, ids=str)
 def test_scenario(scenario: Scenario, guests: dict[str, _Running]) -> None:
     running = guests[scenario.module]
     result = running.results.result()[scenario.name]
     print(f"{scenario}: {result.seconds:g} s in the guest")  # noqa: T201 - shown where a test fails
     if result.error:
         pytest.fail(f"{result.error}\n{running.guest.log(scenario.name)}", pytrace=False)
+
+
+def test_the_page_about_faults_names_every_scenario_and_no_other() -> None:
+    named = {
+        f"{module}-{name.replace('…', '*')}"
+        for module, names in _NAMED.findall(_PAGE.read_text())
+        for name in names.replace("`", "").split(", ")
+    }
+    scenarios = [str(one) for one in _SCENARIOS]
+    assert [one for one in scenarios if not any(fnmatch(one, name) for name in named)] == []
+    assert [name for name in named if not filter_names(scenarios, name)] == []

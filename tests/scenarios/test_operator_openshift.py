@@ -1,5 +1,6 @@
 """The operator where OpenShift's own kinds are: constraints, credentials, the name of the cluster."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -10,6 +11,7 @@ import yaml
 from tests.scenarios.operator_steps import NAMESPACE, OperatorCluster, running_operator
 
 from kube_efs.local.control_plane import ControlPlane
+from kube_efs.operator.manifests import RenderOptions, render_asset, values_of
 from kube_efs.operator.platforms import Platform
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -52,6 +54,14 @@ async def cluster(plane: ControlPlane, cluster_folder: Path) -> AsyncGenerator[O
         yield found
 
 
+def _older_constraints() -> str:
+    found = render_asset(
+        "security-context-constraints-csi", values_of(RenderOptions(platform=Platform.OPENSHIFT))
+    )
+    labels = {"openshift.io/aws-efs-operator-owned": "true"}
+    return yaml.safe_dump({**found[0], "metadata": {"name": "efs-csi-scc", "labels": labels}})
+
+
 async def test_it_installs_and_removes_what_openshift_needs_besides(cluster: OperatorCluster) -> None:
     await cluster.create(
         yaml.safe_dump_all(
@@ -71,6 +81,8 @@ async def test_it_installs_and_removes_what_openshift_needs_besides(cluster: Ope
             ]
         )
     )
+    # What aws-efs-operator has left of its own, although its uninstallation was followed to the letter.
+    await cluster.create(await asyncio.to_thread(_older_constraints))
     await cluster.ask(managementState="Managed")
     await cluster.condition(f"{CREDENTIALS}Available", status=False, reason="CredentialsNotProvisionedYet")
     request = await cluster.get("CredentialsRequest", "openshift-aws-efs-csi-driver", OF_CREDENTIALS)
@@ -84,6 +96,7 @@ async def test_it_installs_and_removes_what_openshift_needs_besides(cluster: Ope
     await cluster.condition("Available", status=True)
     await cluster.condition("Degraded", status=False)
     assert await cluster.get("SecurityContextConstraints", "efs-csi-node", "")
+    assert await cluster.get("SecurityContextConstraints", "efs-csi-scc", "") is None
     controller = json.dumps(await cluster.get("Deployment", "efs-manager"))
     assert "kubernetes.io/cluster/prod-x7k2p:owned" in controller
 

@@ -1,7 +1,7 @@
 """The operator where its pods really run: installed by kubectl, used, upgraded under mounts, and removed.
 
-It passes with ``--cluster real`` too, but takes minutes there, so ``make conformance`` leaves it out: rights of
-accounts and what the operator does are tried there by other scenarios.
+It passes with ``--cluster real`` too, but takes minutes there, so ``make conformance`` leaves it out: what
+the operator does, and the rights of accounts, are tried there by other scenarios.
 """
 
 import asyncio

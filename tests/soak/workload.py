@@ -20,12 +20,15 @@ from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.program import Program
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.provisioning.worker_pods import LABELS as WORKER_LABELS
 from kube_efs.tunnels.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
 
 # An orphan of a node that was killed is forgotten after two reconciliations.
 _PATIENCE_SECONDS: Final = 180.0
 _BETWEEN_KILLS_SECONDS: Final = 4.0
+# A worker that failed, as its tunnel was killed, is kept for people to look at: the newest of a file system.
+_FAILED_KEPT: Final = 3
 
 _numbers = itertools.count(1)
 
@@ -82,8 +85,12 @@ class Workload:
         client = self._cluster.client
         volumes = [one async for one in client.list(PersistentVolume)]
         made = [one for one in volumes if one.spec and one.spec.storageClassName != ROOT_CLASS]
+        pods = [one async for one in client.list(Pod, namespace="*")]
+        failed = [one for one in pods if _is_failed_worker(one)]
         about = [one.metadata for one in made]
-        about += [one.metadata async for one in client.list(Pod, namespace="*")]
+        about += [one.metadata for one in pods if one not in failed]
+        kept = _FAILED_KEPT * len(self._cluster.file_system_ids)
+        about += [one.metadata for one in failed[kept:]]
         async with connect_tunnels(self._socket) as tunnels:
             names = [tunnel.name for tunnel in await tunnels.tunnels()]
         return names + [str(one and one.name) for one in about]
@@ -159,6 +166,11 @@ class Workload:
         await program.start()
         await program.ready()
         await asyncio.sleep(_BETWEEN_KILLS_SECONDS)
+
+
+def _is_failed_worker(pod: Pod) -> bool:
+    labels = (pod.metadata and pod.metadata.labels) or {}
+    return labels.items() >= WORKER_LABELS.items() and bool(pod.status and pod.status.phase == "Failed")
 
 
 async def _persistently(ask: Callable[[], Awaitable[Any]]) -> Any:

@@ -60,8 +60,10 @@ class AwsOwned:
 
     async def subnets_of_instances(self, instance_ids: Collection[str]) -> tuple[Subnet, ...]:
         """The subnets that these instances are in."""
+        # EC2 takes ids as a parameter only where the size of a page is none.
+        wanted = [{"Name": "instance-id", "Values": sorted(instance_ids)}]
         reservations = await self._connection.list_all(
-            Service.EC2, "DescribeInstances", "Reservations", InstanceIds=sorted(instance_ids)
+            Service.EC2, "DescribeInstances", "Reservations", Filters=wanted
         )
         found = {
             parse_subnet_id(instance["SubnetId"])

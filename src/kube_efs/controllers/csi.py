@@ -10,10 +10,7 @@ from lightkube import AsyncClient
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.references import References
-from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.volume_handles import parse_volume_handle
-from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.access_points import AccessPoints
 from kube_efs.provisioning.accounts import Accounts
 from kube_efs.provisioning.backends import Directories
@@ -44,17 +41,6 @@ class CsiService:
     backend: CsiBackend
     accounts: Accounts
     refresh_seconds: float
-
-    async def locate(self, volume: Volume) -> Location | None:
-        """Where the data of a volume with an access point of this account lies, if that can be told."""
-        if volume.csi is None or volume.csi.driver != DRIVER or volume.deletion_secret:
-            return None
-        account = await self.accounts.of(None)
-        try:
-            return await account.access_points.location(parse_volume_handle(volume.csi.handle))
-        except KubeEfsError as error:
-            log.info("volume-not-located", volume=volume.name, reason=str(error))
-            return None
 
     async def refresh_for_ever(self) -> None:
         """Look again and again for access points that others have made, until cancelled."""

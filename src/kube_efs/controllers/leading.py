@@ -18,6 +18,7 @@ from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.csi import Aws, CsiService, csi_service
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.gid_ranges import watch_gid_ranges
+from kube_efs.controllers.places import AccessPointPlaces
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.shared_volume_watches import serve_shared_volumes
@@ -199,7 +200,7 @@ def _usage(
         recorder=recorder,
         metrics=around.usage_metrics,
         meter_for=meters([one.mounted for one in around.directories], inventory, pool),
-        locate=csi.locate if csi else nowhere,
+        locate=AccessPointPlaces(csi.accounts).locate if csi else nowhere,
     )
     interval = around.settings.usage_interval_seconds
     return UsageRounds(parts, measuring_terms(around.settings), interval_seconds=interval)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from lightkube import AsyncClient
 
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
@@ -26,9 +27,10 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeUnavailable
 from kube_efs.model.ids import Region
+from kube_efs.report.reading import read_cluster
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.signals import run_until_told_to_stop
-from kube_efs.telemetry.health import Health, HealthServer
+from kube_efs.telemetry.health import Health, HealthServer, combine
 from kube_efs.telemetry.metrics import (
     AwsMetrics,
     ControllerMetrics,
@@ -36,6 +38,8 @@ from kube_efs.telemetry.metrics import (
     UsageMetrics,
     new_registry,
 )
+from kube_efs.telemetry.secure_metrics import SecureMetrics
+from kube_efs.web.server import Sources, StatusPage
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +49,7 @@ class _State:
     """How far the process has come, for ``/readyz``: a replica that waits to lead is ready."""
 
     waiting_to_lead: bool = False
+    leading: bool = False
     loaded: bool = False
 
     def has_loaded(self) -> None:
@@ -80,6 +85,11 @@ async def _run(settings: ControllerSettings) -> None:
             readiness=state.readiness,
         )
         await stack.enter_async_context(health)
+        if settings.metrics_certificate_folder is not None:
+            folder, port = settings.metrics_certificate_folder, settings.metrics_port
+            await stack.enter_async_context(SecureMetrics(settings.health_host, port, folder, registry))
+        if settings.status_page:
+            await stack.enter_async_context(_status_page(settings, client, catalogue, state))
         log.info("controller-started", region=region, health_port=health.port, identity=settings.identity)
         aws = Aws(gateway=gateway, options=_aws_options(settings, region), metrics=aws_metrics)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -91,6 +101,7 @@ async def _run(settings: ControllerSettings) -> None:
             await leadership.acquire()
             stack.push_async_callback(leadership.release)
         metrics.leader.set(1)
+        state.leading = True
         for one in directories:
             tasks.create_task(check_file_system(gateway, one.provisioner))
         work = lead(
@@ -107,6 +118,17 @@ async def _run(settings: ControllerSettings) -> None:
             )
         )
         await (_while_leading(leadership, work, settings.lease_name) if settings.leader_election else work)
+
+
+def _status_page(
+    settings: ControllerSettings, client: AsyncClient, catalogue: Catalogue, state: _State
+) -> StatusPage:
+    sources = Sources(
+        read=lambda: read_cluster(client, settings.namespace),
+        health=lambda: combine(catalogue.health(), state.readiness()),
+        leading=lambda: state.leading,
+    )
+    return StatusPage(settings.status_page_host, settings.status_page_port, sources)
 
 
 async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None], lease: str) -> None:

@@ -7,7 +7,7 @@ than was asked for, or small enough again.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -98,13 +98,16 @@ class UsageRounds:
         self._volumes: dict[str, Measurable] = {}
         self._saved_at = -_SAVE_SECONDS
         parts.metrics.used.read = lambda: [
-            (one.labels, self._known[name].size.used_bytes)
-            for name, one in self._volumes.items()
-            if name in self._known
+            (one.labels, usage.size.used_bytes) for one, usage in self._measured_ones()
         ]
+        parts.metrics.over.read = lambda: [(one.labels, usage.over) for one, usage in self._measured_ones()]
         parts.metrics.requested.read = lambda: [
             (one.labels, one.requested_bytes) for one in self._volumes.values()
         ]
+
+    def _measured_ones(self) -> Iterator[tuple[Measurable, VolumeUsage]]:
+        known = self._known
+        return ((one, known[name]) for name, one in self._volumes.items() if name in known)
 
     async def run(self) -> None:
         """Measure until cancelled; the first round is due when the last leader's next one would have been."""
@@ -115,6 +118,9 @@ class UsageRounds:
                 await self.round()
             except KubeEfsError as error:
                 log.warning("usage-round-failed", reason=str(error))
+            except Exception:
+                # A fault in measuring must not end what makes volumes.
+                log.exception("usage-round-failed")
             seconds = time.monotonic() - began
             self._parts.metrics.round_seconds.set(seconds)
             log.info("usage-measured", volumes=len(self._known), seconds=round(seconds, 1))
@@ -132,9 +138,10 @@ class UsageRounds:
         await self._save()
 
     async def _take_over(self) -> float:
-        """Learn what the last leader knew; the seconds until the next round."""
+        """Learn and tell what the last leader knew; the seconds until the next round."""
         try:
             self._known = dict(await self._parts.store.load())
+            self._volumes = {one.name: one for one in await self._measurable()}
         except KubeEfsError as error:
             log.warning("usage-not-read", reason=str(error))
         newest = max((usage.measured_at.timestamp() for usage in self._known.values()), default=0.0)
@@ -145,7 +152,10 @@ class UsageRounds:
         volumes = dict(inventory.volumes)
         for name, volume in volumes.items():
             location = inventory.location_of(name) or await self._parts.locate(volume)
-            if location is not None and self._parts.meter_for(location) is not None:
+            # How much a whole file system holds AWS tells for nothing, and no claim asks for so much.
+            if location is None or location.directory.is_root:
+                continue
+            if self._parts.meter_for(location) is not None:
                 locations[name] = location
         return measurable(volumes, locations, await self._claims())
 

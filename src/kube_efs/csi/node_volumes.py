@@ -5,7 +5,7 @@ the two is found by ``reconcile``: a holder whose target several readings of the
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 # An agent that is away must not hold up what does not need it: its holders are reconciled later.
 _RELEASE_SECONDS: Final = 5.0
-_FORCE_PAUSE_SECONDS: Final = 1.0
+_FORCED: Final = 4
 _READINGS: Final = 5
 _READING_PAUSE_SECONDS: Final = 0.2
 
@@ -61,10 +61,15 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmountTerms:
-    """How long umount(8) may take, and whether what takes longer is then unmounted by force."""
+    """How long unmounting may take, and whether what takes longer is then unmounted by force."""
 
     timeout_seconds: float = 30.0
     force: bool = False
+
+    @property
+    def pause_seconds(self) -> float:
+        """Between two attempts; all that are made by force fit into the time."""
+        return min(1.0, self.timeout_seconds / (2 * _FORCED))
 
 
 class NodeVolumes:
@@ -222,27 +227,43 @@ class NodeVolumes:
         return False
 
     async def _unmount(self, target: Path) -> None:
-        seconds = self._terms.timeout_seconds
+        is_gone = await self._is_gone_by(self._unmount_in_order, target)
+        if not is_gone and self._terms.force:
+            log.warning("unmount-forced", target=str(target), seconds=self._terms.timeout_seconds)
+            is_gone = await self._is_gone_by(self._force, target)
+        if not is_gone:
+            how = "unmounted by force" if self._terms.force else "unmounted"
+            raise _unfinished(how, target, self._terms.timeout_seconds)
+
+    async def _is_gone_by(self, unmount: Callable[[Path], Awaitable[None]], target: Path) -> bool:
+        """Unmount it this way; gives whether that was done in its time."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._terms.timeout_seconds):
+                await unmount(target)
+        except TimeoutError:
+            # What is not written keeps umount(8) waiting, but not always the mount.
+            return not await self.is_mounted(target)
+        return True
+
+    async def _unmount_in_order(self, target: Path) -> None:
+        """Unmount it; what is in use is waited for where it may be unmounted by force in the end."""
+        while True:
+            try:
                 return await self._mounter.unmount(target)
-        except TimeoutError as error:
-            if not self._terms.force:
-                raise _unfinished("unmounted", target, seconds) from error
-        log.warning("unmount-forced", target=str(target), seconds=seconds)
-        try:
-            async with asyncio.timeout(seconds):
-                await self._force(target)
-        except TimeoutError as error:
-            raise _unfinished("unmounted by force", target, seconds) from error
+            except MountFailed:
+                if not self._terms.force or not await self.is_mounted(target):
+                    raise
+            await asyncio.sleep(self._terms.pause_seconds)
 
     async def _force(self, target: Path) -> None:
-        # What still waits for the server is told of it by the first time, and may let go by the second.
-        try:
-            await self._mounter.unmount(target, force=True)
-        except MountFailed:
-            await asyncio.sleep(_FORCE_PAUSE_SECONDS)
-            await self._mounter.unmount(target, force=True)
+        # Each time, what waits for the server just then is given up: a dying process that has written and
+        # then closes its file needs two. Who is alive and has a file open keeps that, but not the mount.
+        for _ in range(_FORCED):
+            try:
+                return await self._mounter.unmount(target, force=True)
+            except MountFailed:
+                await asyncio.sleep(self._terms.pause_seconds)
+        return await self._mounter.unmount(target, force=True, lazy=True)
 
     async def _let_go(self, holder: Holder) -> None:
         """Release the holder's tunnel; an agent that is away learns of it by reconciliation."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from kube_efs.doctor.run import Installation
+    from kube_efs.doctor.run import Answering, Installation
 
 _BROKEN = 1
 
@@ -104,7 +104,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
     return app
 
 
-def _answering(output: DoctorOutput, bundle: Path | None) -> Any:  # noqa: ANN401 - a type of what is imported late
+def _answering(output: DoctorOutput, bundle: Path | None) -> "Answering":
     from kube_efs.doctor.run import Answering
 
     return Answering(as_json=output is DoctorOutput.JSON, bundle=bundle)

@@ -12,6 +12,7 @@ from kube_efs.doctor.node_facts import NodeFacts
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.file_systems import FileSystem
 from kube_efs.model.ids import FileSystemId, MountTargetId
+from kube_efs.model.shared_volumes import SharedVolume
 from kube_efs.model.targets import Rejection, TunnelTargets
 from kube_efs.model.volumes import Volume
 from kube_efs.tunnels.status import TunnelsStatus
@@ -37,7 +38,8 @@ class Gap:
 class Workload:
     """A Deployment or DaemonSet. ``command`` is the first argument of its first container.
 
-    ``environment`` has the variables that are given as text. ``ours`` is what kube-efs's label says.
+    ``environment`` has the variables that are given as text, ``references`` those that are in a ConfigMap,
+    with its name and the key. ``ours`` is what kube-efs's label says.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Workload:
     command: str = ""
     image: str = ""
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    references: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     ours: bool = False
     wanted: int = 0
     ready: int = 0
@@ -53,7 +56,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """A pod; ``claims`` are those that it uses, ``waiting`` says why containers do not run."""
+    """A pod; ``claims`` are those that it uses, ``waiting`` says why containers do not run.
+
+    ``restarts`` counts those of its containers, ``ended`` says why the last one was needed.
+    """
 
     namespace: str
     name: str
@@ -65,6 +71,8 @@ class PodFacts:
     component: str = ""
     claims: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    restarts: int = 0
+    ended: str = ""
     message: str = ""
 
     @property
@@ -90,7 +98,10 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeObject:
-    """A node. ``drivers`` are the CSI drivers that its kubelet knows."""
+    """A node. ``drivers`` are the CSI drivers that its kubelet knows.
+
+    ``compute`` is the kind of machine, where it is not an ordinary one: ``fargate``, ``hybrid``, ``windows``.
+    """
 
     name: str
     ready: bool = True
@@ -98,6 +109,7 @@ class NodeObject:
     region: str = ""
     addresses: tuple[str, ...] = ()
     instance_id: str = ""
+    compute: str = ""
     drivers: frozenset[str] = frozenset()
 
 
@@ -132,6 +144,22 @@ class VolumeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedVolumeFacts:
+    """A SharedVolume, and since when it is to go."""
+
+    shared: SharedVolume
+    deleting_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCondition:
+    """Something that the operator says of what it has installed."""
+
+    type: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetsFacts:
     """The ConfigMap of the tunnel targets. Without one ``found`` is False; ``problem`` is of the whole."""
 
@@ -152,7 +180,10 @@ class PublishedStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the Kubernetes API tells. ``namespace`` is that of kube-efs."""
+    """What the Kubernetes API tells. ``namespace`` is that of kube-efs.
+
+    ``degraded`` are the operator's conditions by which something is wrong.
+    """
 
     namespace: str
     workloads: tuple[Workload, ...] | None = None
@@ -162,6 +193,8 @@ class ClusterFacts:
     classes: tuple[StorageClass, ...] | None = None
     claims: tuple[ClaimFacts, ...] | None = None
     volumes: tuple[VolumeFacts, ...] | None = None
+    shared_volumes: tuple[SharedVolumeFacts, ...] = ()
+    degraded: tuple[OperatorCondition, ...] = ()
     warnings: tuple[Warned, ...] = ()
     targets: TargetsFacts | None = None
     statuses: tuple[PublishedStatus, ...] | None = None

@@ -1,4 +1,7 @@
-"""Findings for people, and for programs."""
+"""Findings for people, and for programs.
+
+Events are anybody's words and may hold anybody's secrets, so all texts go through ``redacted_text``.
+"""
 
 import json
 from collections.abc import Iterable
@@ -10,8 +13,9 @@ from rich.text import Text
 
 from kube_efs.doctor.diagnosis import count
 from kube_efs.doctor.findings import Finding, Severity
+from kube_efs.doctor.node_facts import NodeFacts, TunnelFacts
+from kube_efs.doctor.redaction import redacted_text
 from kube_efs.report.tables import table_of
-from kube_efs.telemetry.secrets import text_without_secrets
 
 _COLOURS = {Severity.BROKEN: "bold red", Severity.RISK: "yellow", Severity.UNCHECKED: "dim"}
 
@@ -29,16 +33,30 @@ def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableTy
 
 
 def _row(one: Finding) -> tuple[Text | str, ...]:
-    wrong = Text(_clean(f"{one.subject}: {one.problem}"))
+    wrong = Text(redacted_text(f"{one.subject}: {one.problem}"))
     for line in one.evidence:
-        wrong.append(f"\n- {_clean(line)}", style="dim")
+        wrong.append(f"\n- {redacted_text(line)}", style="dim")
     severity = Text(one.kind.severity, style=_COLOURS[one.kind.severity])
-    return severity, one.kind.id, wrong, _clean(one.remedy)
+    return severity, one.kind.id, wrong, redacted_text(one.remedy)
 
 
-def to_json(findings: Iterable[Finding], *, what: str, now: datetime) -> str:
-    """The same as one JSON document."""
-    document = {
+def render_tunnels(node: NodeFacts) -> RenderableType:
+    """A table of what was measured on a node: each tunnel, and who answers at its mount targets."""
+    rows = (
+        (
+            one.tunnel.name,
+            str(one.tunnel.port),
+            f"{one.null_call.seconds * 1000:.1f} ms" if one.null_call.ok else one.null_call.reason,
+            "\n".join(f"{shake.address}: {shake.outcome}" for shake in one.handshakes),
+        )
+        for one in node.tunnels or ()
+    )
+    return table_of("Tunnels", ["tunnel", "port", "NULL call of NFS", "TLS handshakes"], rows)
+
+
+def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: NodeFacts | None = None) -> str:
+    """The same as one JSON document, with what was measured if it is about a node."""
+    document: dict[str, object] = {
         "about": what,
         "time": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "version": version("kube-efs"),
@@ -47,16 +65,22 @@ def to_json(findings: Iterable[Finding], *, what: str, now: datetime) -> str:
                 "id": one.kind.id,
                 "severity": one.kind.severity,
                 "subject": {"kind": one.subject.kind, "name": one.subject.name},
-                "problem": _clean(one.problem),
-                "evidence": [_clean(line) for line in one.evidence],
-                "remedy": _clean(one.remedy),
+                "problem": redacted_text(one.problem),
+                "evidence": [redacted_text(line) for line in one.evidence],
+                "remedy": redacted_text(one.remedy),
             }
             for one in findings
         ],
     }
+    if node is not None:
+        document["tunnels"] = [_measured(one) for one in node.tunnels or ()]
     return json.dumps(document, indent=2)
 
 
-def _clean(text: str) -> str:
-    """Events and logs are anybody's words, and may hold anybody's secrets."""
-    return text_without_secrets(text)
+def _measured(one: TunnelFacts) -> dict[str, object]:
+    return {
+        "name": one.tunnel.name,
+        "port": one.tunnel.port,
+        "null_call_seconds": one.null_call.seconds if one.null_call.ok else None,
+        "handshakes": {shake.address: shake.outcome for shake in one.handshakes},
+    }

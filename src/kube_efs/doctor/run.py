@@ -21,8 +21,9 @@ from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.node import NodeOptions, gather_node
 from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Manifest, grants_of
-from kube_efs.doctor.rendering import render_findings, to_json
+from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.kube.client import connect, load_config
+from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import Region, parse_region
 from kube_efs.report.tables import make_console
 from kube_efs.telemetry.logging import configure
@@ -72,15 +73,13 @@ async def diagnose_cluster(options: ClusterOptions, installation: Installation, 
         claim = f"{config.namespace or 'default'}/{claim}"
     attempts, bundle = Attempts(timeout_seconds=_LOOK_SECONDS), Bundle()
     async with connect(config, patience_seconds=_PATIENCE_SECONDS) as client:
-        cluster = await gather_cluster(client, options.namespace, attempts)
-        cluster, aws = await asyncio.gather(
-            _with_rights(client, cluster, installation, attempts), _aws(cluster, region, attempts)
-        )
-        facts = Facts(claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
+        cluster = await examine_cluster(client, options.namespace, installation, attempts)
+        aws = await examine_aws(cluster, region, attempts)
         if answering.bundle:
             await collect_cluster(client, cluster, bundle, attempts)
     what = f"claim {claim}" if claim else f"cluster {config.context_name}"
-    return await _tell(replace(facts, gaps=attempts.gaps), what, bundle, answering)
+    facts = Facts(claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
+    return await _tell(facts, what, bundle, answering)
 
 
 async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
@@ -94,19 +93,23 @@ async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
     return await _tell(facts, f"node {options.name}", bundle, answering)
 
 
-async def _with_rights(
-    client: AsyncClient, cluster: ClusterFacts, installation: Installation, attempts: Attempts
+async def examine_cluster(
+    client: AsyncClient, namespace: str, installation: Installation, attempts: Attempts
 ) -> ClusterFacts:
+    """What the cluster tells; ``namespace`` is that of kube-efs."""
+    cluster = await gather_cluster(client, namespace, attempts)
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
-    grants = grants_of(installation(cluster.namespace, has_driver))
+    grants = grants_of(installation(namespace, has_driver))
     missing = await attempts.look("rights", missing_rights(client, grants, attempts))
     return replace(cluster, missing_rights=missing or ())
 
 
-async def _aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:
-    region = region or _region_of(cluster)
-    if region is None:
-        attempts.miss("the region", "neither --region nor AWS_REGION says it", area=Area.AWS)
+async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:
+    """What AWS tells of the cluster's file systems; ``region`` None takes the cluster's own."""
+    try:
+        region = region or parse_region(_region_of(cluster), field="region")
+    except InvalidValue as error:
+        attempts.miss("the region", str(error), area=Area.AWS)
         return None
     return await gather_aws(
         aws_options(region, timeout_seconds=_AWS_SECONDS),
@@ -116,20 +119,22 @@ async def _aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts)
     )
 
 
-def _region_of(cluster: ClusterFacts) -> Region | None:
-    """The region that a controller is told, else that of the nodes if it is one."""
+def _region_of(cluster: ClusterFacts) -> str:
+    """The region that a controller is told, else that of the nodes if it is one; empty if neither tells."""
     told = {one.environment["AWS_REGION"] for one in controllers(cluster) if "AWS_REGION" in one.environment}
     found = told or {one.region for one in cluster.nodes or () if one.region}
-    return parse_region(found.pop(), field="region of the cluster") if len(found) == 1 else None
+    return found.pop() if len(found) == 1 else ""
 
 
 async def _tell(facts: Facts, what: str, bundle: Bundle, answering: Answering) -> bool:
     findings: tuple[Finding, ...] = diagnose(facts)
-    document = to_json(findings, what=what, now=facts.now)
+    document = to_json(findings, what=what, now=facts.now, node=facts.node)
     console = make_console()
     if answering.as_json:
         console.out(document)
     else:
+        if facts.node is not None:
+            console.print(render_tunnels(facts.node))
         console.print(render_findings(findings, what=what))
     if answering.bundle:
         bundle.add_text("findings.json", document)

@@ -19,7 +19,7 @@ _PARTICULAR: Final = frozenset(
         "Pod",
         "Node",
         "FileSystem",
-        "Worker",
+        "SharedVolume",
     }
 )
 
@@ -42,6 +42,9 @@ def _related(claim_key: str, cluster: ClusterFacts) -> Iterator[Subject]:
         return
     yield Subject("StorageClass", claim.storage_class or "")
     yield from _places(claim, cluster)
+    for one in cluster.shared_volumes:
+        if (one.shared.owner.namespace, one.shared.status.claim_name) == (claim.namespace, claim.name):
+            yield Subject("SharedVolume", f"{claim.namespace}/{one.shared.owner.name}")
     for pod in cluster.pods or ():
         if pod.namespace == claim.namespace and claim.name in pod.claims:
             yield Subject("Pod", pod.key)

@@ -46,8 +46,12 @@ class DemoPods:
         phase = await self._phase(_WRITER)
         if phase != "Running":
             return f"pod {_WRITER} is {phase or 'not there'}"
+        return "" if await self.has_written(volume) else f"pod {_WRITER} has written nothing"
+
+    async def has_written(self, volume: VolumeReport) -> bool:
+        """Whether there is a line of the first pod's in the directory of the access point."""
         self.line = await asyncio.to_thread(_first_line, await self._folder(volume) / self.file)
-        return "" if self.line else f"pod {_WRITER} has written nothing"
+        return bool(self.line)
 
     async def not_read(self) -> str:
         """Look whether the second pod has read it and has ended."""

@@ -13,6 +13,9 @@ from kube_efs.kube.errors import translated
 from kube_efs.local.clients import Handshake, TunnelClient, shake_hands
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.demo_pods import CLAIM, DemoPods, tunnel_of
+from kube_efs.local.demo_shared_volume import CLAIM as SHARED_CLAIM
+from kube_efs.local.demo_shared_volume import NAMESPACE as SHARED_NAMESPACE
+from kube_efs.local.demo_shared_volume import DemoSharedVolume
 from kube_efs.local.kubelet.nfs import kernel_has_nfs
 from kube_efs.local.manifests import (
     DIRECTORY_CLAIM,
@@ -66,6 +69,7 @@ class Demo:
         self.handshakes: dict[FileSystemId, Handshake] = {}
         self._cluster = cluster
         self._pods = DemoPods(cluster)
+        self._shared = DemoSharedVolume(cluster)
         self._volumes: dict[str, VolumeReport] = {}
 
     async def provision(self) -> AsyncIterator[Check]:
@@ -79,12 +83,14 @@ class Demo:
         yield await _checked("only its group writes into it", self._only_group_writes)
         yield await _checked("pod writes into its access point through a CSI mount", self._written)
         yield await _checked("another pod reads it", self._read)
+        yield await _checked("a SharedVolume shows it in another namespace", self._share)
         yield await _checked("the mounts' tunnel leads to the same file", self._read_through_tunnel)
         yield await _checked("TLS negotiated, peer verified", self._negotiate)
         yield await _checked("peer of another name refused", self._refuse_stranger)
 
     async def reclaim(self) -> AsyncIterator[Check]:
         """What becomes of the data when the claims go."""
+        yield await _checked("SharedVolume deleted, claim and volume gone", self._unshare)
         yield await _checked("pods deleted, volumes unmounted", self._delete_pods)
         yield await _checked("claims deleted", self._delete_claims)
         yield await _checked("Delete removed the data", self._removed)
@@ -200,6 +206,27 @@ class Demo:
 
         await self._until_seen(look)
         return "by a mount of its own" if kernel_has_nfs() else "in a folder bound where a mount would be"
+
+    async def _share(self) -> str:
+        volume = self._made(_MOUNTED)
+        await self._shared.apply(volume)
+
+        async def look() -> list[str]:
+            return [await self._shared.not_read()]
+
+        await self._until_seen(look)
+        return f"{volume.access_point_id} as claim {SHARED_CLAIM} in {SHARED_NAMESPACE}"
+
+    async def _unshare(self) -> str:
+        await self._shared.delete()
+
+        async def look() -> list[str]:
+            return [await self._shared.not_gone()]
+
+        await self._until_seen(look)
+        if not await self._pods.has_written(self._made(_MOUNTED)):
+            raise NotYet("is gone", field="file", value=self._pods.file)
+        return f"{SHARED_CLAIM}; the data is still there"
 
     async def _read_through_tunnel(self) -> str:
         tunnel = tunnel_of(self.report, self._made(_MOUNTED).access_point_id)

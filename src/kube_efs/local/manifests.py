@@ -169,6 +169,48 @@ spec:
 """
 
 
+# What aws-efs-operator's README has, but for the ids, and a pod that ends once it has read what others write.
+_SHARED_VOLUME = """\
+apiVersion: aws-efs.managed.openshift.io/v1alpha1
+kind: SharedVolume
+metadata:
+  name: sv1
+  namespace: proj2
+spec:
+  accessPointID: fsap-0123456789abcdef
+  fileSystemID: fs-1234cdef
+"""
+
+SHARED_VOLUME_POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: pod1
+  namespace: proj2
+spec:
+  restartPolicy: Never
+  volumes:
+    - name: efsap1
+      persistentVolumeClaim:
+        claimName: pvc-sv1
+  containers:
+    - name: test-efs-pod
+      image: centos:latest
+      command: ["/bin/sh", "-c", "--"]
+      args: ["until grep . /mnt/efs-data/out1; do sleep 0.2; done"]
+      volumeMounts:
+        - mountPath: /mnt/efs-data
+          name: efsap1
+"""
+
+
+def shared_volume(file_system_id: str, access_point_id: str) -> str:
+    """The SharedVolume of an access point that is there."""
+    return _SHARED_VOLUME.replace("fs-1234cdef", file_system_id).replace(
+        "fsap-0123456789abcdef", access_point_id
+    )
+
+
 def access_point_class(file_system_id: FileSystemId) -> str:
     """The class, on a file system that is there."""
     return ACCESS_POINT_CLASS.replace("fs-09a658ebf884ec043", file_system_id)

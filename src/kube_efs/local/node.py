@@ -51,10 +51,10 @@ class Surroundings:
     """What pods of kube-efs meet on the node.
 
     ``programs`` is a folder whose programs they find before those of the machine, ``settings`` are those that
-    they have unless their manifests say otherwise.
+    they have unless their manifests say otherwise. With ``host`` they may hand mounts to the node.
     """
 
-    host: HostFolders = field(default_factory=HostFolders)
+    host: HostFolders | None = None
     programs: Path | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 

@@ -1,7 +1,7 @@
 """Which claims are to be moved, as a cluster's objects tell it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -15,8 +15,8 @@ from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTargets
-from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import LOOPBACK, Location, Volume, VolumePhase, locate
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, ROOT_CLASS
+from kube_efs.model.volumes import LOOPBACK, Location, NfsSource, Volume, VolumePhase, locate
 
 
 class Direction(StrEnum):
@@ -186,17 +186,27 @@ def _new(
 
 def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Location | None:
     """Where the data lies; None for a volume of somebody else's NFS server that nobody has asked for."""
+    assert volume.nfs  # noqa: S101 - only such volumes are looked at
     location = locate(volume, state.targets, state.servers)
-    server = volume.nfs.server if volume.nfs else ""
-    if location is None and (is_named or server == LOOPBACK):
+    if location is not None:
+        return location
+    root = replace(volume, nfs=NfsSource(server=volume.nfs.server, path="/"))
+    if locate(root, state.targets, state.servers) is not None:
+        raise MigrationRefused(
+            "is not a path that can be migrated",
+            field=f"volume {volume.name} spec.nfs.path",
+            value=volume.nfs.path,
+            remedy="rename the directory, or leave the volume as it is",
+        )
+    if is_named or volume.nfs.server == LOOPBACK:
         raise MigrationRefused(
             "does not tell which file system it leads to",
             field=f"volume {volume.name} spec.nfs.server",
-            value=server,
+            value=volume.nfs.server,
             remedy="say so with --server, or with the annotation "
-            "efs-stunnel.gnuthought.com/file-system-id of a volume behind a tunnel",
+            f"{FILE_SYSTEM_ID} of a volume behind a tunnel",
         )
-    return location
+    return None
 
 
 def _begin(

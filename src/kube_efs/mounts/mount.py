@@ -32,10 +32,11 @@ class Mounter(Protocol):
     async def mount(self, source: str, target: Path, options: str) -> None:
         """Mount an export such as ``127.0.0.1:/data`` there; raises MountFailed."""
 
-    async def unmount(self, target: Path, *, force: bool = False) -> None:
+    async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         """Take the topmost mount away from there; raises MountFailed.
 
-        ``force`` gives up what is not written to a server that does not answer.
+        ``force`` gives up what is under way to a server that does not answer. ``lazy`` takes away also what
+        is in use; the kernel keeps it for those who use it.
         """
 
     def mounts(self) -> Sequence[MountEntry]:
@@ -74,10 +75,10 @@ class SystemMounter:
         await _run(target, self._program, "-t", "nfs4", "-o", options, source)
         await asyncio.to_thread(set_read_ahead, self.mounts, target, options)
 
-    async def unmount(self, target: Path, *, force: bool = False) -> None:
+    async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         """Unmount without a look at the target or a helper, either of which would wait for the server."""
-        forced = ("--force",) if force else ()
-        await _run(target, self._unmounting, "--no-canonicalize", "--internal-only", *forced)
+        options = (*(["--force"] if force else []), *(["--lazy"] if lazy else []))
+        await _run(target, self._unmounting, "--no-canonicalize", "--internal-only", *options)
 
     def mounts(self) -> Sequence[MountEntry]:
         """The mount table of this process's namespace."""

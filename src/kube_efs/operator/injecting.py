@@ -14,6 +14,7 @@ from kube_efs.operator.manifests import Manifest
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "kube-efs-operator"}
 SPEC_HASH: Final = "operator.openshift.io/spec-hash"
 CREDENTIALS_SECRET: Final = "aws-efs-cloud-credentials"  # noqa: S105 - the name of one
+METRICS_SECRET: Final = "aws-efs-csi-driver-controller-metrics-serving-cert"  # noqa: S105 - the name of one
 TRUSTED_CA: Final = "aws-efs-csi-driver-trusted-ca-bundle"
 CA_KEY: Final = "ca-bundle.crt"
 
@@ -23,6 +24,8 @@ _CA_FILE: Final = "tls-ca-bundle.pem"
 _CREDENTIALS_FOLDER: Final = "/var/run/secrets/aws"
 _TOKEN_FOLDER: Final = "/var/run/secrets/openshift/serviceaccount"  # noqa: S105 - a folder
 _TOKEN_SECONDS: Final = 3600
+_METRICS_FOLDER: Final = "/var/run/secrets/serving-cert"
+_METRICS_PORT: Final = 9815
 _MARK_PREFIX: Final = "operator.openshift.io/dep-"
 _KEY_CHARACTERS: Final = 63
 
@@ -100,6 +103,21 @@ def with_credentials(workload: Manifest) -> Manifest:
     projected = {"name": "bound-sa-token", "projected": {"sources": [{"serviceAccountToken": token}]}}
     _add_volume(changed, projected, _TOKEN_FOLDER)
     return changed
+
+
+def with_metrics_certificate(workload: Manifest) -> Manifest:
+    """With the certificate for metrics, as soon as there is one: a pod does not wait for it."""
+    changed = _copy(workload)
+    secret = {"name": "metrics-certificate", "secret": {"secretName": METRICS_SECRET, "optional": True}}
+    _add_volume(changed, secret, _METRICS_FOLDER)
+    for container in _containers(changed):
+        port = {"name": "metrics", "containerPort": _METRICS_PORT, "protocol": "TCP"}
+        container["ports"] = [*container.get("ports", ()), port]
+    variables = {
+        "KUBE_EFS_METRICS_CERTIFICATE_FOLDER": _METRICS_FOLDER,
+        "KUBE_EFS_METRICS_PORT": str(_METRICS_PORT),
+    }
+    return with_environment(changed, variables)
 
 
 def with_replicas(workload: Manifest, replicas: int) -> Manifest:

@@ -72,9 +72,10 @@ def part_of(manifest: Manifest) -> Part:
 
 def _additions(options: RenderOptions, around: Surroundings) -> Iterator[Manifest]:
     values: dict[str, object] = {"namespace": options.namespace}
-    yield from render_asset("controller-metrics", values)
+    is_openshift = options.platform is Platform.OPENSHIFT
+    yield from render_asset("controller-metrics-tls" if is_openshift else "controller-metrics", values)
     yield from render_asset("rules", values)
-    if options.platform is Platform.OPENSHIFT:
+    if is_openshift:
         yield from render_asset("trusted-ca", values)
     if around.asks_for_credentials:
         role = around.role_arn or None
@@ -98,6 +99,8 @@ def _finish(
         manifest = injecting.with_environment(manifest, {"LOGGING_LEVEL": log_level.name_here})
     if part is Part.CONTROLLER:
         manifest = injecting.with_replicas(manifest, max(1, min(2, around.nodes)))
+        if options.platform is Platform.OPENSHIFT:
+            manifest = injecting.with_metrics_certificate(manifest)
         if around.cluster_id:
             tags = {"KUBE_EFS_ACCESS_POINT_TAGS": f"{OWNED_BY}{around.cluster_id}:owned"}
             manifest = injecting.with_environment(manifest, tags)

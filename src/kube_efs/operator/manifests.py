@@ -32,7 +32,7 @@ _WORKLOADS = ("controller", "tunnel")
 _CSI_WORKLOADS = ("node",)
 _CONSTRAINTS = "security-context-constraints"
 _CSI_CONSTRAINTS = "security-context-constraints-csi"
-_REFERENCES = "class-references-rbac"
+CLASS_REFERENCES = "class-references-rbac"
 
 # Anybody but root; OpenShift gives each namespace ids of its own instead.
 _USER_ID = 65532
@@ -42,7 +42,7 @@ _SOCKET_FOLDER = "/run/kube-efs"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = rf"{_LABEL}(\.{_LABEL})*"
-_ACCEPTED: Mapping[str, tuple[str, str]] = {
+ACCEPTED: Mapping[str, tuple[str, str]] = {
     "namespace": (_LABEL, "use a namespace's name, such as efs"),
     "image": (r"[A-Za-z0-9][\w.:/@-]*", "use an image's name, such as registry.example.com/kube-efs:0.1.0"),
     "provisioner": (rf"{_NAME}(/[A-Za-z0-9._-]+)?", "use a name such as example.com/efs"),
@@ -77,7 +77,7 @@ class RenderOptions:
     config_maps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, (pattern, remedy) in _ACCEPTED.items():
+        for name, (pattern, remedy) in ACCEPTED.items():
             value = getattr(self, name)
             if value is not None and not re.fullmatch(pattern, value):
                 raise InvalidSetting("is not acceptable", field=name, value=value, remedy=remedy)
@@ -99,13 +99,13 @@ class RenderOptions:
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
     """Every object of an installation, in the order in which a cluster can take them."""
     values = values_of(options)
-    before = [manifest for asset in _asset_names(options) for manifest in _render(asset, values)]
-    workloads = (*_WORKLOADS, *(_CSI_WORKLOADS if options.csi else ()))
-    after = [manifest for asset in workloads for manifest in _render(asset, values)]
+    before = [manifest for asset in static_assets(options) for manifest in _render(asset, values)]
+    after = [manifest for asset in workload_assets(options) for manifest in _render(asset, values)]
     return (*before, *_class_references(options, values), *after)
 
 
-def _asset_names(options: RenderOptions) -> Iterator[str]:
+def static_assets(options: RenderOptions) -> Iterator[str]:
+    """The assets of what is in the cluster before anything runs."""
     yield from _ASSETS
     if options.csi:
         yield from _CSI_ASSETS
@@ -113,6 +113,13 @@ def _asset_names(options: RenderOptions) -> Iterator[str]:
         yield _CONSTRAINTS
         if options.csi:
             yield _CSI_CONSTRAINTS
+
+
+def workload_assets(options: RenderOptions) -> Iterator[str]:
+    """The assets of what runs."""
+    yield from _WORKLOADS
+    if options.csi:
+        yield from _CSI_WORKLOADS
 
 
 def _class_references(options: RenderOptions, values: Mapping[str, object]) -> Iterator[Manifest]:
@@ -124,7 +131,7 @@ def _class_references(options: RenderOptions, values: Mapping[str, object]) -> I
             names[namespace][kind].append(name)
     for namespace, of_kinds in names.items():
         there = {"referenced_namespace": namespace, "secrets": None, "config_maps": None}
-        yield from _render(_REFERENCES, {**values, **there, **of_kinds})
+        yield from _render(CLASS_REFERENCES, {**values, **there, **of_kinds})
 
 
 def _render(asset: str, values: Mapping[str, object]) -> Iterator[Manifest]:

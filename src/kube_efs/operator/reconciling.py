@@ -146,7 +146,8 @@ class Reconciler:
             self._cluster.client, self._observed, self._platform, self._settings, nodes=await self._count()
         )
         report = await self._installer.install(wanted_objects(self._options(), around, driver.log_level))
-        conditions = installed_conditions(report, takeover)
+        has_credentials = bool(around.credentials_version)
+        conditions = installed_conditions(report, takeover, has_credentials=has_credentials)
         self._metrics.degraded.set(any(one.type == "Degraded" and one.status for one in conditions))
         await self._say(driver, conditions, report=report)
         if report.errors or any(report.waits.values()):

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from kube_efs.operator.conditions import AS_EXPECTED, Condition, Generation, Part, generation_of
 from kube_efs.operator.driver import Driver, ManagementState
+from kube_efs.operator.injecting import CREDENTIALS_SECRET
 from kube_efs.operator.installing import Report
 from kube_efs.operator.kinds import WORKLOADS, reference_of
 from kube_efs.operator.manifests import Manifest
@@ -15,6 +16,7 @@ from kube_efs.operator.uninstalling import Removal
 DEPLOYING: Final = "Deploying"
 _SYNC_ERROR: Final = "SyncError"
 _NOT_PROVISIONED: Final = "CredentialsNotProvisionedYet"
+_CREDENTIALS_SECRET: Final = "CredentialsSecretFound"  # noqa: S105 - the type of a condition
 _PODS: Final = (Part.TUNNEL, Part.NODE, Part.CONTROLLER)
 
 
@@ -27,11 +29,13 @@ def management_condition(driver: Driver) -> Condition:
     return Condition(type="ManagementStateDegraded", status=False, message=message)
 
 
-def installed_conditions(report: Report, takeover: Takeover) -> tuple[Condition, ...]:
-    """What to say of an installation that is kept in place."""
+def installed_conditions(
+    report: Report, takeover: Takeover, *, has_credentials: bool = False
+) -> tuple[Condition, ...]:
+    """What to say of an installation that is kept in place; ``has_credentials`` tells of their Secret."""
     parts = [condition for part in Part for condition in _of_part(part, report)]
-    older = [Condition(type="OlderDriverInUse", status=bool(takeover.waits), message=takeover.waits)]
-    return (*parts, *older, *_overall(parts, takeover.waits))
+    older = Condition(type="OlderDriverInUse", status=bool(takeover.waits), message=takeover.waits)
+    return (*parts, older, _source_of_credentials(has_credentials), *_overall(parts, takeover.waits))
 
 
 def obstructed_conditions(obstacle: str) -> tuple[Condition, ...]:
@@ -93,6 +97,16 @@ def laid_over(new: Iterable[Condition], before: Iterable[Condition]) -> tuple[Co
     types = {one.type for one in stated}
     foreign = [one for one in before if one.type not in types and not _is_own(one.type)]
     return (*sorted(stated, key=lambda one: one.type), *foreign)
+
+
+def _source_of_credentials(has_secret: bool) -> Condition:
+    there = "there is a" if has_secret else "there is no"
+    used = "its keys or role" if has_secret else "the role of its service account or instance"
+    return Condition(
+        type=_CREDENTIALS_SECRET,
+        status=has_secret,
+        message=f"{there} Secret {CREDENTIALS_SECRET}: the controller uses {used}",
+    )
 
 
 def _of_part(part: Part, report: Report) -> Iterator[Condition]:
@@ -170,7 +184,7 @@ def _overall(parts: Iterable[Condition], waits: str) -> Iterator[Condition]:
 
 def _is_own(condition_type: str) -> bool:
     """Whether nobody but this operator, or the one before it, says such a thing."""
-    own = {"Available", "Progressing", "Degraded", "VolumesInUse", "OlderDriverInUse"}
+    own = {"Available", "Progressing", "Degraded", "VolumesInUse", "OlderDriverInUse", _CREDENTIALS_SECRET}
     return (
         condition_type in own
         or condition_type in {"ConfigObservationDegraded", "ManagementStateDegraded"}

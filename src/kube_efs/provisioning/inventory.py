@@ -228,8 +228,8 @@ class Inventory:
     ) -> set[str]:
         """Note which directories are below ``base``, with their groups, by the names of their volumes.
 
-        Gives the names that no volume has. Groups of directories that were there before the scan and are
-        gone are free again.
+        Gives the names of those that no volume leads to, whatever its name. Groups of directories that were
+        there before the scan and are gone are free again.
         """
         holders = {*found, *self._taking}
         for name, (location, gid) in found.items():
@@ -244,7 +244,8 @@ class Inventory:
         for name, one in list(self._lingering.items()):
             if one.since < scan and name not in holders and one.location.is_child_of(base):
                 self._release_gid(name)
-        return found.keys() - self._volumes.keys()
+        unnamed = found.keys() - self._volumes.keys()
+        return {name for name in unnamed if not self.directories.sharers(found[name][0], "")}
 
     def _vanished(self, name: str) -> None:
         location = self._locations.get(name)

@@ -19,14 +19,24 @@ from kube_efs.settings.directories import (
     ServerName,
 )
 from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+from kube_efs.settings.secure_metrics import SecureMetricsSettings
 from kube_efs.settings.shared_volumes import SharedVolumeSettings
+from kube_efs.settings.status_page import StatusPageSettings
 from kube_efs.settings.usage import UsageSettings
 
 DEFAULT_PROVISIONER = "gnuthought.com/efs-stunnel"
 DEFAULT_LEASE = "kube-efs-controller"
 
 
-class ControllerSettings(UsageSettings, SharedVolumeSettings, CsiSettings, CommonSettings, AwsSettings):
+class ControllerSettings(
+    SecureMetricsSettings,
+    StatusPageSettings,
+    UsageSettings,
+    SharedVolumeSettings,
+    CsiSettings,
+    CommonSettings,
+    AwsSettings,
+):
     """The process ``kube-efs controller``."""
 
     health_port: int = count(

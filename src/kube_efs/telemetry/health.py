@@ -91,7 +91,7 @@ class HealthServer:
         app = web.Application()
         app.router.add_get("/healthz", _health_page(liveness))
         app.router.add_get("/readyz", _health_page(readiness))
-        app.router.add_get("/metrics", _metrics_page(registry))
+        app.router.add_get("/metrics", metrics_page(registry))
         for path, content in (pages or {}).items():
             app.router.add_get(path, _json_page(content))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
@@ -143,7 +143,9 @@ def _json_page(content: Callable[[], object]) -> _Handler:
     return answer
 
 
-def _metrics_page(registry: CollectorRegistry) -> _Handler:
+def metrics_page(registry: CollectorRegistry) -> _Handler:
+    """Answers with all metrics, in the format that Prometheus asks for."""
+
     async def answer(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})

@@ -215,6 +215,12 @@ class UsageMetrics:
             volume,
             registry=registry,
         )
+        self.over = ReadGauge(
+            "kube_efs_volume_over_request",
+            "1 once the volume holds more than its claim asks for, until it holds clearly less; else 0",
+            volume,
+            registry=registry,
+        )
         self.measurements = Counter(
             "kube_efs_usage_measurements",
             "Volumes measured; a failed one is tried again in the next round",

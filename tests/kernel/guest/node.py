@@ -12,6 +12,7 @@ from typing import Any, Self
 import aiohttp
 import grpc
 import grpc.aio
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from tests.kernel.guest.efs import GuestEfs
 from tests.kernel.guest.work import run
@@ -67,7 +68,7 @@ class Node:
         tunnel = {
             "STUNNEL_CONF_PATH": str(self.conf),
             "KUBE_EFS_CA_FILE": str(efs.ca_file),
-            "KUBE_EFS_PROBE_INTERVAL_SECONDS": "1",
+            "KUBE_EFS_PROBE_INTERVAL_SECONDS": "2",
             "KUBE_EFS_TUNNEL_IDLE_SECONDS": f"{IDLE_SECONDS:g}",
         }
         driver = {"CSI_ENDPOINT": f"unix://{folder}/csi.sock", "KUBE_EFS_REMOVE_STARTUP_TAINT": "false"}
@@ -169,6 +170,12 @@ async def start(program: Program) -> None:
     """Start it, however slow the guest is, and wait until it is ready."""
     await program.start(timeout_seconds=_START_SECONDS)
     await program.ready(timeout_seconds=_START_SECONDS)
+
+
+def defunct_children(pid: int) -> list[str]:
+    """The names of the process's children that have ended and that it has not asked for."""
+    children = psutil.Process(pid).children(recursive=True)
+    return [one.name() for one in children if one.status() == psutil.STATUS_ZOMBIE]
 
 
 def _commands() -> list[tuple[int, list[str]]]:

@@ -5,11 +5,13 @@ import signal
 
 from tests.kernel.guest.kernel import nfs_mount
 from tests.kernel.guest.machine import Machine
-from tests.kernel.guest.node import start
+from tests.kernel.guest.node import defunct_children, start
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
 _DOWN_SECONDS = 60.0
+# Nobody is accepted for half a minute before it is doubted; and the kernel has to connect again.
+_REPLACED_SECONDS = 240.0
 # Between two attempts to connect the kernel waits longer each time.
 _CONNECTED_SECONDS = 90.0
 
@@ -28,6 +30,23 @@ async def stunnel_is_killed(machine: Machine) -> None:
         assert (after.port, after.options) == (before.port, before.options)
         assert after.connects > before.connects
         assert await node.metric("kube_efs_stunnel_restarts_total") == 3
+        assert defunct_children(node.tunnel.pid) == []
+
+
+async def stunnel_stands_still(machine: Machine) -> None:
+    """It is there and holds its ports, and answers nobody any more."""
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        before = nfs_mount(target)
+        [pid] = node.stunnels()
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            os.kill(pid, signal.SIGSTOP)
+            await work.goes_on(seconds=_REPLACED_SECONDS)
+        machine.tell(waited_seconds=work.longest)
+        assert pid not in node.stunnels()
+        assert nfs_mount(target).port == before.port
 
 
 async def agent_and_stunnel_are_killed(machine: Machine) -> None:

@@ -1,6 +1,9 @@
 """How the processes end, what they tell over HTTP, and what they leave behind."""
 
 import asyncio
+import ssl
+from contextlib import suppress
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -9,6 +12,8 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
+from kube_efs.local.authority import Authority
+from kube_efs.local.ports import free_port
 from kube_efs.local.program import Program
 from kube_efs.model.tunnel_volumes import root_name
 
@@ -24,6 +29,29 @@ async def test_a_process_tells_its_health_and_metrics(cluster: Cluster, name: st
                 assert answer.status == 200
                 assert await answer.json() == {"ok": True, "reasons": []}
     assert await steps.metric(program, "kube_efs_build_info") == 1
+
+
+async def test_the_controller_tells_its_metrics_over_tls_too(cluster: Cluster, tmp_path: Path) -> None:
+    authority, port = Authority.create(), free_port()
+    pem = authority.issue(["127.0.0.1"]).secret_pem()
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).write_bytes(pem)
+    settings = {"KUBE_EFS_METRICS_CERTIFICATE_FOLDER": str(tmp_path), "KUBE_EFS_METRICS_PORT": str(port)}
+    standby = cluster.controller.replica(tmp_path / "standby.log", {**settings, "POD_NAME": "standby"})
+    context = ssl.create_default_context(cadata=authority.pem)
+
+    async def look() -> str:
+        async with aiohttp.ClientSession() as session:
+            with suppress(aiohttp.ClientError):
+                async with session.get(f"https://127.0.0.1:{port}/metrics", ssl=context) as answer:
+                    return await answer.text()
+        return ""
+
+    try:
+        await standby.start()
+        assert "kube_efs_build_info" in await steps.eventually(look, what="metrics come over TLS")
+    finally:
+        await standby.stop()
 
 
 @pytest.mark.parametrize("name", ["controller", "tunnel"])

@@ -1,6 +1,8 @@
 """Rounds of measuring, against the embedded API server."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -37,7 +39,7 @@ class Scales:
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
         self.reach = 100
-        self.error: WorkerFailed | None = None
+        self.error: Exception | None = None
         self.asked: list[list[str]] = []
 
     async def measure(
@@ -96,7 +98,7 @@ class World:
 
     def sample(self, metric: str, name: str) -> float | None:
         labels = {"volume": f"pv-{name}", "claim_namespace": "default", "claim": name, "file_system": FS}
-        return self.registry.get_sample_value(f"kube_efs_volume_{metric}_bytes", labels)
+        return self.registry.get_sample_value(f"kube_efs_volume_{metric}", labels)
 
     async def events(self) -> list[str]:
         found = [event async for event in self.client.list(Event, namespace="default")]
@@ -115,8 +117,11 @@ async def test_usage_is_in_the_metrics_and_in_the_config_map(world: World) -> No
     world.scales.sizes = {"/small": 1000, "/large": 2 * MIB}
     await world.rounds.round()
 
-    assert (world.sample("used", "small"), world.sample("requested", "small")) == (1000, MIB)
-    assert (world.sample("used", "large"), world.sample("requested", "large")) == (2 * MIB, 3 * MIB)
+    assert (world.sample("used_bytes", "small"), world.sample("requested_bytes", "small")) == (1000, MIB)
+    assert (world.sample("used_bytes", "large"), world.sample("requested_bytes", "large")) == (
+        2 * MIB,
+        3 * MIB,
+    )
     known = await world.parts.store.load()
     assert {name: one.size.used_bytes for name, one in known.items()} == {
         "pv-small": 1000,
@@ -129,9 +134,12 @@ async def test_a_claim_is_told_once_that_it_is_over_and_once_that_it_is_not(
     world: World, eventually: Eventually
 ) -> None:
     await world.volume("data")
+    over = []
     for used in (MIB, 2 * MIB, 3 * MIB, MIB + 1, MIB - 1, MIB // 2, MIB // 2):
         world.scales.sizes = {"/data": used}
         await world.rounds.round()
+        over.append(world.sample("over_request", "data"))
+    assert over == [0, 1, 1, 1, 1, 0, 0]
 
     async def both() -> bool:
         return len(await world.events()) > 1
@@ -149,6 +157,7 @@ async def test_the_next_leader_says_nothing_again(world: World, eventually: Even
     await world.rounds.round()
     successor = world.next_leader()
     assert await successor._take_over() > 3500
+    assert world.sample("used_bytes", "data") == 2 * MIB
     await successor.round()
 
     async def told() -> bool:
@@ -156,7 +165,6 @@ async def test_the_next_leader_says_nothing_again(world: World, eventually: Even
 
     await eventually(told)
     assert await world.events() == ["data Warning VolumeOverRequest 1"]
-    assert world.sample("used", "data") == 2 * MIB
 
 
 async def test_what_was_not_reached_is_given_to_the_next_pod(world: World) -> None:
@@ -177,7 +185,7 @@ async def test_a_volume_that_cannot_be_measured_keeps_its_last_size_and_others_g
     await world.rounds.round()
     world.scales.sizes = {"/b": 2}
     await world.rounds.round()
-    assert (world.sample("used", "a"), world.sample("used", "b")) == (1, 2)
+    assert (world.sample("used_bytes", "a"), world.sample("used_bytes", "b")) == (1, 2)
     failed = world.registry.get_sample_value("kube_efs_usage_measurements_total", {"outcome": "failed"})
     assert failed == 1
 
@@ -187,8 +195,18 @@ async def test_a_file_system_that_does_not_answer_ends_its_part_of_the_round(wor
     world.scales.error = WorkerFailed("had not ended", field="worker pod", value="efs-usage")
     await world.rounds.round()
     assert len(world.scales.asked) == 1
-    assert world.sample("used", "a") is None
-    assert world.sample("requested", "a") == MIB
+    assert world.sample("used_bytes", "a") is None
+    assert world.sample("requested_bytes", "a") == MIB
+
+
+async def test_a_whole_file_system_is_not_looked_through(world: World) -> None:
+    await world.volume("all")
+    whole = world.inventory.volumes["pv-all"]
+    world.inventory.put_volume(replace(whole, nfs=NfsSource(server="127.0.0.1", path="/")))
+    world.scales.sizes = {"/": 1}
+    await world.rounds.round()
+    assert world.scales.asked == []
+    assert world.sample("requested_bytes", "all") is None
 
 
 async def test_volumes_that_are_gone_are_forgotten(world: World) -> None:
@@ -197,7 +215,7 @@ async def test_volumes_that_are_gone_are_forgotten(world: World) -> None:
     await world.rounds.round()
     world.inventory.drop_volume(world.inventory.volumes["pv-a"])
     await world.rounds.round()
-    assert world.sample("used", "a") is None
+    assert world.sample("used_bytes", "a") is None
     assert await world.parts.store.load() == {}
 
 
@@ -259,6 +277,27 @@ async def test_a_document_that_cannot_be_read_is_made_anew(world: World) -> None
     assert await world.rounds._take_over() == 0
 
 
+async def test_a_fault_ends_a_round_and_not_the_controller(world: World, eventually: Eventually) -> None:
+    rounds = UsageRounds(world.parts, MeasuringTerms(), interval_seconds=0.01)
+    await world.volume("a")
+    world.scales.sizes = {"/a": 1}
+    world.scales.error = ZeroDivisionError("a mistake")
+    running = asyncio.create_task(rounds.run())
+
+    async def tried_twice() -> bool:
+        return len(world.scales.asked) > 1
+
+    async def measured() -> bool:
+        return world.sample("used_bytes", "a") == 1
+
+    await eventually(tried_twice)
+    world.scales.error = None
+    await eventually(measured)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
 async def test_an_api_server_that_refuses_is_no_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> None:
         raise KubeDenied("may not be written", field="ConfigMap", value="efs-usage")
@@ -267,4 +306,4 @@ async def test_an_api_server_that_refuses_is_no_end(world: World, monkeypatch: p
     await world.volume("a")
     world.scales.sizes = {"/a": 1}
     await world.rounds.round()
-    assert world.sample("used", "a") == 1
+    assert world.sample("used_bytes", "a") == 1

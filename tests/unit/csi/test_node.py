@@ -52,7 +52,7 @@ class Recorder:
         self.calls.append(("mount", source, target.name, options))
         self.fail("mount")
 
-    async def unmount(self, target: Path, *, force: bool = False) -> None:
+    async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         self.calls.append(("unmount", target.name))
 
     def mounts(self) -> Sequence[MountEntry]:

@@ -15,6 +15,7 @@ from kube_efs.doctor.facts import (
     NodeObject,
     PodFacts,
     PublishedStatus,
+    SharedVolumeFacts,
     TargetsFacts,
     VolumeFacts,
     Warned,
@@ -33,6 +34,7 @@ from kube_efs.doctor.node_facts import (
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.shared_volumes import SharedVolume
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 from kube_efs.settings import DEFAULT_PROVISIONER
@@ -188,6 +190,11 @@ def volume(found: Volume, *warned: Warned, **more: Any) -> Facts:
 def pod(found: PodFacts, *warned: Warned) -> Facts:
     """A cluster whose pod is this one."""
     return cluster(pods=(found,), warnings=warned)
+
+
+def shared(found: SharedVolume, **more: Any) -> Facts:
+    """A cluster with this SharedVolume."""
+    return cluster(shared_volumes=(SharedVolumeFacts(shared=found, **more),))
 
 
 def aws(**changes: Any) -> Facts:

@@ -21,12 +21,13 @@ from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import read_node, read_pod, read_workload
 from kube_efs.doctor.grants import Account, Grant, Right, grants_of
 from kube_efs.doctor.registry import TOPICS
-from kube_efs.doctor.rendering import render_findings, to_json
+from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.model.errors import KubeDenied
 from kube_efs.operator.manifests import RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.takeover import OLDER_WORKLOADS
 from kube_efs.report.tables import make_console
+from kube_efs.tunnels.probe import ProbeResult
 
 ROOT = Path(__file__).parents[3]
 _LEAK = replace(
@@ -76,6 +77,29 @@ def test_json_has_all_parts_and_no_secret() -> None:
             "remedy": "give the doctor the right to read it, and run it again",
         }
     ]
+
+
+def test_what_was_measured_on_a_node_is_told() -> None:
+    shown = _shown(render_tunnels(ex.ON_NODE))
+    assert re.search(r"fs-11111111 +20490 +2\.0 ms +10\.0\.1\.5: done", shown)
+    document = json.loads(to_json((), what="node one", now=ex.NOW, node=ex.ON_NODE))
+    assert document["findings"] == []
+    assert document["tunnels"] == [
+        {
+            "name": "fs-11111111",
+            "port": 20490,
+            "null_call_seconds": 0.002,
+            "handshakes": {"10.0.1.5": "done"},
+        }
+    ]
+
+
+def test_a_tunnel_that_does_not_answer_has_a_reason_for_a_time() -> None:
+    failed = ex.tunnel(null_call=ProbeResult(ok=False, seconds=8.0, reason="no answer within 8 s"))
+    assert failed.node is not None
+    assert "no answer within 8 s" in _shown(render_tunnels(failed.node))
+    (measured,) = json.loads(to_json((), what="a", now=ex.NOW, node=failed.node))["tunnels"]
+    assert measured["null_call_seconds"] is None
 
 
 def test_only_what_is_broken_counts_for_the_exit_code() -> None:

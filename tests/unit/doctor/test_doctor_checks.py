@@ -12,7 +12,17 @@ from tests.unit.doctor.examples import warned
 
 from kube_efs.aws.security_groups import Permission, SecurityGroup
 from kube_efs.doctor.diagnosis import diagnose
-from kube_efs.doctor.facts import Area, ClusterFacts, Facts, Gap, LeaseFacts, TargetsFacts
+from kube_efs.doctor.facts import (
+    Area,
+    ClaimFacts,
+    ClusterFacts,
+    Facts,
+    Gap,
+    LeaseFacts,
+    OperatorCondition,
+    SharedVolumeFacts,
+    TargetsFacts,
+)
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.grants import Account, Grant, Right
 from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, ProcessHealth
@@ -21,6 +31,7 @@ from kube_efs.model.claims import ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import LifeCycleState
 from kube_efs.model.ids import FileSystemId, ZoneName
+from kube_efs.model.shared_volumes import Owner, SharedVolume, SharedVolumePhase, Source, Status
 from kube_efs.model.targets import Rejection
 from kube_efs.model.volumes import VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
@@ -39,6 +50,15 @@ _DIRECTORY_CLASS = StorageClass(
 )
 _FOREIGN_CLASS = StorageClass(name="ebs", provisioner="ebs.csi.aws.com")
 _DIRECTORY_CONTROLLER = replace(ex.CONTROLLER, environment={"PROVISIONER_NAME": "example.com/aws-efs"})
+_ON_GONE = {"PROVISIONER_NAME": "example.com/aws-efs", "FILE_SYSTEM_ID": ex.GONE}
+_TLS_CLASS = replace(_DIRECTORY_CLASS, parameters={"tls": "true"})
+_SHARED = SharedVolume(
+    owner=Owner(namespace="team", name="sv"), uid="1", source=Source(file_system_id="", access_point_id="")
+)
+_FAILED_SHARED = replace(
+    _SHARED, status=Status(phase=SharedVolumePhase.FAILED, message="no such access point", claim_name="data")
+)
+_GOING_SHARED = replace(_SHARED, deleting=True, finalizers=("efs",))
 _RELEASED = replace(ex.VOLUME, phase=VolumePhase.RELEASED)
 _CLOSED = SecurityGroup(
     group_id="sg-target", permissions=(Permission(first_port=443, last_port=443, groups=("sg-node",)),)
@@ -60,12 +80,30 @@ def _target(**changes: Any) -> Facts:
 PROVOKED = [
     # installation
     ("workload/not-ready", "1 of 2 pods", ex.cluster(workloads=(replace(ex.CONTROLLER, ready=1),))),
+    (
+        "workload/restarts",
+        "OOMKilled, exit code 137",
+        ex.pod(
+            replace(
+                ex.POD,
+                namespace=ex.NAMESPACE,
+                name="efs-manager-1",
+                restarts=4,
+                ended="OOMKilled, exit code 137",
+            )
+        ),
+    ),
     ("controller/no-leader", "there is no such Lease", ex.cluster(leases=())),
     ("controller/no-leader", "nobody holds it", ex.cluster(leases=(replace(ex.LEASE, holder=""),))),
     (
         "controller/no-leader",
         "efs-manager-0 renewed it last at 2026-01-02T02:04:05Z",
         ex.cluster(leases=(replace(ex.LEASE, renewed=ex.LONG_AGO),)),
+    ),
+    (
+        "operator/degraded",
+        "no credentials yet",
+        ex.cluster(degraded=(OperatorCondition(type="XDegraded", message="no credentials yet"),)),
     ),
     (
         "version/skew",
@@ -117,6 +155,24 @@ PROVOKED = [
         "claim/pending",
         "'fs-99999999' is not known (yet)",
         ex.claim(replace(ex.PENDING, match_labels={"volume_name": "a", "file_system_id": ex.GONE})),
+    ),
+    (
+        "claim/pending",
+        "spec.selector: is not supported",
+        ex.cluster(
+            workloads=(_DIRECTORY_CONTROLLER,),
+            classes=(replace(_TLS_CLASS, parameters={}),),
+            claims=(ClaimFacts(claim=replace(ex.PENDING, storage_class="aws-efs")),),
+        ),
+    ),
+    (
+        "claim/pending",
+        "'fs-99999999' has no tunnel port yet",
+        ex.cluster(
+            workloads=(replace(_DIRECTORY_CONTROLLER, environment=_ON_GONE),),
+            classes=(_TLS_CLASS,),
+            claims=(ClaimFacts(claim=replace(ex.PENDING, storage_class="aws-efs", match_labels=None)),),
+        ),
     ),
     ("claim/lost", "volume-1 is gone", ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST))),
     (
@@ -175,6 +231,8 @@ PROVOKED = [
         "leads to fs-11111111, but its data is in fs-99999999",
         ex.volume(replace(ex.VOLUME, file_system_id=ex.GONE)),
     ),
+    ("shared-volume/failed", "no such access point", ex.shared(_FAILED_SHARED)),
+    ("shared-volume/terminating", "finalizers efs", ex.shared(_GOING_SHARED, deleting_since=ex.LONG_AGO)),
     # pods
     (
         "pod/waiting",
@@ -262,6 +320,7 @@ PROVOKED = [
     ("tunnel/down", "port 20490 is down", ex.published(state=TunnelState.DOWN, reason="no answer")),
     ("tunnel/failed-over", "us-east-1b", ex.published(failed_over=True, zone="us-east-1b")),
     ("tunnel/certificate", "has ended", ex.published(certificate_ends="2026-01-02T03:00:00Z")),
+    ("tunnel/certificate", "has ended", ex.published(certificate_ends="2026-01-02T03:00:00")),
     (
         "driver/not-registered",
         "does not know efs.csi.aws.com",
@@ -380,6 +439,17 @@ def test_a_topic_gives_only_the_kinds_that_it_declares(kind: str, words: str, fa
         assert {one.kind for one in topic.check(facts)} <= set(topic.kinds)
 
 
+def test_agents_of_an_older_system_need_not_tell_anything() -> None:
+    older = replace(ex.TUNNEL, ours=False, command="", image="quay.io/gnuthought/efs-stunnel")
+    found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, older), statuses=()))
+    assert [one.kind.id for one in found] == ["version/older-system"]
+
+
+def test_kube_efs_is_known_under_the_names_of_older_systems() -> None:
+    mirrored = replace(ex.CONTROLLER, name="efs-provisioner", ours=False, image="registry.example.com/a:1")
+    assert not diagnose(ex.cluster(workloads=(mirrored,)))
+
+
 NOTHING = [
     pytest.param(ex.cluster(), id="a cluster that is well"),
     pytest.param(ex.aws(), id="with AWS asked"),
@@ -432,9 +502,30 @@ NOTHING = [
     pytest.param(
         ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="a node that is not ready"
     ),
+    pytest.param(
+        ex.cluster(nodes=(replace(ex.NODE, compute="fargate"),), statuses=()), id="a machine without agents"
+    ),
+    pytest.param(
+        ex.cluster(
+            workloads=(replace(_DIRECTORY_CONTROLLER, environment={"KUBE_EFS_BACKENDS": "directory"}),),
+            targets=TargetsFacts(found=False),
+            statuses=(),
+            volumes=(),
+            pods=(),
+        ),
+        id="directories without tunnels",
+    ),
+    pytest.param(ex.shared(_SHARED), id="a SharedVolume that is being made"),
+    pytest.param(
+        ex.shared(_GOING_SHARED, deleting_since=ex.JUST_NOW), id="a SharedVolume that is just going"
+    ),
+    pytest.param(
+        ex.pod(replace(ex.POD, namespace=ex.NAMESPACE, name="efs-manager-1", restarts=3)), id="few restarts"
+    ),
     pytest.param(ex.published(state=TunnelState.STARTING), id="a tunnel that starts"),
     pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="a tunnel that is to go"),
     pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="a certificate that lasts"),
+    pytest.param(ex.published(certificate_ends="soon"), id="an end that nobody understands"),
     pytest.param(
         _system(zone="us-east-1b", mount_targets=(replace(ex.MOUNT_TARGET, zone=ZoneName("us-east-1b")),)),
         id="a One Zone file system",
@@ -497,6 +588,10 @@ def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
             targets=TargetsFacts(targets=targets),
             pods=(replace(ex.POD, deleting_since=ex.LONG_AGO), replace(ex.POD, name="x", claims=("y",))),
             missing_rights=(_RIGHT,),
+            shared_volumes=(
+                SharedVolumeFacts(shared=_FAILED_SHARED),
+                SharedVolumeFacts(shared=replace(_FAILED_SHARED, owner=Owner(namespace="b", name="c"))),
+            ),
         ),
     )
     everything = {(one.kind.id, one.subject.name) for one in diagnose(facts)}
@@ -507,6 +602,7 @@ def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
         ("rbac/missing", "efs/efs-manager"),
         ("pod/terminating", "team/web"),
         ("file-system/state", ex.SYSTEM),
+        ("shared-volume/failed", "team/sv"),
     }
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kube_efs.kube.reading import read_volume
 from kube_efs.migration.errors import MigrationRefused
@@ -20,10 +22,11 @@ from kube_efs.migration.plan import (
 )
 from kube_efs.migration.translating import csi_name
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.directories import Relation
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volume_handles import parse_volume_handle
-from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY
+from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, locate
 
 FS = FileSystemId("fs-0123456789abcdef0")
 UID = "5f0c3f3e-6d0c-4c1e-9d55-2d1f9b9f7a10"
@@ -199,6 +202,23 @@ def test_only_what_a_provisioner_would_remove_can_be_removed_afterwards(
     assert (PROVISIONED_BY in migration.csi_volume["metadata"]["annotations"]) == is_removable
     if policy == "Delete":
         assert is_removable
+
+
+_NAMES = st.text(st.characters(exclude_characters="/"), min_size=1, max_size=8)
+
+
+@given(st.lists(_NAMES | st.sampled_from([".", "..", "team", "a:b"]), max_size=4), st.booleans())
+def test_whatever_the_path_the_data_is_the_same_or_the_volume_is_left_alone(
+    names: list[str], is_directory_volume: bool
+) -> None:
+    changes: dict[str, Any] = DIRECTORY if is_directory_volume else {}
+    (found,) = _plan(_volume(**{**changes, "path": "/" + "/".join(names)}))
+    if isinstance(found, Migration):
+        made = read_volume(found.csi_volume)
+        assert locate(made, TARGETS) == locate(read_volume(found.journal.volume), TARGETS)
+        assert made.csi
+        handle = parse_volume_handle(made.csi.handle)
+        assert handle.base is None or handle.directory.relation_to(handle.base) is Relation.BELOW
 
 
 def test_mount_options_are_those_that_the_driver_takes() -> None:

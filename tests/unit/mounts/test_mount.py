@@ -49,9 +49,11 @@ async def test_a_target_is_unmounted_without_a_look_at_it(recording: tuple[Syste
     mounting, calls = recording
     await mounting.unmount(TARGET)
     await mounting.unmount(TARGET, force=True)
+    await mounting.unmount(TARGET, force=True, lazy=True)
     assert calls.read_text().splitlines() == [
         "--no-canonicalize|--internal-only|/pods/a b|",
         "--no-canonicalize|--internal-only|--force|/pods/a b|",
+        "--no-canonicalize|--internal-only|--force|--lazy|/pods/a b|",
     ]
 
 

@@ -80,6 +80,31 @@ def test_a_proxy_reaches_every_process() -> None:
         assert variables(one)["HTTPS_PROXY"] == "http://proxy:3128"
 
 
+def test_only_on_openshift_are_metrics_read_over_tls() -> None:
+    for platform in Platform:
+        found = wanted(platform)
+        (service,) = [one for one in found if one["metadata"]["name"].endswith("controller-metrics")]
+        (monitor,) = [one for one in found if one["kind"] == "ServiceMonitor"]
+        (controller,) = of_part(found, Part.CONTROLLER)
+        (endpoint,) = monitor["spec"]["endpoints"]
+        container = controller["spec"]["template"]["spec"]["containers"][0]
+        (port,) = service["spec"]["ports"]
+        assert port["targetPort"] in {one["name"] for one in container["ports"]}
+        if platform is Platform.KUBERNETES:
+            assert "scheme" not in endpoint
+            assert "KUBE_EFS_METRICS_CERTIFICATE_FOLDER" not in variables(controller)
+            continue
+        (secret,) = service["metadata"]["annotations"].values()
+        assert secret == "aws-efs-csi-driver-controller-metrics-serving-cert"
+        assert endpoint["scheme"] == "https"
+        assert endpoint["tlsConfig"]["serverName"] == "aws-efs-csi-driver-controller-metrics.storage.svc"
+        # The folder that the process reads is the one that the Secret is in, as soon as it is there.
+        folder = variables(controller)["KUBE_EFS_METRICS_CERTIFICATE_FOLDER"]
+        (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == folder]
+        volumes = {one["name"]: one for one in controller["spec"]["template"]["spec"]["volumes"]}
+        assert volumes[mount["name"]]["secret"] == {"secretName": secret, "optional": True}
+
+
 def test_new_credentials_change_the_controller_alone() -> None:
     before, after = (wanted(credentials_version=one) for one in ("1", "2"))
     changed = [part_of(new) for old, new in zip(before, after, strict=True) if old != new]

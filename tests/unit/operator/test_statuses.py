@@ -80,6 +80,21 @@ def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available
     assert said(conditions)["Available"] is True
 
 
+@pytest.mark.parametrize(
+    ("has_secret", "message"),
+    [
+        (True, "there is a Secret {}: the controller uses its keys or role"),
+        (False, "there is no Secret {}: the controller uses the role of its service account or instance"),
+    ],
+    ids=["a secret", "no secret"],
+)
+def test_where_credentials_come_from_is_told(has_secret: bool, message: str) -> None:
+    conditions = installed_conditions(whole_report(), Takeover(done=True), has_credentials=has_secret)
+    (found,) = [one for one in conditions if one.type == "CredentialsSecretFound"]
+    assert (found.status, found.message) == (has_secret, message.format("aws-efs-cloud-credentials"))
+    assert said(conditions)["Degraded"] is False
+
+
 def test_what_is_not_made_yet_is_not_available() -> None:
     report = whole_report()
     del report.workloads[Part.NODE]

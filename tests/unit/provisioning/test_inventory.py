@@ -12,7 +12,7 @@ from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.inventory import DirectoryIndex, Inventory
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
@@ -317,6 +317,23 @@ def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
     inventory.put_volume(with_gid("a", 2000))
     assert scan(inventory) == set()
     assert free(inventory) == 2001
+
+
+def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
+    inventory = Inventory()
+    inventory.put_volume(with_gid("a", 2000))
+    migrated = replace(
+        with_gid("a-csi", 2000), nfs=None, csi=CsiSource(handle="efs:fs-0123456789abcdef0:/pvs/./a")
+    )
+    place = at("/pvs/a", FileSystemId("fs-0123456789abcdef0"))
+    inventory.put_volume(migrated)
+    inventory.drop_volume(with_gid("a", 2000))
+    assert inventory.found_directories(inventory.begin_scan(), BASE, {"a": (place, 2000)}) == set()
+    assert free(inventory) == 2001
+    inventory.removed_volume(migrated, with_directory=True)
+    assert free(inventory) == 2001  # until it is seen that the directory is gone
+    scan(inventory)
+    assert free(inventory) == 2000
 
 
 def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None:

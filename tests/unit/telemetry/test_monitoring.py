@@ -108,6 +108,41 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is missing")
+def test_prometheus_understands_every_picture(tmp_path: Path) -> None:
+    asked = [
+        target["expr"].replace("$__rate_interval", "5m").replace("$namespace", ".*")
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", ())
+    ]
+    rules = [{"record": f"picture:{number}", "expr": text} for number, text in enumerate(asked)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+    done = subprocess.run(
+        ["promtool", "check", "rules", str(tmp_path / "rules.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(asked)} rules found" in done.stdout
+
+
+def test_kustomize_builds_all_of_it_with_the_dashboard() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(PROJECT / "deploy" / "monitoring")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    built = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+    assert built.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule", "Service", "ServiceMonitor"}
+    assert {one["metadata"]["namespace"] for one in built.values()} == {"openshift-efs-stunnel"}
+    assert json.loads(built["ConfigMap"]["data"]["dashboard.json"]) == DASHBOARD
+    assert built["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
 def test_what_is_generated_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.monitoring", "--check"],

@@ -2,14 +2,26 @@
 
 from collections.abc import Collection, Iterator
 
-from kube_efs.doctor.checks.common import VolumeKind, lasts, provisioners, targets_of
+from kube_efs.doctor.checks.common import (
+    VolumeKind,
+    controllers,
+    has_driver_tags,
+    lasts,
+    needs_tunnels,
+    problem_of,
+    provisioners,
+    targets_of,
+)
 from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.model import directory_volumes
 from kube_efs.model.claims import ClaimPhase, StorageClass
 from kube_efs.model.csi_claims import parse_claim
+from kube_efs.model.directories import Directory
+from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.file_systems import Discovery, FileSystem
-from kube_efs.model.nfs_volumes import refuse_unservable
+from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import is_served, parse_request
 
 _PENDING = broken("claim/pending", "A claim waits for its volume.")
@@ -92,7 +104,7 @@ def _pending(
     one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
 ) -> Iterator[Finding]:
     claim = one.claim
-    verdict = _verdict(one, storage_class, kind, facts)
+    verdict = _verdict(one, storage_class, kind, facts, cluster)
     events = [
         f"{event.reason}: {event.message}"
         for event in cluster.warnings_of("PersistentVolumeClaim", claim.uid)
@@ -109,27 +121,41 @@ def _pending(
     yield Finding(
         kind=_PENDING,
         subject=Subject("PersistentVolumeClaim", claim.key),
-        problem=str(verdict) if verdict else "has no volume yet",
+        problem=problem_of(verdict) if verdict else "has no volume yet",
         evidence=(*filter(None, [claim.rejection]), *events, *reserved),
         remedy=remedy,
     )
 
 
 def _verdict(
-    one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts
+    one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
 ) -> KubeEfsError | None:
     """What the controller would say now."""
+    claim, tagged = one.claim, has_driver_tags(cluster)
     try:
         match kind:
             case VolumeKind.TUNNEL:
-                parse_request(one.claim, storage_class, _discovery(facts))
+                parse_request(claim, storage_class, _discovery(facts))
             case VolumeKind.DIRECTORY:
-                refuse_unservable(one.claim)
+                provisioner = _directory_provisioner(storage_class.provisioner, cluster)
+                targets = targets_of(cluster) if needs_tunnels(cluster) else None
+                directory_volumes.parse_request(claim, storage_class, provisioner, targets)
             case VolumeKind.CSI:
-                parse_claim(one.claim, storage_class, required_bytes=1, has_driver_tags=False)
+                parse_claim(claim, storage_class, required_bytes=1, has_driver_tags=tagged)
     except KubeEfsError as error:
         return error
     return None
+
+
+def _directory_provisioner(name: str, cluster: ClusterFacts) -> DirectoryProvisioner:
+    """As its controller has it; where that is not known, on the file system of the first tunnel."""
+    variables = [one.environment for one in controllers(cluster)]
+    told = (one.get("FILE_SYSTEM_ID", "") for one in variables if one.get("PROVISIONER_NAME") == name)
+    tunnelled = sorted(targets_of(cluster).targets)
+    file_system_id = next(told, "") or next(iter(tunnelled), "")
+    return DirectoryProvisioner(
+        name=name, file_system_id=FileSystemId(file_system_id), server="", base=Directory()
+    )
 
 
 def _discovery(facts: Facts) -> Discovery:

@@ -7,7 +7,7 @@ from typing import Final
 
 from kube_efs.doctor.facts import ClusterFacts, Workload
 from kube_efs.model.csi_claims import DRIVER
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -30,13 +30,26 @@ class VolumeKind(StrEnum):
 
 def is_ours(workload: Workload) -> bool:
     """Whether the workload runs kube-efs."""
-    return workload.ours or (workload.command in _COMMANDS and "kube-efs" in workload.image)
+    is_named_so = "efs" in f"{workload.name} {workload.image}"  # manifests of older systems have no label
+    return workload.ours or (workload.command in _COMMANDS and is_named_so)
 
 
 def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
     """The workloads that run controllers, in whatever namespace."""
     found = cluster.workloads or ()
     return tuple(one for one in found if is_ours(one) and one.command == "controller")
+
+
+def needs_tunnels(cluster: ClusterFacts) -> bool:
+    """Whether there are to be tunnels: not where only directories are made in a mount of the controller."""
+    here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
+    backends = {one.environment.get("KUBE_EFS_BACKENDS", "tunnel").strip(" ,") for one in here}
+    return backends != {"directory"}
+
+
+def has_driver_tags(cluster: ClusterFacts) -> bool:
+    """Whether the CSI driver gives all its access points tags, which some classes contradict."""
+    return any("KUBE_EFS_ACCESS_POINT_TAGS" in one.environment for one in controllers(cluster))
 
 
 def targets_of(cluster: ClusterFacts) -> TunnelTargets:
@@ -91,3 +104,8 @@ def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
 def lasts(since: datetime | None, now: datetime) -> bool:
     """Whether something has been so for longer than it takes; also when nobody knows since when."""
     return since is None or now - since > PATIENCE
+
+
+def problem_of(error: KubeEfsError) -> str:
+    """What an error says, without its remedy, which a finding has a place of its own for."""
+    return str(type(error)(error.problem, field=error.field, value=error.value))

@@ -7,15 +7,20 @@ from types import MappingProxyType
 from typing import Final
 
 from kube_efs.doctor.checks.common import controllers, is_ours
-from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, Workload
+from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.times import shown
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.settings import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
+_RESTARTS = risk("workload/restarts", "A pod of kube-efs was started again more than a few times.")
 _NO_LEADER = broken("controller/no-leader", "No controller holds the Lease, so no claim is served.")
+_DEGRADED = broken("operator/degraded", "The operator says that what it has installed is degraded.")
 _SKEW = risk("version/skew", "The processes of kube-efs run from different images.")
 _OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator is still there.")
 
+_FEW_RESTARTS: Final = 3
 # A leader that has just lost touch is followed by another within one more duration.
 _MISSED_RENEWALS: Final = 2
 _STUNNEL, _PROVISIONER = "openshift-efs-stunnel", "efs-provisioner"
@@ -44,18 +49,23 @@ def _check(facts: Facts) -> Iterator[Finding]:
         for one in ours:
             if one.ready < one.wanted:
                 yield _not_ready(one, cluster)
+            yield from (_restarted(one, pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
         yield from _skew(ours)
         yield from (_older(one) for one in cluster.workloads if one.name in OLDER_SYSTEMS and one not in ours)
+    for condition in cluster.degraded:
+        yield Finding(
+            kind=_DEGRADED,
+            subject=Subject("ClusterCSIDriver", DRIVER),
+            problem=f"has the condition {condition.type}",
+            evidence=tuple(filter(None, [condition.message])),
+            remedy="do what its message says; the operator's log has more",
+        )
     if cluster.leases is not None:
         yield from _without_leader(facts, cluster, {one.name: one for one in cluster.leases})
 
 
 def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
-    pods = [
-        pod
-        for pod in cluster.pods or ()
-        if pod.namespace == workload.namespace and pod.name.startswith(f"{workload.name}-")
-    ]
+    pods = _pods(workload, cluster)
     waiting = [f"pod {pod.name}: {reason}" for pod in pods for reason in pod.waiting]
     events = [
         f"pod {pod.name}: {one.reason}: {one.message}"
@@ -68,6 +78,24 @@ def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
         problem=f"{workload.ready} of {workload.wanted} pods are ready",
         evidence=tuple([*waiting, *events][:10]),
         remedy=f"look at its pods and their logs: kubectl -n {workload.namespace} get pods",
+    )
+
+
+def _pods(workload: Workload, cluster: ClusterFacts) -> list[PodFacts]:
+    return [
+        pod
+        for pod in cluster.pods or ()
+        if pod.namespace == workload.namespace and pod.name.startswith(f"{workload.name}-")
+    ]
+
+
+def _restarted(workload: Workload, pod: PodFacts) -> Finding:
+    return Finding(
+        kind=_RESTARTS,
+        subject=_subject(workload),
+        problem=f"its pod {pod.name} was started again {pod.restarts} times",
+        evidence=tuple(filter(None, [pod.ended])),
+        remedy=f"read what it said last: kubectl -n {pod.namespace} logs --previous {pod.name}",
     )
 
 
@@ -96,7 +124,7 @@ def _tell(lease: LeaseFacts, *, exists: bool) -> str:
         return "there is no such Lease"
     if not lease.holder:
         return "nobody holds it"
-    return f"{lease.holder} renewed it last at {lease.renewed:%Y-%m-%dT%H:%M:%SZ}" if lease.renewed else ""
+    return f"{lease.holder} renewed it last at {shown(lease.renewed) if lease.renewed else 'no known time'}"
 
 
 def _skew(ours: list[Workload]) -> Iterator[Finding]:
@@ -128,4 +156,4 @@ def _subject(workload: Workload) -> Subject:
     return Subject(workload.kind, f"{workload.namespace}/{workload.name}")
 
 
-TOPIC = Topic(check=_check, kinds=(_NOT_READY, _NO_LEADER, _SKEW, _OLDER))
+TOPIC = Topic(check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _DEGRADED, _SKEW, _OLDER))

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from kube_efs.doctor.checks.common import is_ours
+from kube_efs.doctor.checks.common import is_ours, needs_tunnels
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.times import shown, time_of
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
@@ -18,7 +19,11 @@ _CERTIFICATE = broken("tunnel/certificate", "The client certificate of a tunnel 
 _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not know the CSI driver.")
 
 # Agents write at least once a minute.
+_AGENTS: Final = "efs-stunnel"
 _SILENCE: Final = timedelta(minutes=3)
+# Machines that take no such pods.
+_WITHOUT_AGENT: Final = frozenset({"fargate", "windows"})
+_WITHOUT_DRIVER: Final = frozenset({"fargate", "hybrid", "windows"})
 _NOT_WORKING: Final = frozenset({TunnelState.DOWN, TunnelState.REJECTED, TunnelState.NO_MOUNT_TARGET})
 
 
@@ -27,22 +32,32 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None:
         return
     if cluster.statuses is not None:
-        yield from _silent(facts, cluster)
+        if needs_tunnels(cluster) and not _has_older_agents(cluster):
+            yield from _silent(facts, cluster)
         for one in cluster.statuses:
             yield from _told(one, facts.now)
     yield from _without_driver(cluster)
+
+
+def _has_older_agents(cluster: ClusterFacts) -> bool:
+    """Whether nodes still have the agents of openshift-efs-stunnel, which tell nothing."""
+    return any(one.name == _AGENTS and not is_ours(one) for one in cluster.workloads or ())
 
 
 def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
     told = {one.node: one.time for one in cluster.statuses or ()}
     for node in cluster.nodes or ():
         time = told.get(node.name)
-        if node.ready and (time is None or facts.now - time > _SILENCE):
+        if (
+            node.ready
+            and node.compute not in _WITHOUT_AGENT
+            and (time is None or facts.now - time > _SILENCE)
+        ):
             yield Finding(
                 kind=_SILENT,
                 subject=Subject("Node", node.name),
                 problem="its tunnel agent says nothing",
-                evidence=(f"last heard at {time:%Y-%m-%dT%H:%M:%SZ}" if time else "never heard",),
+                evidence=(f"last heard at {shown(time)}" if time else "never heard",),
                 remedy="see that a pod of the DaemonSet efs-stunnel runs there, and look at its log",
             )
 
@@ -76,12 +91,13 @@ def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[F
             evidence=evidence,
             remedy="look at the mount target of the node's own zone; new connections go back by themselves",
         )
-    if tunnel.certificate_ends and datetime.fromisoformat(tunnel.certificate_ends) < now:
+    ends = time_of(tunnel.certificate_ends)
+    if ends is not None and ends < now:
         yield Finding(
             kind=_CERTIFICATE,
             subject=subject,
             problem=f"the client certificate of {name} has ended",
-            evidence=(f"at {tunnel.certificate_ends}",),
+            evidence=(f"at {shown(ends)}",),
             remedy="look at the agent's log: credentials cannot be had, or the node's clock is wrong",
         )
 
@@ -89,7 +105,7 @@ def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[F
 def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
     is_wanted = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
     for node in cluster.nodes or ():
-        if is_wanted and node.ready and DRIVER not in node.drivers:
+        if is_wanted and node.ready and node.compute not in _WITHOUT_DRIVER and DRIVER not in node.drivers:
             yield Finding(
                 kind=_NO_DRIVER,
                 subject=Subject("Node", node.name),

@@ -31,7 +31,7 @@ def _worker(pod: PodFacts) -> Iterator[Finding]:
     if pod.phase == "Failed":
         yield Finding(
             kind=_WORKER,
-            subject=Subject("Worker", pod.key),
+            subject=Subject("Pod", pod.key),
             problem="has failed; it is tried again",
             evidence=tuple(filter(None, [pod.message])),
             remedy=f"read what it says: kubectl -n {pod.namespace} logs {pod.name}",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kube_efs.doctor.checks.common import VolumeKind, controllers, provisioners
+from kube_efs.doctor.checks.common import VolumeKind, has_driver_tags, problem_of, provisioners
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.model import directory_classes, tunnel_volumes
@@ -26,18 +26,17 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None:
         return
     served = provisioners(cluster)
-    has_tags = any("KUBE_EFS_ACCESS_POINT_TAGS" in one.environment for one in controllers(cluster))
     for one in cluster.classes or ():
         kind = served.get(one.provisioner)
         if kind is None:
             continue
         try:
-            oddities = judge_class(one, kind, has_driver_tags=has_tags)
+            oddities = judge_class(one, kind, has_driver_tags=has_driver_tags(cluster))
         except InvalidValue as error:
             yield Finding(
                 kind=_PARAMETER,
                 subject=Subject("StorageClass", one.name),
-                problem=_problem(error),
+                problem=problem_of(error),
                 evidence=(f"provisioner {one.provisioner}",),
                 remedy=f"{error.remedy}; classes cannot be changed, so delete this one and create it again",
             )
@@ -65,10 +64,6 @@ def judge_class(storage_class: StorageClass, kind: VolumeKind, *, has_driver_tag
         case VolumeKind.CSI:
             request = parse_claim(_PLAIN, storage_class, required_bytes=1, has_driver_tags=has_driver_tags)
             return request.oddities
-
-
-def _problem(error: InvalidValue) -> str:
-    return str(type(error)(error.problem, field=error.field, value=error.value))
 
 
 TOPIC = Topic(check=_check, kinds=(_PARAMETER, _ODDITY))

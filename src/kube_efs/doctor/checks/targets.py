@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kube_efs.doctor.checks.common import needs_tunnels
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
 from kube_efs.model.targets import CONFIG_MAP_NAME
@@ -16,7 +17,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         return
     targets = facts.cluster.targets
     subject = Subject("ConfigMap", f"{facts.cluster.namespace}/{CONFIG_MAP_NAME}")
-    if not targets.found:
+    if not targets.found and needs_tunnels(facts.cluster):
         remedy = "start a controller; is --namespace the one of kube-efs?"
         yield Finding(kind=_MISSING, subject=subject, problem="does not exist", remedy=remedy)
     if targets.problem:

@@ -1,11 +1,14 @@
 """A cluster, asked through its API."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from lightkube import AsyncClient
+from lightkube.generic_resource import create_global_resource
 from lightkube.resources.apps_v1 import DaemonSet, Deployment
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import (
@@ -18,16 +21,26 @@ from lightkube.resources.core_v1 import (
 )
 from lightkube.resources.storage_v1 import CSINode, StorageClass
 
-from kube_efs.doctor.facts import ClusterFacts, NodeObject, TargetsFacts, Warned, Workload
+from kube_efs.doctor.facts import (
+    ClusterFacts,
+    NodeObject,
+    OperatorCondition,
+    SharedVolumeFacts,
+    TargetsFacts,
+    Warned,
+    Workload,
+)
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import (
     Json,
     read_claim_facts,
+    read_degraded,
     read_drivers,
     read_lease,
     read_node,
     read_pod,
     read_published,
+    read_shared_volume_facts,
     read_targets,
     read_volume_facts,
     read_warning,
@@ -35,12 +48,17 @@ from kube_efs.doctor.gathering.objects import (
 )
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
+from kube_efs.kube.shared_volumes import SharedVolumeResource
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.tunnels.publishing import STATUS_LABELS
 
 _Value = TypeVar("_Value")
 
+_ClusterCsiDriver: Any = create_global_resource(
+    "operator.openshift.io", "v1", "ClusterCSIDriver", "clustercsidrivers"
+)
 _SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod"}
 
 
@@ -49,13 +67,15 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
     look = attempts.look
     async with asyncio.TaskGroup() as tasks:
         start = tasks.create_task
-        workloads = start(look("Deployments and DaemonSets", _workloads(client)))
+        workloads = start(look("Deployments and DaemonSets", _workloads(client, attempts)))
         pods = start(look("pods", _read(client, Pod, read_pod, namespace="*")))
         nodes = start(look("nodes", _nodes(client, attempts)))
         leases = start(look("Leases", _read(client, Lease, read_lease, namespace=namespace)))
         classes = start(look("storage classes", _read(client, StorageClass, read_storage_class)))
         claims = start(look("claims", _read(client, PersistentVolumeClaim, read_claim_facts, namespace="*")))
         volumes = start(look("volumes", _read(client, PersistentVolume, read_volume_facts)))
+        shared = start(look("SharedVolumes", _shared_volumes(client)))
+        degraded = start(look("the ClusterCSIDriver", _degraded(client)))
         warnings = start(look("events", _warnings(client)))
         targets = start(look("the tunnel targets", _targets(client, namespace)))
         published = _read(client, ConfigMap, read_published, namespace=namespace, labels=STATUS_LABELS)
@@ -69,6 +89,8 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         classes=classes.result(),
         claims=claims.result(),
         volumes=volumes.result(),
+        shared_volumes=shared.result() or (),
+        degraded=degraded.result() or (),
         warnings=warnings.result() or (),
         targets=targets.result(),
         statuses=statuses.result(),
@@ -85,9 +107,32 @@ async def _read(
         return tuple([read(item.to_dict()) async for item in client.list(kind, **selectors)])
 
 
-async def _workloads(client: AsyncClient) -> tuple[Workload, ...]:
+async def _workloads(client: AsyncClient, attempts: Attempts) -> tuple[Workload, ...]:
     deployments = await _read(client, Deployment, partial(read_workload, "Deployment"), namespace="*")
-    return deployments + await _read(client, DaemonSet, partial(read_workload, "DaemonSet"), namespace="*")
+    sets = await _read(client, DaemonSet, partial(read_workload, "DaemonSet"), namespace="*")
+    return tuple([await _with_references(client, one, attempts) for one in (*deployments, *sets)])
+
+
+async def _with_references(client: AsyncClient, workload: Workload, attempts: Attempts) -> Workload:
+    """A controller with the variables that its ConfigMaps hold, as efs-provisioner's manifests have them."""
+    if workload.command != "controller" or not workload.references:
+        return workload
+    names = {name for name, _ in workload.references.values()}
+    data = {name: await _data(client, name, workload.namespace, attempts) for name in sorted(names)}
+    found = {
+        variable: data[name][key]
+        for variable, (name, key) in workload.references.items()
+        if data[name].get(key)
+    }
+    return replace(workload, environment=MappingProxyType({**workload.environment, **found}))
+
+
+async def _data(client: AsyncClient, name: str, namespace: str, attempts: Attempts) -> Mapping[str, str]:
+    async def get() -> Mapping[str, str]:
+        with translated(f"ConfigMap {namespace}/{name}"):
+            return (await client.get(ConfigMap, name, namespace=namespace)).data or {}
+
+    return await attempts.look(f"ConfigMap {namespace}/{name}", get()) or {}
 
 
 async def _nodes(client: AsyncClient, attempts: Attempts) -> tuple[NodeObject, ...]:
@@ -100,6 +145,22 @@ async def _warnings(client: AsyncClient) -> tuple[Warned, ...]:
     found = await _read(client, Event, read_warning, namespace="*", fields={"type": "Warning"})
     told = [one for _, one in sorted(found, key=lambda pair: pair[0]) if one.kind in _SUBJECTS]
     return tuple({(one.uid, one.reason): one for one in told}.values())
+
+
+async def _shared_volumes(client: AsyncClient) -> tuple[SharedVolumeFacts, ...]:
+    try:
+        return await _read(client, SharedVolumeResource, read_shared_volume_facts, namespace="*")
+    except KubeNotFound:  # a cluster without that kind
+        return ()
+
+
+async def _degraded(client: AsyncClient) -> tuple[OperatorCondition, ...]:
+    try:
+        with translated(f"ClusterCSIDriver {DRIVER}"):
+            found = await client.get(_ClusterCsiDriver, DRIVER)
+    except KubeNotFound:  # installed without the operator
+        return ()
+    return read_degraded(found.to_dict())
 
 
 async def _targets(client: AsyncClient, namespace: str) -> TargetsFacts:

@@ -1,7 +1,6 @@
 """Objects of the Kubernetes API, as decoded JSON, to facts; what is missing gets its default."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -9,14 +8,18 @@ from kube_efs.doctor.facts import (
     ClaimFacts,
     LeaseFacts,
     NodeObject,
+    OperatorCondition,
     PodFacts,
     PublishedStatus,
+    SharedVolumeFacts,
     TargetsFacts,
     VolumeFacts,
     Warned,
     Workload,
 )
+from kube_efs.doctor.times import time_of
 from kube_efs.kube.reading import read_claim, read_volume
+from kube_efs.kube.shared_volumes import read_shared_volume
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.targets import CONFIG_MAP_KEY, ZONES_KEY, parse_targets
 from kube_efs.tunnels.publishing import NODE_KEY, STATUS_KEY
@@ -26,17 +29,8 @@ Json: TypeAlias = Mapping[str, Any]
 
 _PART_OF = "app.kubernetes.io/part-of"
 _ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+_OS, _COMPUTE = "kubernetes.io/os", "eks.amazonaws.com/compute-type"
 _ADDRESSES = {"InternalIP", "ExternalIP"}
-
-
-def time_of(value: object) -> datetime | None:
-    """The time that a field tells; None without one."""
-    if isinstance(value, datetime):
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
-    try:
-        return datetime.fromisoformat(str(value)) if value else None
-    except ValueError:
-        return None
 
 
 def read_workload(kind: str, body: Json) -> Workload:
@@ -44,6 +38,7 @@ def read_workload(kind: str, body: Json) -> Workload:
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
     first = containers[0]
+    variables = first.get("env") or ()
     is_set = kind == "DaemonSet"
     return Workload(
         kind=kind,
@@ -52,7 +47,14 @@ def read_workload(kind: str, body: Json) -> Workload:
         command=next(iter(first.get("args") or ()), ""),
         image=first.get("image", ""),
         environment=MappingProxyType(
-            {one["name"]: str(one["value"]) for one in first.get("env") or () if one.get("value")}
+            {one["name"]: str(one["value"]) for one in variables if one.get("value")}
+        ),
+        references=MappingProxyType(
+            {
+                one["name"]: (reference.get("name", ""), reference["key"])
+                for one in variables
+                if (reference := (one.get("valueFrom") or {}).get("configMapKeyRef"))
+            }
         ),
         ours=(meta.get("labels") or {}).get(_PART_OF) == "kube-efs",
         wanted=(status.get("desiredNumberScheduled") if is_set else spec.get("replicas", 1)) or 0,
@@ -77,14 +79,24 @@ def read_pod(body: Json) -> PodFacts:
         component=(meta.get("labels") or {}).get("component", ""),
         claims=(*named, *made),
         waiting=tuple(_waiting(status)),
+        restarts=sum(one.get("restartCount") or 0 for one in _containers(status)),
+        ended=next(filter(None, map(_last_end, _containers(status))), ""),
         message=status.get("message") or _last_words(status),
     )
 
 
+def _containers(status: Json) -> list[Json]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _last_end(container: Json) -> str:
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    return f"{ended.get('reason', '')}, exit code {ended.get('exitCode')}" if ended else ""
+
+
 def _waiting(status: Json) -> list[str]:
-    states = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     found = []
-    for one in states:
+    for one in _containers(status):
         state = (one.get("state") or {}).get("waiting") or {}
         if state.get("reason"):
             message = f" ({state['message']})" if state.get("message") else ""
@@ -125,6 +137,7 @@ def read_node(body: Json, drivers: Mapping[str, frozenset[str]]) -> NodeObject:
         region=labels.get(_REGION, ""),
         addresses=tuple(one["address"] for one in status.get("addresses") or () if one["type"] in _ADDRESSES),
         instance_id=provider.rpartition("/")[2] if provider.startswith("aws:") else "",
+        compute=labels.get(_COMPUTE) or ("windows" if labels.get(_OS) == "windows" else ""),
         drivers=drivers.get(meta["name"], frozenset()),
     )
 
@@ -166,6 +179,22 @@ def read_volume_facts(body: Json) -> VolumeFacts:
         changed=time_of(status.get("lastPhaseTransitionTime")),
         deleting_since=time_of(body["metadata"].get("deletionTimestamp")),
         message=status.get("message") or "",
+    )
+
+
+def read_shared_volume_facts(body: Json) -> SharedVolumeFacts:
+    """The SharedVolume in a resource of that kind."""
+    since = time_of(body["metadata"].get("deletionTimestamp"))
+    return SharedVolumeFacts(shared=read_shared_volume(body), deleting_since=since)
+
+
+def read_degraded(body: Json) -> tuple[OperatorCondition, ...]:
+    """The conditions in a ClusterCSIDriver by which something is wrong."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return tuple(
+        OperatorCondition(type=one["type"], message=one.get("message") or "")
+        for one in conditions
+        if one["type"].endswith("Degraded") and one.get("status") == "True"
     )
 
 

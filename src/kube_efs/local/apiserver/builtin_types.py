@@ -181,8 +181,25 @@ def _access() -> list[ResourceType]:
 
 
 def _rest() -> list[ResourceType]:
-    networking = "networking.k8s.io/v1"
+    networking, admission = "networking.k8s.io/v1", "admissionregistration.k8s.io/v1"
     return [
+        _type(
+            admission,
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies",
+            categories=("api-extensions",),
+            namespaced=False,
+            has_status=True,
+            counts_generations=True,
+        ),
+        _type(
+            admission,
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+            categories=("api-extensions",),
+            namespaced=False,
+            counts_generations=True,
+        ),
         _type(
             "coordination.k8s.io/v1", "Lease", "leases", creates_on_update=True, unconditional_update=False
         ),

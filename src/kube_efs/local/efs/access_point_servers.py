@@ -19,7 +19,7 @@ from kube_efs.local.efs.nfs_server import NfsServer
 from kube_efs.model.volume_handles import AccessPointId
 
 # Longer than a client's lease: whoever comes back later has to open its files anew anyway.
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 120.0
 
 log = structlog.get_logger()
 

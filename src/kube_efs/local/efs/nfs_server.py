@@ -25,6 +25,7 @@ _PROBE_PAUSE_SECONDS = 0.05
 # NFS_Port 0: the kernel picks a free port, which is asked back of it. Attr_Expiration_Time 0: the embedded
 # kubelet and its pods change the folder directly, and NFS clients have to see that at once. Numeric owners,
 # minor versions and transfer sizes are those of EFS ("Mounting EFS file systems", "Quotas" of its guide).
+# Lease_Lifetime: what is usual; with less, mounts that nobody uses would call every few seconds.
 # Scope and owner are a server's own: with the same, a kernel takes two servers for two ways to one
 # (RFC 8881, 2.10.5) and sends the files of both to the first, as soon as they gave it the same client id,
 # which servers do that were started in the same second.
@@ -34,7 +35,7 @@ NFS_CORE_PARAM {{
   Enable_NLM = false; Enable_RQUOTA = false;
 }}
 NFSv4 {{
-  Grace_Period = 1; Lease_Lifetime = 10; Graceless = true;
+  Grace_Period = 1; Lease_Lifetime = 90; Graceless = true;
   RecoveryBackend = fs; RecoveryRoot = {recovery};
   Minor_Versions = 0, 1; Only_Numeric_Owners = true;
   Server_Scope = {recovery}; Server_Owner = {recovery};

@@ -123,4 +123,6 @@ def _listening_port(pid: int) -> int | None:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
         return None
-    return next((c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN), None)
+    listening = [one for one in connections if one.status == psutil.CONN_LISTEN]
+    # Health comes first; the controller may serve a page besides.
+    return min(listening, key=lambda one: one.fd).laddr.port if listening else None

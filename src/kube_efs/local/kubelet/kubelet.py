@@ -46,7 +46,8 @@ class Kubelet:
     ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
     source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
     container gets besides its own variables and those by which it finds the API server. ``host`` knows the
-    folders of the node that are elsewhere on this machine.
+    folders of the node that are elsewhere on this machine. With it, containers may hand mounts below the
+    folder of pods to the node, for that folder is a mount itself then.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Kubelet:
         self._images = images
         self._environment = environment
         self._host = host or HostFolders()
+        self._shares_mounts = host is not None
         self._pods: dict[str, _Running] = {}
         # A pod's last words may be seen after it was removed, and must not bring it back.
         self._finished: set[str] = set()
@@ -86,16 +88,19 @@ class Kubelet:
                 volumes=Volumes(standard_makers(cluster, self._nfs, csi, self._host)),
                 events=events,
                 images=self._images,
+                shares_mounts=self._shares_mounts,
                 environment={**self._environment, **_api_server(self._client.config.cluster.server)},
             )
-            await asyncio.to_thread(_share, self._pods_folder)
+            if self._shares_mounts:
+                await asyncio.to_thread(_share, self._pods_folder)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._be_a_node(drivers))
                     tasks.create_task(self._follow(node))
             finally:
                 await self._stop_all()
-                await asyncio.to_thread(unmount, str(self._pods_folder))
+                if self._shares_mounts:
+                    await asyncio.to_thread(unmount, str(self._pods_folder))
 
     async def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None

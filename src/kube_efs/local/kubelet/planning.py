@@ -21,10 +21,14 @@ class ContainerPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePaths:
-    """Where the kubelet's files are on this machine, which no container sees, and those of the image."""
+    """Where the kubelet's files are on this machine, which no container sees, and those of the image.
+
+    ``shares_mounts`` tells whether a container may hand mounts to the node.
+    """
 
     hidden: Path
     image: tuple[Bind, ...] = ()
+    shares_mounts: bool = False
 
 
 def plan_launch(
@@ -39,6 +43,9 @@ def plan_launch(
 ) -> Launch:
     """The launch; raises InvalidValue for mounts that cannot be."""
     binds = [_bind(container, mounted, index) for index in range(len(container.mounts))]
+    if any(bind.shares_mounts for bind in binds) and not node.shares_mounts:
+        field = f"container {container.name}, mountPropagation"
+        raise InvalidValue("is not done on this node", field=field, value="Bidirectional")
     message = Bind(source=str(paths.message), target=container.message_path)
     identity, common = container.identity, pod.identity
     uid = identity.uid if identity.uid is not None else common.uid

@@ -47,7 +47,8 @@ _HOST_PROCESSES = Condition(
 class Node:
     """What all pods of the node share.
 
-    ``images`` has what stands for images, ``environment`` the variables of every container.
+    ``images`` has what stands for images, ``shares_mounts`` tells whether containers may hand mounts to the
+    node, ``environment`` the variables of every container.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Node:
     volumes: Volumes
     events: EventRecorder
     images: Mapping[str, Image]
+    shares_mounts: bool
     environment: Mapping[str, str]
 
 
@@ -219,7 +221,11 @@ class PodRunner:
             environment=environment,
             mounted=self._mounted,
             paths=runner.paths,
-            node=NodePaths(hidden=self._node.root, image=image.files if image else ()),
+            node=NodePaths(
+                hidden=self._node.root,
+                image=image.files if image else (),
+                shares_mounts=self._node.shares_mounts,
+            ),
         )
         moved = environment.get(image.port_variable) if image else None
         checks = (

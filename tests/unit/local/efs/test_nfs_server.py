@@ -16,7 +16,7 @@ NFS_CORE_PARAM {
   Enable_NLM = false; Enable_RQUOTA = false;
 }
 NFSv4 {
-  Grace_Period = 1; Lease_Lifetime = 10; Graceless = true;
+  Grace_Period = 1; Lease_Lifetime = 90; Graceless = true;
   RecoveryBackend = fs; RecoveryRoot = "/srv/nfs state";
   Minor_Versions = 0, 1; Only_Numeric_Owners = true;
   Server_Scope = "/srv/nfs state"; Server_Owner = "/srv/nfs state";

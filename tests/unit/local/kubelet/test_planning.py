@@ -36,6 +36,12 @@ def test_plain_container() -> None:
     assert plan() == expected
 
 
+def test_mounts_are_handed_to_the_node_only_where_it_takes_them() -> None:
+    mount = VolumeMount(volume="efs", path="/pods", shares_mounts=True)
+    with pytest.raises(InvalidValue, match="Bidirectional"):
+        plan(mounts=(mount,))
+
+
 def test_outer_mounts_come_first() -> None:
     mounts = (
         VolumeMount(volume="efs", path="/a/b/c"),

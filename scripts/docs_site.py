@@ -1,0 +1,82 @@
+"""How mkdocs makes the site: docs/index.md is its navigation, and files beside docs/ belong to it."""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+_ROOT: Final = Path(__file__).parents[1]
+_DOCS: Final = "docs/"
+# Where on the site lies what pages link to outside of docs/.
+_BESIDE: Final = "project/"
+_HEADING: Final = re.compile(r"## (.+)")
+_ENTRY: Final = re.compile(r"\* \[([^\]]+)\]\(([^)#:]+\.md)\)")
+_LINK: Final = re.compile(r"\]\(([^)#:\s]+)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the navigation from the index: each heading with the list below it."""
+    sections: list[dict[str, object]] = [{"Home": "index.md"}]
+    entries: list[dict[str, str]] = []
+    for line in (Path(config.docs_dir) / "index.md").read_text(encoding="utf-8").splitlines():
+        if heading := _HEADING.fullmatch(line):
+            entries = []
+            sections.append({heading[1]: entries})
+        elif entry := _ENTRY.match(line):
+            entries.append({entry[1]: _on_site(posixpath.normpath(_DOCS + entry[2]))})
+    config.nav = sections
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the files beside docs/ that pages link to, and those that these link to."""
+    found: set[str] = set()
+    wanted = {link for page in files.documentation_pages() for link in _links(page)}
+    while new := wanted - found:
+        found |= new
+        for name in sorted(new):
+            file = File.generated(config, _BESIDE + name, abs_src_path=str(_ROOT / name))
+            files.append(file)
+            if file.is_documentation_page():
+                wanted |= set(_links(file))
+    return files
+
+
+def _links(page: File) -> Iterator[str]:
+    """The files beside docs/ that a page links to, all of a folder for the folder, by their paths."""
+    text = Path(page.abs_src_path or "").read_text(encoding="utf-8")
+    for link in _LINK.finditer(text):
+        name = _in_project(page, link[1])
+        path = _ROOT / name
+        inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        if not name.startswith(_DOCS):
+            yield from (one.relative_to(_ROOT).as_posix() for one in inside if one.is_file())
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links between docs/ and what is beside it lead to where that is on the site."""
+
+    def relative(link: re.Match[str]) -> str:
+        target = _on_site(_in_project(page.file, link[1]))
+        if files.get_file_from_path(target) is None:  # a folder: its first file stands for it
+            inside = sorted(file.src_uri for file in files if file.src_uri.startswith(f"{target}/"))
+            target = inside[0] if inside else target
+        return f"]({posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or '.')}"
+
+    return _LINK.sub(relative, markdown)
+
+
+def _in_project(page: File, link: str) -> str:
+    """The path in the project that a link of the page means."""
+    uri = page.src_uri
+    name = uri.removeprefix(_BESIDE) if uri.startswith(_BESIDE) else _DOCS + uri
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), link))
+
+
+def _on_site(name: str) -> str:
+    return name.removeprefix(_DOCS) if name.startswith(_DOCS) else _BESIDE + name

@@ -1,0 +1,41 @@
+"""Whether SharedVolumes get their claims, and go when they are deleted."""
+
+from collections.abc import Iterator
+
+from kube_efs.doctor.checks.common import lasts
+from kube_efs.doctor.facts import Facts, SharedVolumeFacts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken
+from kube_efs.model.shared_volumes import SharedVolumePhase
+
+_FAILED = broken("shared-volume/failed", "A SharedVolume has no volume, and says why.")
+_TERMINATING = broken("shared-volume/terminating", "A SharedVolume that was deleted does not go.")
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    for one in facts.cluster.shared_volumes if facts.cluster else ():
+        shared = one.shared
+        if shared.deleting:
+            if lasts(one.deleting_since, facts.now):
+                yield _terminating(one)
+        elif shared.status.phase is SharedVolumePhase.FAILED:
+            yield Finding(
+                kind=_FAILED,
+                subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
+                problem="has failed",
+                evidence=tuple(filter(None, [shared.status.message])),
+                remedy="do what its message says; it is tried again by itself",
+            )
+
+
+def _terminating(one: SharedVolumeFacts) -> Finding:
+    shared = one.shared
+    return Finding(
+        kind=_TERMINATING,
+        subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
+        problem="was deleted and is still there",
+        evidence=tuple(filter(None, [f"finalizers {', '.join(shared.finalizers)}", shared.status.message])),
+        remedy="end the pods that use its claim; see that a controller with KUBE_EFS_SHARED_VOLUMES leads",
+    )
+
+
+TOPIC = Topic(check=_check, kinds=(_FAILED, _TERMINATING))

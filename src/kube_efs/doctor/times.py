@@ -1,0 +1,18 @@
+"""Times as objects and documents tell them."""
+
+from datetime import UTC, datetime
+
+
+def time_of(value: object) -> datetime | None:
+    """The time that a field tells; None without one, or where it makes no sense."""
+    if not isinstance(value, datetime):
+        try:
+            value = datetime.fromisoformat(str(value)) if value else None
+        except ValueError:
+            return None
+    return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+def shown(time: datetime) -> str:
+    """The time for people, in UTC."""
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,179 @@
+"""What the help of a command says beside its options: exit status, environment, examples.
+
+``--help`` shows it at the end, and manual pages are made from it (scripts/man_pages.py).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+import typer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A command line, and what it does."""
+
+    command: str
+    does: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manual:
+    """``exits`` has the meaning of each exit status, ``environment`` of each variable that is no option's."""
+
+    exits: Mapping[int, str]
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    examples: tuple[Example, ...]
+
+
+_WRONG_USAGE: Final = "wrong usage, or a setting that is not acceptable"
+_KUBECONFIG: Final = {"KUBECONFIG": "the cluster, where --kubeconfig does not name it"}
+_AWS: Final = {"AWS_...": "credentials and endpoint, as of every AWS client"}
+_SETTINGS: Final = {
+    "KUBE_EFS_... and others": "all settings; those that are not acceptable are named at the start"
+}
+
+
+def _exits(done: str, failed: str) -> Mapping[int, str]:
+    return MappingProxyType({0: done, 1: failed, 2: _WRONG_USAGE})
+
+
+_PROCESS: Final = _exits("it was told to end", "it could not go on; the log says why")
+
+MANUALS: Final[Mapping[str, Manual]] = {
+    "controller": Manual(
+        exits=_PROCESS,
+        environment=_SETTINGS,
+        examples=(Example(command="kube-efs controller", does="serve claims of this cluster"),),
+    ),
+    "tunnel": Manual(
+        exits=_PROCESS,
+        environment=_SETTINGS,
+        examples=(Example(command="kube-efs tunnel", does="keep the tunnels of this node"),),
+    ),
+    "node": Manual(
+        exits=_PROCESS,
+        environment=_SETTINGS,
+        examples=(Example(command="kube-efs node", does="mount volumes for this node's kubelet"),),
+    ),
+    "operator": Manual(
+        exits=_PROCESS,
+        environment=_SETTINGS,
+        examples=(Example(command="kube-efs operator", does="look after the installation"),),
+    ),
+    "up": Manual(
+        exits=_exits("it was told to end", "this machine lacks something"),
+        examples=(
+            Example(command="kube-efs up", does="a cluster until Ctrl-C, with .kube-efs/kubeconfig"),
+            Example(command="kube-efs up --kubeconfig /tmp/kubeconfig", does="the same, at another place"),
+        ),
+    ),
+    "demo": Manual(
+        exits=_exits("every check holds", "a check failed, or this machine lacks something"),
+        examples=(Example(command="kube-efs demo --output json", does="what was checked, for programs"),),
+    ),
+    "status": Manual(
+        exits=_exits("the cluster has answered", "it does not answer, or not to you"),
+        environment=_KUBECONFIG,
+        examples=(
+            Example(command="kube-efs status", does="tables of file systems, claims, volumes and tunnels"),
+            Example(command="kube-efs status -n efs -o json", does="the same of kube-efs in namespace efs"),
+        ),
+    ),
+    "migrate": Manual(
+        exits=_exits(
+            "nothing stands, or stood, in the way of any claim", "something does; each claim says what"
+        ),
+        environment=_KUBECONFIG,
+        examples=(
+            Example(command="kube-efs migrate", does="show what would be done, and change nothing"),
+            Example(
+                command="kube-efs migrate -n team --claim data --yes --wait 600",
+                does="move one claim, once no pod uses it",
+            ),
+            Example(command="kube-efs migrate -n team --rollback --yes", does="back to NFS volumes"),
+        ),
+    ),
+    "render": Manual(
+        exits=_exits("the manifests were printed", "they could not be"),
+        examples=(
+            Example(
+                command="kube-efs render --for kubernetes --csi | kubectl apply -f -",
+                does="install kube-efs with the CSI driver",
+            ),
+            Example(command="kube-efs render --for olm --directory bundle", does="a bundle of the operator"),
+        ),
+    ),
+    "create-file-system": Manual(
+        exits=_exits("it is there, and its id was printed", "it is not; the same command goes on"),
+        environment={**_AWS, **_KUBECONFIG},
+        examples=(
+            Example(
+                command="kube-efs create-file-system --infra-id prod-x7k2p --region us-east-1 --dry-run",
+                does="show what would be made, for the nodes' subnets",
+            ),
+        ),
+    ),
+    "destroy": Manual(
+        exits=_exits(
+            "everything was removed, or there was nothing",
+            "something is left: --yes is missing, or AWS refused",
+        ),
+        environment=_AWS,
+        examples=(
+            Example(
+                command="kube-efs destroy --infra-id prod-x7k2p --region us-east-1",
+                does="list what the cluster owns in AWS; --yes removes it",
+            ),
+        ),
+    ),
+    "doctor cluster": Manual(
+        exits=_exits("nothing is wrong", "something is, or nobody answers"),
+        environment={**_KUBECONFIG, **_AWS},
+        examples=(
+            Example(command="kube-efs doctor cluster", does="everything that the cluster and AWS tell"),
+            Example(
+                command="kube-efs doctor cluster --bundle efs.tar.gz",
+                does="with objects and logs, for others",
+            ),
+        ),
+    ),
+    "doctor claim": Manual(
+        exits=_exits("nothing is wrong", "something is, or nobody answers"),
+        environment={**_KUBECONFIG, **_AWS},
+        examples=(
+            Example(
+                command="kube-efs doctor claim team/data", does="why this claim gets no volume, or no data"
+            ),
+        ),
+    ),
+    "doctor node": Manual(
+        exits=_exits("nothing is wrong", "something is"),
+        environment=_SETTINGS,
+        examples=(Example(command="kube-efs doctor node", does="the tunnels and mounts of this node"),),
+    ),
+}
+
+
+def add_manuals(app: typer.Typer, prefix: str = "") -> None:
+    """Let the help of each command end with what its manual says."""
+    for command in app.registered_commands:
+        name = command.name or (command.callback.__name__ if command.callback else "")
+        manual = MANUALS.get(f"{prefix}{name}")
+        if manual is not None:
+            command.epilog = "\n\n".join(_lines(manual))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_manuals(group.typer_instance, f"{group.name} ")
+
+
+def _lines(manual: Manual) -> Iterator[str]:
+    """Paragraphs, each of which is a line of its own in the help."""
+    for status, meaning in manual.exits.items():
+        yield f"Exit status {status}: {meaning}"
+    for name, meaning in manual.environment.items():
+        yield f"Environment {name}: {meaning}"
+    for example in manual.examples:
+        yield f"Example: {example.command}  # {example.does}"

@@ -1,0 +1,278 @@
+"""The values of the chart: one table, of which values.yaml, its schema and the page's table are made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kube_efs.operator.manifests import (
+    ACCEPTED,
+    DEFAULT_KUBELET_FOLDER,
+    DEFAULT_STORAGE_CLASS,
+    load_asset,
+)
+from kube_efs.operator.platforms import Platform
+from kube_efs.settings import DEFAULT_PROVISIONER, own_image
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+SWITCH: Schema = {"type": "boolean"}
+TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+OBJECT: Schema = {"type": "object"}
+OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
+# The names of workloads in the values, the asset of each, and how people call it.
+WORKLOADS: Mapping[str, tuple[str, str]] = {
+    "controller": ("controller", "the controller"),
+    "tunnel": ("tunnel", "the tunnels' agent"),
+    "node": ("node", "the CSI driver"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One value: where it is, what it is unless told otherwise, what it may be, and what it does."""
+
+    path: str
+    default: Any
+    meaning: str
+    schema: Schema = field(default_factory=lambda: TEXT)
+
+
+def _pattern(name: str, *, may_be_empty: bool = False) -> Schema:
+    """What ``kube-efs render`` accepts too."""
+    expression = f"^({ACCEPTED[name][0]})$"
+    return {"type": "string", "pattern": f"^$|{expression}" if may_be_empty else expression}
+
+
+def _one_of(*texts: str) -> Schema:
+    return {"type": "string", "enum": list(texts)}
+
+
+def chart_values() -> tuple[Value, ...]:
+    """Every value, in the order of the page."""
+    repository = own_image().partition(":")[0]
+    workloads = [value for name in WORKLOADS for value in _of_workload(name)]
+    return (
+        Value(
+            path="platform",
+            default=Platform.KUBERNETES.value,
+            meaning="The kind of cluster. `openshift` adds SecurityContextConstraints, and leaves the user of"
+            " most pods to the namespace",
+            schema=_one_of(*Platform),
+        ),
+        Value(
+            path="image.repository",
+            default=repository,
+            meaning="Where the image of all processes is",
+            schema=_pattern("image"),
+        ),
+        Value(path="image.tag", default="", meaning="Its tag. Empty: the version of the chart"),
+        Value(
+            path="image.digest",
+            default="",
+            meaning="Its digest, such as `sha256:…`, which then goes before the tag",
+            schema={"type": "string", "pattern": "^$|^sha256:[0-9a-f]{64}$"},
+        ),
+        Value(
+            path="image.pullPolicy",
+            default="",
+            meaning="When nodes pull it. Empty: as Kubernetes does",
+            schema=_one_of("", "Always", "IfNotPresent", "Never"),
+        ),
+        Value(
+            path="image.pullSecrets",
+            default=[],
+            meaning="Secrets for pulling it, each as `name: NAME`. All service accounts get them, and so do"
+            " worker pods",
+            schema=OBJECTS,
+        ),
+        Value(
+            path="region",
+            default="",
+            meaning="The region of the file systems. Empty: each instance tells its own",
+            schema=_pattern("region", may_be_empty=True),
+        ),
+        *_of_storage_class(),
+        *_of_driver(),
+        Value(
+            path="controller.replicas",
+            default=_asset("controller")["spec"]["replicas"],
+            meaning="How many controllers there are, one of which works",
+            schema={"type": "integer", "minimum": 0},
+        ),
+        Value(
+            path="controller.observing",
+            default=False,
+            meaning="Whether the controller has the rights to measure volumes"
+            " ([usage.md](../../../docs/usage.md)) and to serve the status page"
+            " ([status-page.md](../../../docs/status-page.md)); both are switched on in `controller.env`",
+            schema=SWITCH,
+        ),
+        Value(
+            path="tunnel.updateStrategy",
+            default=_asset("tunnel")["spec"]["updateStrategy"],
+            meaning="How an upgrade replaces the tunnels' pods. With `type: OnDelete` and"
+            " `rollingUpdate: null`, no mount waits before you delete its node's pod",
+            schema=OBJECT,
+        ),
+        *workloads,
+        Value(
+            path="monitoring.enabled",
+            default=False,
+            meaning="Whether Services, monitors and alerts for the Prometheus operator are made",
+            schema=SWITCH,
+        ),
+    )
+
+
+def _of_storage_class() -> Iterator[Value]:
+    asset = _asset("storage-class")
+    yield Value(
+        path="storageClass.create",
+        default=True,
+        meaning="Whether there is a StorageClass of tunnel volumes",
+        schema=SWITCH,
+    )
+    yield Value(
+        path="storageClass.name",
+        default=DEFAULT_STORAGE_CLASS,
+        meaning="Its name",
+        schema=_pattern("storage_class_name"),
+    )
+    yield Value(
+        path="storageClass.provisioner",
+        default=DEFAULT_PROVISIONER,
+        meaning="The provisioner that it names and that the controller is",
+        schema=_pattern("provisioner"),
+    )
+    yield Value(
+        path="storageClass.parameters",
+        default=asset["parameters"],
+        meaning="Its parameters",
+        schema=TEXTS,
+    )
+    yield Value(
+        path="storageClass.reclaimPolicy",
+        default=asset["reclaimPolicy"],
+        meaning="What becomes of a volume whose claim is deleted",
+        schema=_one_of("Delete", "Retain"),
+    )
+    yield Value(
+        path="storageClass.annotations",
+        default={},
+        meaning="Its annotations, such as the one that makes it the cluster's default",
+        schema=TEXTS,
+    )
+
+
+def _of_driver() -> Iterator[Value]:
+    names: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}}
+    reference: Schema = {
+        "type": "object",
+        "required": ["namespace"],
+        "additionalProperties": False,
+        "properties": {
+            "namespace": _pattern("namespace"),
+            "secrets": names,
+            "configMaps": names,
+        },
+    }
+    yield Value(
+        path="csi.enabled",
+        default=False,
+        meaning="Whether there is the CSI driver `efs.csi.aws.com`, and SharedVolumes",
+        schema=SWITCH,
+    )
+    yield Value(
+        path="csi.kubeletDirectory",
+        default=DEFAULT_KUBELET_FOLDER,
+        meaning="The kubelet's `--root-dir`",
+        schema=_pattern("kubelet_folder"),
+    )
+    yield Value(
+        path="csi.classReferences",
+        default=[],
+        meaning="What classes of the driver name and the controller may so read: for each namespace once,"
+        " `namespace`, and `secrets` and `configMaps`, lists of names",
+        schema={"type": "array", "items": reference},
+    )
+
+
+def _of_workload(name: str) -> Iterator[Value]:
+    asset, words = WORKLOADS[name]
+    pod = _asset(asset)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    own = sorted(one["name"] for one in container["env"])
+    variables: Schema = {**TEXTS, "propertyNames": {"not": {"enum": own}}}
+    yield Value(
+        path=f"{name}.env",
+        default={},
+        meaning=f"Settings of {words}, variables as in [settings.md](../../../docs/settings.md); those that"
+        " the chart sets are no choice",
+        schema=variables,
+    )
+    yield Value(
+        path=f"{name}.serviceAccountAnnotations",
+        default={},
+        meaning=f"Annotations of the service account of {words}, such as `eks.amazonaws.com/role-arn`",
+        schema=TEXTS,
+    )
+    yield Value(
+        path=f"{name}.podAnnotations",
+        default={},
+        meaning=f"Annotations of the pods of {words}",
+        schema=TEXTS,
+    )
+    yield Value(
+        path=f"{name}.nodeSelector",
+        default=pod["nodeSelector"],
+        meaning=f"Labels of the nodes where {words} runs",
+        schema=TEXTS,
+    )
+    yield Value(
+        path=f"{name}.tolerations",
+        default=pod.get("tolerations", []),
+        meaning=f"Taints of nodes that {words} tolerates",
+        schema=OBJECTS,
+    )
+    yield Value(
+        path=f"{name}.resources",
+        default=container["resources"],
+        meaning=f"What {words} requests and may use",
+        schema=OBJECT,
+    )
+
+
+def _asset(name: str) -> Any:  # noqa: ANN401 - any JSON
+    """The first object of an asset."""
+    return next(load_asset(name))
+
+
+def defaults(values: Sequence[Value]) -> dict[str, Any]:
+    """The contents of values.yaml."""
+    found: dict[str, Any] = {}
+    for value in values:
+        *parents, last = value.path.split(".")
+        node = found
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value.default
+    return found
+
+
+def schema(values: Sequence[Value]) -> dict[str, Any]:
+    """What Helm accepts as values; none that is not in the table, so that no mistake goes unnoticed."""
+    top = _closed()
+    # What Helm passes to every chart that is a part of another.
+    top["properties"]["global"] = {"type": "object"}
+    for value in values:
+        *parents, last = value.path.split(".")
+        node = top
+        for parent in parents:
+            node = node["properties"].setdefault(parent, _closed())
+        node["properties"][last] = {"description": f"{value.meaning}.", **value.schema}
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of kube-efs", **top}
+
+
+def _closed() -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": {}}

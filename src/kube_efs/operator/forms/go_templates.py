@@ -1,0 +1,176 @@
+"""YAML with Go templates in it, as Helm reads it, from the assets' objects with placeholders.
+
+An object is data until it is written out: strings with ``{placeholders}``, ``$if`` as the assets have it,
+and the nodes below. Each value ends as JSON, which is YAML too, so none can change the structure.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_STEP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """What a template inserts; an entry that has it falls away unless ``when``, if that is given."""
+
+    text: str
+    when: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Items of a list, as a template writes them by itself."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What placeholders stand for, a text if that is always the same, and what is true where they stand."""
+
+    known: Mapping[str, Expression | str]
+    given: str | None = None
+
+    def text_of(self, name: str) -> str:
+        """What a template says for a placeholder or a condition."""
+        found = self.known[name]
+        return found.text if isinstance(found, Expression) else json.dumps(found)
+
+    def fixed(self, text: str) -> str:
+        """The text with what is always the same."""
+        return _PLACEHOLDER.sub(self._fixed, text)
+
+    def _fixed(self, found: re.Match[str]) -> str:
+        constant = self.known[found[1]]
+        return constant if isinstance(constant, str) else found[0]
+
+
+def write_object(node: Any, context: Context) -> str:  # noqa: ANN401 - any JSON
+    """The template of one object."""
+    return "".join(f"{line}\n" for line in _mapping(node, context))
+
+
+def conditional(condition: str | None, text: str) -> str:
+    """The same text on a condition, which None is not."""
+    return text if condition is None else f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
+
+
+def _mapping(node: Mapping[str, Any], context: Context) -> Iterator[str]:
+    for condition, entries in _grouped(node.items(), context):
+        inside = replace(context, given=condition or context.given)
+        lines = (line for key, value in entries for line in _entry(key, _bare(value), inside))
+        yield from _wrapped(condition, lines)
+
+
+def _items(node: Iterable[Any], context: Context) -> Iterator[str]:
+    for condition, items in _grouped(((None, item) for item in node), context):
+        inside = replace(context, given=condition or context.given)
+        lines = (line for _, value in items for line in _item(_bare(value), inside))
+        yield from _wrapped(condition, lines)
+
+
+def _grouped(
+    entries: Iterable[tuple[Any, Any]], context: Context
+) -> Iterator[tuple[str | None, Iterator[tuple[Any, Any]]]]:
+    """Those one after another that depend on the same, which is not what is given anyway."""
+
+    def condition(entry: tuple[Any, Any]) -> str | None:
+        found = _condition(entry[1], context)
+        return None if found == context.given else found
+
+    return groupby(entries, condition)
+
+
+def _entry(key: str, value: Any, context: Context) -> Iterator[str]:  # noqa: ANN401 - any JSON
+    match value:
+        case Mapping() if value:
+            yield f"{key}:"
+            yield from (_STEP + line for line in _mapping(value, context))
+        case [_, *_]:
+            yield f"{key}:"
+            yield from _items(value, context)
+        case _:
+            yield f"{key}: {_scalar(value, context)}"
+
+
+def _item(value: Any, context: Context) -> Iterator[str]:  # noqa: ANN401 - any JSON
+    match value:
+        case Lines(lines):
+            yield from lines
+        case Mapping() if value:
+            first, *others = _mapping(value, context)
+            yield f"- {first}"
+            yield from (_STEP + line for line in others)
+        case _:
+            yield f"- {_scalar(value, context)}"
+
+
+def _wrapped(condition: str | None, lines: Iterator[str]) -> Iterator[str]:
+    if condition is None:
+        yield from lines
+        return
+    yield f"{{{{- if {condition} }}}}"
+    yield from lines
+    yield "{{- end }}"
+
+
+def _bare(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """The value itself: what it depends on is written around it."""
+    match value:
+        case {"$if": _, **rest}:
+            return rest
+        case _:
+            return value
+
+
+def _condition(value: Any, context: Context) -> str | None:  # noqa: ANN401 - any JSON
+    """What the value depends on as a whole; a list is there when any of its items is."""
+    match value:
+        case {"$if": name}:
+            return context.text_of(name)
+        case Expression(_, when):
+            return when
+        case str() if whole := _PLACEHOLDER.fullmatch(value):
+            found = context.known[whole[1]]
+            return found.when if isinstance(found, Expression) else None
+        case [_, *_]:
+            return _any_of([_condition(item, context) for item in value])
+        case _:
+            return None
+
+
+def _any_of(conditions: list[str | None]) -> str | None:
+    distinct = [one for one in dict.fromkeys(conditions) if one is not None]
+    if None in conditions:
+        return None
+    return distinct[0] if len(distinct) == 1 else f"or {' '.join(f'({one})' for one in distinct)}"
+
+
+def _scalar(value: Any, context: Context) -> str:  # noqa: ANN401 - any JSON
+    match value:
+        case Expression(text):
+            return _inserted(text)
+        case str():
+            return _text(context.fixed(value), context)
+        case _:
+            return json.dumps(value)
+
+
+def _text(text: str, context: Context) -> str:
+    if whole := _PLACEHOLDER.fullmatch(text):
+        return _inserted(context.text_of(whole[1]))
+    if names := _PLACEHOLDER.findall(text):
+        frame = json.dumps(_PLACEHOLDER.sub("%v", text.replace("%", "%%")))
+        return _inserted(f"printf {frame} {' '.join(f'({context.text_of(name)})' for name in names)}")
+    # Braces of a text are not to be taken for a template's.
+    return json.dumps(text, ensure_ascii=False).replace("{{", '{{ "{{" }}')
+
+
+def _inserted(expression: str) -> str:
+    return expression if expression.isdigit() else f"{{{{ {expression} | toJson }}}}"

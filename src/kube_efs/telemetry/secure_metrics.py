@@ -1,0 +1,103 @@
+"""Metrics over TLS, with a certificate that others make and renew, such as OpenShift's service CA."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from kube_efs.model.errors import InvalidSetting
+from kube_efs.telemetry.health import metrics_page
+
+log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS: Final = 15.0
+_SHUTDOWN_SECONDS: Final = 1.0
+
+# Names, times and sizes: what tells one certificate from the next without reading keys again and again.
+_Stamp = tuple[tuple[int, int], ...]
+
+
+class SecureMetrics:
+    """Serves /metrics over TLS 1.2 or newer while its context is open; use as ``async with``.
+
+    ``folder`` has ``tls.crt`` and ``tls.key``, perhaps only later: until then no connection comes about. What
+    is there is looked at time and again, so a renewed certificate is served without a restart, and a broken
+    one is not. Port 0 takes a free port, which ``port`` then tells. Opening raises InvalidSetting when the
+    address cannot be had.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        folder: Path,
+        registry: CollectorRegistry,
+        *,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._files = (folder / "tls.crt", folder / "tls.key")
+        self._look_seconds = look_seconds
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._loaded: _Stamp | None = None
+        app = web.Application()
+        app.router.add_get("/metrics", metrics_page(registry))
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the one asked for until the context is open."""
+        return int(self._runner.addresses[0][1]) if self._runner.addresses else self._port
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._context).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise InvalidSetting(
+                f"cannot be listened on ({error.strerror or error})",
+                field="KUBE_EFS_METRICS_PORT",
+                value=str(self._port),
+                remedy="choose another port, or 0 for a free one",
+            ) from error
+        self._following = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._following.cancel()
+        await asyncio.gather(self._following, return_exceptions=True)
+        await self._runner.cleanup()
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.to_thread(self._load)
+            await asyncio.sleep(self._look_seconds)
+
+    def _load(self) -> None:
+        """Serve what is in the folder now; connections that are there keep what they have."""
+        certificate, key = self._files
+        try:
+            stamp = tuple((found.st_mtime_ns, found.st_size) for found in map(Path.stat, self._files))
+            if stamp == self._loaded:
+                return
+            self._context.load_cert_chain(certificate, key)
+        except FileNotFoundError:
+            return
+        except OSError as error:  # ssl.SSLError is one
+            log.warning("metrics-certificate-not-loaded", certificate=str(certificate), reason=str(error))
+        else:
+            self._loaded = stamp
+            log.info("metrics-certificate-loaded", certificate=str(certificate))

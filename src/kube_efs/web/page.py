@@ -1,0 +1,167 @@
+"""The whole page, from a report."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+
+from kube_efs.report.values import ClusterReport
+from kube_efs.telemetry.health import Health
+from kube_efs.tunnels.status import TunnelState
+from kube_efs.web import tables
+from kube_efs.web.charts import tunnels_chart, usage_chart
+from kube_efs.web.html import Html, element, joined
+
+_SECTIONS = {
+    "file-systems": "File systems",
+    "tunnels": "Tunnels",
+    "volumes": "Volumes",
+    "claims": "Claims",
+    "events": "Events",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What is shown: a report, when it was made, and how this process is.
+
+    ``stale`` says why there is no newer report, if there should be.
+    """
+
+    report: ClusterReport
+    time: str
+    health: Health
+    leading: bool
+    stale: str = ""
+
+
+@cache
+def style() -> str:
+    """The style sheet, as it stands in the page."""
+    return files("kube_efs.web").joinpath("style.css").read_text(encoding="utf-8")
+
+
+def render_page(seen: Snapshot) -> str:
+    """The document."""
+    links = (element("li", element("a", words, href=f"#{name}")) for name, words in _SECTIONS.items())
+    role = "this controller leads" if seen.leading else "another controller leads, or none"
+    header = (
+        element("p", "as of ", tables.moment(seen.time), ", ", role, class_="soft"),
+        element("nav", element("ul", *links), aria_label="Parts of this page"),
+    )
+    return _document(header, _main(seen))
+
+
+def render_failure(reason: str) -> str:
+    """The document while nothing is known."""
+    return _document((), (_verdict((reason,)),))
+
+
+def _document(header: Iterable[Html], content: Iterable[Html]) -> str:
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", "kube-efs status"),
+        # Without it a browser asks for one.
+        element("link", rel="icon", href="data:,"),
+        element("style", Html(style())),
+    )
+    body = element(
+        "body",
+        element("a", "To the content", href="#content", class_="skip"),
+        element("header", element("h1", "kube-efs status"), *header),
+        element("main", *content, id="content"),
+        _footer(),
+    )
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _main(seen: Snapshot) -> Iterator[Html]:
+    report = seen.report
+    yield _verdict(problems(seen))
+    yield _figures(report)
+    charts = [chart for chart in (tunnels_chart(report), usage_chart(report)) if chart]
+    if charts:
+        yield element("div", *charts, class_="charts")
+    yield tables.file_systems(report)
+    yield tables.tunnels(report)
+    yield tables.volumes(report)
+    yield tables.claims(report)
+    yield tables.events(report)
+
+
+def problems(seen: Snapshot) -> tuple[str, ...]:
+    """Everything that is not as it should be, in sentences."""
+    report = seen.report
+    return (
+        *((seen.stale,) if seen.stale else ()),
+        *seen.health.reasons,
+        *report.problems,
+        *(f"{node.node}: {text}" for node in report.nodes for text in node.problems),
+        *(
+            f"{node.node}: the tunnel to {tunnel.file_system_id} is {tunnel.state}"
+            + (f" ({tunnel.reason})" if tunnel.reason else "")
+            for node in report.nodes
+            for tunnel in node.tunnels
+            if tunnel.state not in {TunnelState.UP, TunnelState.STARTING}
+        ),
+    )
+
+
+def _verdict(found: Sequence[str]) -> Html:
+    words = "Health: nothing is wrong." if not found else f"Health: {_counted(len(found), 'problem')}."
+    items = [element("li", one) for one in found]
+    return element(
+        "section",
+        element("p", element("strong", words)),
+        element("ul", *items) if items else None,
+        class_=f"verdict {'bad' if found else 'good'}",
+        aria_label="Health",
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _figures(report: ClusterReport) -> Html:
+    tunnels = [tunnel for node in report.nodes for tunnel in node.tunnels]
+    up = sum(tunnel.state is TunnelState.UP for tunnel in tunnels)
+    over = sum(bool(one.usage and one.usage.over) for one in report.volumes)
+    waiting = sum(one.phase == "Pending" for one in report.claims)
+    figures = {
+        "File systems": (str(len(report.file_systems)), False),
+        "Nodes": (str(len(report.nodes)), False),
+        "Tunnels up": (f"{up} of {len(tunnels)}", up < len(tunnels)),
+        "Volumes": (str(len(report.volumes)), False),
+        "Over their request": (str(over), over > 0),
+        "Claims that wait": (str(waiting), False),
+    }
+    return element(
+        "dl",
+        *(
+            element("div", element("dt", name), element("dd", value, class_="bad" if is_bad else None))
+            for name, (value, is_bad) in figures.items()
+        ),
+        class_="figures",
+    )
+
+
+def _footer() -> Html:
+    return element(
+        "footer",
+        element(
+            "p",
+            joined(
+                (
+                    f"kube-efs {version('kube-efs')}. This page is as it was when it was asked for: ",
+                    element("a", "read it anew", href="/"),
+                    ", or ",
+                    element("a", "all of it as JSON", href="/status.json"),
+                    ".",
+                )
+            ),
+        ),
+    )

@@ -1,0 +1,168 @@
+"""Serves the page: to anybody who can reach it, and nothing but to be read."""
+
+import asyncio
+import base64
+import hashlib
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+from aiohttp import web
+
+from kube_efs.model.errors import InvalidSetting, KubeEfsError
+from kube_efs.report.values import ClusterReport
+from kube_efs.telemetry.health import Health
+from kube_efs.web.page import Snapshot, render_failure, render_page, style
+
+log = structlog.get_logger(__name__)
+
+# However often people look, the API server is asked this often.
+_FRESH_SECONDS: Final = 10.0
+_PATIENCE_SECONDS: Final = 15.0
+_SHUTDOWN_SECONDS: Final = 1.0
+_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the page has it from: the cluster, and this process."""
+
+    read: Callable[[], Awaitable[ClusterReport]]
+    health: Callable[[], Health] = Health
+    leading: Callable[[], bool] = lambda: False
+
+
+class StatusPage:
+    """Serves / and /status.json while its context is open; use as ``async with``.
+
+    Port 0 takes a free port, which ``port`` then tells. Opening raises InvalidSetting when the address cannot
+    be had. On a loopback address only the names of this machine are answered to, so that no page of
+    somebody else's can have a browser read this one.
+    """
+
+    def __init__(
+        self, host: str, port: int, sources: Sources, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._sources = sources
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._last: tuple[ClusterReport, str] | None = None
+        self._read_at = float("-inf")
+        self._failure = ""
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/", self._page)
+        app.router.add_get("/status.json", self._json)
+        app.on_response_prepare.append(_harden)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the one asked for until the context is open."""
+        return int(self._runner.addresses[0][1]) if self._runner.addresses else self._port
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise InvalidSetting(
+                f"cannot be listened on ({error.strerror or error})",
+                field="address of the status page",
+                value=f"{self._host}:{self._port}",
+                remedy="choose another port, or 0 for a free one",
+            ) from error
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _page(self, _request: web.Request) -> web.Response:
+        seen = await self._snapshot()
+        text = render_page(seen) if seen else render_failure(self._failure)
+        return web.Response(text=text, content_type="text/html", status=200 if seen else 503)
+
+    async def _json(self, _request: web.Request) -> web.Response:
+        seen = await self._snapshot()
+        if seen is None:
+            return web.json_response({"problems": [self._failure]}, status=503)
+        return web.Response(text=json.dumps(asdict(seen.report), indent=2), content_type="application/json")
+
+    async def _snapshot(self) -> Snapshot | None:
+        """What is known, read anew unless that was just done; None as long as nothing is."""
+        async with self._reading:
+            if self._clock() - self._read_at >= _FRESH_SECONDS:
+                await self._read()
+                self._read_at = self._clock()
+        if self._last is None:
+            return None
+        report, read_at = self._last
+        stale = f"nothing newer is known: {self._failure}" if self._failure else ""
+        sources = self._sources
+        return Snapshot(
+            report=report, time=read_at, health=sources.health(), leading=sources.leading(), stale=stale
+        )
+
+    async def _read(self) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                self._last = await self._sources.read(), now
+        except TimeoutError:
+            self._failure = f"the cluster did not answer within {_PATIENCE_SECONDS:g} s"
+        except KubeEfsError as error:
+            self._failure = str(error)
+        else:
+            self._failure = ""
+            return
+        log.warning("status-page-not-read", reason=self._failure)
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if _is_loopback(self._host) and _without_port(request.host) not in {*_LOCAL_NAMES, self._host}:
+            raise web.HTTPForbidden(text="ask for it by the name localhost")
+        return await handler(request)
+
+
+def _without_port(host: str) -> str:
+    return re.sub(r":[0-9]*$", "", host) if not host.endswith("]") else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def content_security_policy() -> str:
+    """Nothing is loaded from anywhere; of style there is what is in the page, of script none."""
+    digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+async def _harden(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Content-Security-Policy"] = content_security_policy()
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    response.headers["Cache-Control"] = "no-store"

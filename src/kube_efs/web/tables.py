@@ -1,0 +1,173 @@
+"""The tables of the status page."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kube_efs.model.sizes import in_words
+from kube_efs.report.values import ClusterReport, FileSystemReport, VolumeReport
+from kube_efs.report.words import (
+    notes_in_words,
+    object_in_words,
+    place_in_words,
+    target_in_words,
+)
+from kube_efs.tunnels.status import TunnelState
+from kube_efs.web.html import Child, Html, element, joined
+
+# More make a page that nobody reads; the JSON has all of them.
+ROWS_MAX: Final = 500
+
+_TONES: Final = {
+    "Bound": "good",
+    "Available": "good",
+    "Normal": "good",
+    "Pending": "fair",
+    "Released": "fair",
+    "Warning": "fair",
+    "Lost": "bad",
+    "Failed": "bad",
+    str(TunnelState.UP): "good",
+    str(TunnelState.STARTING): "fair",
+    str(TunnelState.DOWN): "bad",
+    str(TunnelState.REJECTED): "bad",
+    str(TunnelState.NO_MOUNT_TARGET): "bad",
+}
+
+
+def badge(word: str, tone: str | None = None) -> Html:
+    """A word that is told by its colour, too."""
+    return element("span", word, class_=f"badge {tone or _TONES.get(word, 'plain')}")
+
+
+def moment(text: str) -> Html:
+    """A time as people read it, which programs can read too; nothing where there is none."""
+    return element("time", text.replace("T", " ").replace("Z", " UTC"), datetime=text) if text else Html()
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Child]], *, name: str) -> Html:
+    """A section with a table whose first column names its rows; it scrolls by itself where it is too wide."""
+    heading = f"{name}-heading"
+    head = element("tr", *(element("th", column, scope="col") for column in columns))
+    body = [_row(row) for row in rows[:ROWS_MAX]]
+    if not rows:
+        body = [element("tr", element("td", "None", colspan=len(columns), class_="none"))]
+    left_out = len(rows) - ROWS_MAX
+    return section(
+        title,
+        name,
+        element(
+            "div",
+            element("table", element("thead", head), element("tbody", *body), aria_labelledby=heading),
+            class_="scroll",
+            role="region",
+            aria_labelledby=heading,
+            tabindex=0,
+        ),
+        element("p", f"{left_out} more are not shown here.") if left_out > 0 else None,
+    )
+
+
+def section(title: str, name: str, *content: Child) -> Html:
+    """A part of the page under a heading of its own."""
+    heading = f"{name}-heading"
+    return element("section", element("h2", title, id=heading), *content, id=name, aria_labelledby=heading)
+
+
+def _row(cells: Sequence[Child]) -> Html:
+    first, *others = cells
+    return element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in others))
+
+
+def _lines(parts: Iterable[str]) -> Html:
+    return joined(element("span", part, class_="line") for part in parts)
+
+
+def file_systems(report: ClusterReport) -> Html:
+    """File systems, with their mount targets in a column for each zone."""
+    zones = sorted(
+        {target.zone for one in report.file_systems for target in one.mount_targets},
+        key=lambda zone: (not zone, zone),
+    )
+    rows: list[list[Child]] = [
+        [
+            one.file_system_id,
+            one.name,
+            str(one.port),
+            str(one.volumes),
+            *(_lines(_addresses(one, zone)) or "none" for zone in zones),
+        ]
+        for one in report.file_systems
+    ]
+    columns = ["File system", "Name", "Port", "Volumes", *(zone or "unknown zone" for zone in zones)]
+    return table("File systems and mount targets by zone", columns, rows, name="file-systems")
+
+
+def _addresses(one: FileSystemReport, zone: str) -> list[str]:
+    return [target.address for target in one.mount_targets if target.zone == zone]
+
+
+def tunnels(report: ClusterReport) -> Html:
+    """Tunnels of every node."""
+    rows: list[list[Child]] = [
+        [
+            node.node,
+            tunnel.file_system_id,
+            tunnel.access_point_id or ("on demand" if tunnel.on_demand else ""),
+            str(tunnel.port),
+            badge(str(tunnel.state)),
+            target_in_words(tunnel),
+            str(tunnel.connections),
+            notes_in_words(tunnel),
+        ]
+        for node in report.nodes
+        for tunnel in node.tunnels
+    ]
+    columns = ["Node", "File system", "For", "Port", "State", "Mount target", "Connections", "Notes"]
+    return table("Tunnels by node", columns, rows, name="tunnels")
+
+
+def volumes(report: ClusterReport) -> Html:
+    """Volumes, where their data lies, and how much of it there is."""
+    rows: list[list[Child]] = [
+        [
+            one.name,
+            badge(one.phase),
+            one.reclaim_policy,
+            one.claim,
+            place_in_words(one),
+            _used(one),
+            "" if one.requested_bytes is None else in_words(one.requested_bytes),
+            moment(one.usage.time if one.usage else ""),
+        ]
+        for one in report.volumes
+    ]
+    columns = ["Volume", "Phase", "Policy", "Claim", "Data", "Used", "Requested", "Measured"]
+    return table("Volumes", columns, rows, name="volumes")
+
+
+def _used(volume: VolumeReport) -> Child:
+    usage = volume.usage
+    if usage is None:
+        return "not measured"
+    used = in_words(usage.used_bytes) if usage.complete else f"at least {in_words(usage.used_bytes)}"
+    return badge(f"{used}, over request", "bad") if usage.over else used
+
+
+def claims(report: ClusterReport) -> Html:
+    """Claims, with the reason of those that wait."""
+    waiting_first = sorted(report.claims, key=lambda one: one.phase == "Bound")
+    rows: list[list[Child]] = [
+        [f"{one.namespace}/{one.name}", badge(one.phase), one.storage_class, one.volume or one.reason]
+        for one in waiting_first
+    ]
+    return table("Claims", ["Claim", "Phase", "Class", "Volume, or why there is none"], rows, name="claims")
+
+
+def events(report: ClusterReport) -> Html:
+    """What was told of claims and volumes, the newest first."""
+    rows: list[list[Child]] = [
+        [moment(one.time), badge(one.type), one.reason, object_in_words(one), str(one.count), one.message]
+        for one in report.events
+    ]
+    columns = ["Last", "Type", "Reason", "Object", "Count", "Message"]
+    return table("Recent events", columns, rows, name="events")

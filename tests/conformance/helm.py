@@ -1,0 +1,62 @@
+"""Helm as a person runs it, on the chart of this tree."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.conformance.control_plane import PROGRAMS
+from tests.conformance.kubectl import Answer
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "kube-efs"
+# Helm asks no cluster for a template, and must be told what it would find.
+_VERSION = ("--kube-version", "1.36")
+_SECONDS = 120.0
+
+
+async def helm(*arguments: str, stdin: str = "", kubeconfig: Path | None = None) -> Answer:
+    """The answer to a command, whatever it is."""
+    process = await asyncio.create_subprocess_exec(
+        PROGRAMS / "helm",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "KUBECONFIG": str(kubeconfig or os.devnull)},
+    )
+    try:
+        async with asyncio.timeout(_SECONDS):
+            output, errors = await process.communicate(stdin.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return Answer(process.returncode or 0, output.decode(), errors.decode())
+
+
+async def template(values: Mapping[str, Any], *, namespace: str = "openshift-efs-stunnel") -> Answer:
+    """What ``helm template`` prints for these values."""
+    flags = ("--namespace", namespace, *_VERSION, "--values", "-")
+    return await helm("template", "efs", str(CHART), *flags, stdin=yaml.safe_dump(dict(values)))
+
+
+async def objects(values: Mapping[str, Any], **options: str) -> dict[str, Any]:
+    """The objects that these values give, each by its kind, namespace if not the release's, and name."""
+    answer = await template(values, **options)
+    assert answer.status == 0, answer.errors
+    return keyed([one for one in yaml.safe_load_all(answer.output) if one is not None])
+
+
+def keyed(manifests: list[Any]) -> dict[str, Any]:
+    """Objects by kind and name, and their namespace where the same name is in several."""
+    found = {}
+    for one in manifests:
+        metadata = one["metadata"]
+        key = f"{one['kind']}/{metadata['name']}"
+        if key in found:
+            key = f"{one['kind']}/{metadata['namespace']}/{metadata['name']}"
+        assert key not in found
+        found[key] = one
+    return found

@@ -1,0 +1,101 @@
+"""What ``make image`` has built, run by podman as a kubelet would: read-only, on the host's network."""
+
+import asyncio
+import json
+import resource
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_SECONDS = 60.0
+_FILES = 20_000
+_PROCESSES = 4096
+
+
+async def podman(*arguments: str) -> str:
+    """The output of a command of podman, which must succeed."""
+    # crun, the usual runtime, refuses machines with control groups of both versions.
+    runtime = ("--runtime", "runc") if shutil.which("runc") else ()
+    process = await asyncio.create_subprocess_exec(
+        "podman", *runtime, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(_SECONDS):
+        output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return output.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container that runs, or has ended."""
+
+    name: str
+
+    async def inspect(self) -> Any:
+        """What podman knows of it."""
+        (found,) = json.loads(await podman("container", "inspect", self.name))
+        return found
+
+    async def first_process(self) -> psutil.Process:
+        """The process whose end is the container's."""
+        return psutil.Process((await self.inspect())["State"]["Pid"])
+
+    async def stop(self) -> int:
+        """End it as a kubelet does, and give its exit status."""
+        await podman("stop", "--time", "10", self.name)
+        return int((await self.inspect())["State"]["ExitCode"])
+
+    async def logs(self) -> str:
+        """What it has written."""
+        return await podman("logs", self.name)
+
+
+def _options(*, privileged: bool = False) -> tuple[str, ...]:
+    # podman's defaults are more than some machines let anybody have.
+    files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _FILES)
+    limits = ("--ulimit", f"nofile={files}:{files}", "--ulimit", f"nproc={_PROCESSES}:{_PROCESSES}")
+    common = (*limits, "--read-only", "--tmpfs", "/tmp:mode=1777", "--network", "host")
+    if privileged:
+        return (*common, "--privileged", "--user", "0")
+    return (*common, "--cap-drop", "all", "--security-opt", "no-new-privileges")
+
+
+async def output_of(image: str, *command: str, entry_point: str | None = None) -> str:
+    """What a command in a container of the image prints."""
+    other = ("--entrypoint", entry_point) if entry_point else ()
+    return await podman("run", "--rm", "--pull", "never", *_options(), *other, image, *command)
+
+
+@asynccontextmanager
+async def running(
+    name: str,
+    image: str,
+    command: str,
+    *,
+    environment: Mapping[str, str],
+    folders: Sequence[Path],
+    privileged: bool = False,
+) -> AsyncIterator[Container]:
+    """A container of ``kube-efs COMMAND`` that has these folders of the machine too."""
+    variables = [text for key, value in environment.items() for text in ("--env", f"{key}={value}")]
+    mounted = [text for folder in folders for text in ("--volume", f"{folder}:{folder}")]
+    await podman(
+        "run",
+        "--detach",
+        "--name",
+        name,
+        *_options(privileged=privileged),
+        *variables,
+        *mounted,
+        image,
+        command,
+    )
+    try:
+        yield Container(name)
+    finally:
+        await podman("rm", "--force", "--time", "1", name)

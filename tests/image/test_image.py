@@ -1,0 +1,240 @@
+"""The image: what is in it, and that controller, tunnel and node run from it on the embedded cluster."""
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+import pytest_asyncio
+import structlog
+from lightkube.resources.storage_v1 import CSINode
+from tests.image.containers import Container, output_of, podman, running
+from tests.integration.tunnel_node import free_port
+from tests.scenarios import steps
+
+from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs.local.program import Program
+from kube_efs.local.programs import NODE
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TOP = Path(__file__).parents[2]
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+IMAGE = os.environ.get("IMAGE") or f"kube-efs:{PROJECT['version']}"
+USER = 65532
+# Of a person's shell, not of a pod.
+_NOT_HANDED_ON = frozenset({"HOME", "LANG", "PATH", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"})
+_LARGEST_BYTES = 260_000_000
+# A line for each thing that has no business in the image.
+_UNWANTED = """
+for program in cc gcc g++ ld make pip pip3 git curl wget; do command -v $program; done
+find / -xdev -type f -perm /6000
+find / -xdev -name 'test_*.py' -path '*kube_efs*'
+find / -xdev -type d \\( -name pip -o -name boto3 -o -name moto -o -name pytest \\) -path '*-packages*'
+find / -xdev -user kube-efs ! -path '/proc/*' ! -path '/dev/*'
+find /var/lib/apt/lists /root/.cache /run/secrets -type f
+true
+"""
+
+
+async def _inspect() -> Any:
+    (found,) = json.loads(await podman("image", "inspect", IMAGE))
+    return found
+
+
+async def test_it_tells_its_version_and_explains_its_commands() -> None:
+    assert await output_of(IMAGE, "--version") == f"kube-efs {PROJECT['version']}\n"
+    assert "Keep this node's TLS tunnels" in await output_of(IMAGE, "tunnel", "--help")
+
+
+async def test_its_labels_and_user_are_told() -> None:
+    found = await _inspect()
+    prefix = "org.opencontainers.image."
+    labels = {name.removeprefix(prefix): text for name, text in found["Labels"].items()}
+    assert labels["title"] == PROJECT["name"]
+    assert labels["version"] == PROJECT["version"]
+    assert labels["licenses"] == PROJECT["license"]
+    assert labels["description"] == PROJECT["description"]
+    assert labels["revision"]
+    assert found["Config"]["User"] == f"{USER}:{USER}"
+    assert found["Size"] < _LARGEST_BYTES
+
+
+async def test_nothing_is_in_it_that_no_process_needs() -> None:
+    assert await output_of(IMAGE, "-c", _UNWANTED, entry_point="/bin/sh") == ""
+
+
+async def test_it_has_the_programs_and_authorities_that_processes_run() -> None:
+    programs = ["chown", "mount.nfs4", "stunnel", "umount"]
+    looking = f"for program in {' '.join(programs)}; do command -v $program; done"
+    counting = "grep -c BEGIN /etc/amazon/efs/efs-utils.crt"
+    lines = (await output_of(IMAGE, "-c", f"{looking}; {counting}", entry_point="/bin/sh")).splitlines()
+    assert [Path(line).name for line in lines] == [*programs, "5"]
+
+
+async def test_its_packages_are_those_of_the_constraints() -> None:
+    listing = "from importlib.metadata import distributions as d\nfor x in d(): print(x.name, x.version)"
+    command = ("-c", listing)
+    output = await output_of(IMAGE, *command, entry_point="/opt/kube-efs/bin/python")
+    found = dict(line.split() for line in output.splitlines())
+    pinned = dict(line.split("==") for line in (TOP / "constraints.txt").read_text().split())
+    canonical = {name.lower().replace("_", "-"): version for name, version in pinned.items()}
+    assert found.pop("kube-efs") == PROJECT["version"]
+    assert {name: canonical.get(name.lower().replace("_", "-")) for name in found} == found
+    assert {"aiobotocore", "grpcio", "lightkube"} <= found.keys()
+
+
+# --- on a cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_parts() -> Iterator[None]:
+    """Keep the probes' every connection out of the output of tests that fail."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield
+    structlog.configure(**before)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedCluster]:
+    """A cluster whose controller, tunnel and node run from the image."""
+    folder = tmp_path_factory.mktemp("cluster")
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(EmbeddedCluster(folder, file_systems=["only"]))
+        programs = {"controller": cluster.controller, "tunnel": cluster.tunnel, "node": cluster.node}
+        for command, program in programs.items():
+            await program.stop()
+            container = await stack.enter_async_context(_instead(program, command, folder))
+            await _ready(program, container)
+        yield cluster
+
+
+def _instead(program: Program, command: str, folder: Path) -> Any:
+    """The same process in a container, with the same settings."""
+    port = free_port()
+    program.health_url = f"http://127.0.0.1:{port}"
+    settings = {name: text for name, text in program._environment.items() if name not in _NOT_HANDED_ON}
+    settings["KUBE_EFS_HEALTH_PORT"] = str(port)
+    folders = []
+    # Files of root that a pod would get from its service account and its volumes.
+    for name in ("KUBECONFIG", "STUNNEL_CONF_PATH", "KUBE_EFS_CA_FILE"):
+        if name in settings:
+            handed = folder / f"{command}-{name}".lower()
+            handed.mkdir()
+            original = Path(settings[name])
+            if original.exists():
+                shutil.copy(original, handed / original.name)
+            settings[name] = str(handed / original.name)
+            folders.append(handed)
+    socket = Path(settings["KUBE_EFS_TUNNEL_SOCKET"])
+    if command == "tunnel":
+        socket.unlink(missing_ok=True)
+        folders.append(socket.parent)
+    if command == "node":
+        # The socket of the tunnels' agent is in there, and that of the driver, and where it registers.
+        folders = [*folders, socket.parents[1]]
+    else:
+        _hand_over(folders)
+    is_node = command == "node"
+    return running(_name(command), IMAGE, command, environment=settings, folders=folders, privileged=is_node)
+
+
+def _hand_over(folders: list[Path]) -> None:
+    for folder in folders:
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, USER, USER)
+
+
+def _name(command: str) -> str:
+    return f"kube-efs-test-{command}-{os.getpid()}"
+
+
+async def _ready(program: Program, container: Container) -> None:
+    async def look() -> bool:
+        state = (await container.inspect())["State"]["Status"]
+        assert state == "running", await container.logs()
+        with suppress(aiohttp.ClientError):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{program.health_url}/readyz") as answer,
+            ):
+                return answer.ok
+        return False
+
+    await steps.eventually(look, what=f"{container.name} is ready", pause_seconds=0.3)
+
+
+async def test_a_claim_is_served_and_its_tunnel_is_up(cluster: EmbeddedCluster) -> None:
+    namespace = await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(cluster.client, default_file_system_id="auto")
+    await cluster.client.create(steps.claim(namespace, "data", storage_class, {"volume_name": "data"}))
+
+    volume = await steps.bound_volume(cluster.client, namespace, "data")
+
+    (file_system,) = cluster.file_system_ids
+    assert volume.name.startswith(f"efs-stunnel-{file_system}-{namespace}-data-")
+    assert (cluster.efs.folder(file_system) / namespace / "data").is_dir()
+    tunnel = await steps.tunnel_up(cluster, file_system)
+    assert tunnel.port == await steps.port_of(cluster, file_system)
+
+
+@pytest.mark.parametrize("command", ["controller", "tunnel"])
+async def test_nothing_in_it_runs_as_root_or_is_left_defunct(cluster: EmbeddedCluster, command: str) -> None:
+    first = await Container(_name(command)).first_process()
+    assert first.name() == {"controller": "tini", "tunnel": "kube-efs"}[command]
+    orphan = "import subprocess as s; s.Popen(['sh', '-c', 'sleep 0.1 & :'], start_new_session=True)"
+    await podman("exec", _name(command), "/opt/kube-efs/bin/python", "-c", orphan)
+    processes = [first, *first.children(recursive=True)]
+    assert {process.uids().real for process in processes} == {USER}
+
+    async def look() -> bool:
+        children = first.children(recursive=True)
+        return not [one for one in children if one.status() == psutil.STATUS_ZOMBIE or one.name() == "sleep"]
+
+    await steps.eventually(look, what="every process is buried")
+
+
+async def test_the_kubelet_has_the_driver_that_runs_from_it(cluster: EmbeddedCluster) -> None:
+    async def look() -> list[str]:
+        found = await cluster.client.get(CSINode, NODE)
+        return [driver.name for driver in found.spec.drivers]
+
+    assert await steps.eventually(look, what="the node has a driver") == ["efs.csi.aws.com"]
+    first = await Container(_name("node")).first_process()
+    assert (first.name(), first.uids().real) == ("tini", 0)
+
+
+async def test_stunnel_outlives_the_agent_beside_it(cluster: EmbeddedCluster) -> None:
+    (file_system,) = cluster.file_system_ids
+    await steps.tunnel_up(cluster, file_system)
+    first = await Container(_name("tunnel")).first_process()
+    before = await asyncio.to_thread(_stunnels, first)
+    assert len(before) == 1
+    (agent,) = [one for one in first.children() if one.name() != "stunnel"]
+
+    agent.send_signal(signal.SIGKILL)
+
+    await asyncio.to_thread(agent.wait, 10)
+    await _ready(cluster.tunnel, Container(_name("tunnel")))
+    await steps.tunnel_up(cluster, file_system)
+    assert await asyncio.to_thread(_stunnels, first) == before
+
+
+def _stunnels(first: psutil.Process) -> list[int]:
+    return [one.pid for one in first.children(recursive=True) if one.name().startswith("stunnel")]
+
+
+@pytest.mark.parametrize("command", ["node", "controller", "tunnel"])
+async def test_it_ends_in_order_when_told_to(cluster: EmbeddedCluster, command: str) -> None:
+    assert await Container(_name(command)).stop() == 0

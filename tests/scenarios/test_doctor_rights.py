@@ -1,0 +1,103 @@
+"""The doctor on a real authorizer: rights that are missing, and what a service account learns of itself."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import yaml
+from tests.conformance.control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
+from tests.conformance.installing import MANAGER, NAMESPACE, TUNNEL, install
+from tests.conformance.kubectl import Kubectl
+from tests.scenarios.steps import eventually
+
+from kube_efs.doctor.diagnosis import diagnose
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.findings import Finding
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.run import examine_cluster
+from kube_efs.kube.client import connect, load_config
+from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
+from kube_efs.operator.platforms import Platform
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.real_only("the embedded API server allows everything"),
+]
+
+_ROLE = ("clusterrole", "kube-efs-controller")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def plane(control_planes: ControlPlanes) -> AsyncIterator[RealControlPlane]:
+    """A real control plane with kube-efs installed, of which nothing runs."""
+    plane = await control_planes.fresh()
+    await install(Kubectl(plane.admin_kubeconfig))
+    yield plane
+
+
+@pytest.fixture
+def kubectl(plane: RealControlPlane) -> Kubectl:
+    return Kubectl(plane.admin_kubeconfig)
+
+
+def _installation(namespace: str, csi: bool) -> tuple[Manifest, ...]:
+    return render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace=namespace, csi=csi))
+
+
+async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list[Finding]]:
+    """What is found, by kind, as the administrator or with the rights of a service account."""
+    user = ServiceAccountName(NAMESPACE, account) if account else None
+    kubeconfig = await plane.kubeconfig(user)
+    attempts = Attempts(timeout_seconds=60)
+    async with connect(load_config(kubeconfig)) as client:
+        cluster = await examine_cluster(client, NAMESPACE, _installation, attempts)
+    found: dict[str, list[Finding]] = {}
+    for one in diagnose(Facts(cluster=cluster, gaps=attempts.gaps)):
+        found.setdefault(one.kind.id, []).append(one)
+    return found
+
+
+async def test_what_is_rendered_gives_every_right(plane: RealControlPlane) -> None:
+    found = await _examine(plane)
+    assert "rbac/missing" not in found
+    # Pods are not made here, and nobody leads: that is told, and nothing else.
+    assert found.keys() <= {"workload/not-ready", "controller/no-leader", "targets/missing"}
+    assert "controller/no-leader" in found
+
+
+async def test_a_verb_that_is_missing_is_named(plane: RealControlPlane, kubectl: Kubectl) -> None:
+    before = await kubectl("get", *_ROLE, "-o", "yaml")
+    role = yaml.safe_load(before)
+    rule = next(one for one in role["rules"] if one["resources"] == ["persistentvolumes"])
+    rule["verbs"].remove("patch")
+    del role["metadata"]["resourceVersion"]
+    await kubectl("replace", "-f", "-", stdin=yaml.safe_dump(role))
+    try:
+        (found,) = await _until_missing(plane)
+        assert found.subject.name == f"{NAMESPACE}/{MANAGER}"
+        assert found.evidence == ("patch persistentvolumes",)
+        # The account itself is told the same, though it may not ask about others.
+        told = await _examine(plane, MANAGER)
+        assert [one.evidence for one in told["rbac/missing"]] == [("patch persistentvolumes",)]
+    finally:
+        rule["verbs"].append("patch")
+        await kubectl("replace", "-f", "-", stdin=yaml.safe_dump(role))
+
+
+async def _until_missing(plane: RealControlPlane) -> list[Finding]:
+    """The authorizer follows a role by a watch, so a little later."""
+
+    async def look() -> list[Finding] | None:
+        return (await _examine(plane)).get("rbac/missing")
+
+    return await eventually(look, what="a right is missing")
+
+
+async def test_what_an_account_may_not_see_is_said_and_all_else_is_checked(plane: RealControlPlane) -> None:
+    found = await _examine(plane, TUNNEL)
+    assert "rbac/missing" not in found
+    assert "targets/missing" in found  # the one thing that tunnels may read
+    gaps = {one.subject.name: one for one in found["doctor/not-checked"]}
+    assert {"pods", "nodes", "claims", f"the rights of ServiceAccount {NAMESPACE}/{MANAGER}"} <= gaps.keys()
+    assert f"the rights of ServiceAccount {NAMESPACE}/{TUNNEL}" not in gaps
+    assert "403" in gaps["pods"].evidence[0]

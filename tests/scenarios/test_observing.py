@@ -1,0 +1,148 @@
+"""What people are told without a look at single objects: usage of volumes, the status page, metrics."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from lightkube import codecs
+from lightkube.models.core_v1 import VolumeResourceRequirements
+from tests.scenarios import csi_steps, steps
+from tests.scenarios.directory_steps import Claims
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.ports import free_port
+from kube_efs.local.programs import NODE
+from kube_efs.model.volumes import Volume
+from kube_efs.operator.manifests import render_asset
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+METRICS_PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+MIB = 1024**2
+PAGE_PORT = free_port()
+
+
+@pytest.fixture(scope="module")
+def cluster_settings() -> dict[str, str]:
+    """A controller that measures all the time and serves its page."""
+    return {
+        "KUBE_EFS_USAGE_INTERVAL_SECONDS": "2",
+        "KUBE_EFS_STATUS_PAGE": "true",
+        "KUBE_EFS_STATUS_PAGE_PORT": str(PAGE_PORT),
+    }
+
+
+async def _grant(cluster: Cluster) -> None:
+    """Give the controller what deploy/monitoring/observing-rbac.yaml has."""
+    rights = render_asset("observing-rbac", {"namespace": cluster.namespace})
+    for one in codecs.load_all_yaml(yaml.safe_dump_all(rights)):
+        await cluster.client.apply(one, force=True)
+
+
+async def _small_claim(
+    cluster: Cluster, claims: Claims, storage_class: str, labels: dict[str, str] | None = None
+) -> Volume:
+    """The volume of a claim named "data" that asks for 1 MiB."""
+    body = steps.claim(claims.namespace, "data", storage_class, labels)
+    assert body.spec
+    body.spec.resources = VolumeResourceRequirements(requests={"storage": "1Mi"})
+    await cluster.client.create(body)
+    return await claims.bound("data")
+
+
+async def _status(cluster: Cluster) -> dict[str, Any]:
+    """What the command says, in JSON."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kube_efs", "status", "--output", "json"),
+        *("--kubeconfig", str(cluster.kubeconfig), "--namespace", cluster.namespace),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    answer: dict[str, Any] = json.loads(output)
+    return answer
+
+
+async def test_a_claim_is_told_that_its_volume_holds_more_than_it_asks_for(cluster: Cluster) -> None:
+    await _grant(cluster)
+    claims = await Claims.of(cluster)
+    file_system_id = cluster.file_system_ids[0]
+    labels = {"volume_name": "data", "file_system_id": file_system_id}
+    volume = await _small_claim(cluster, claims, await steps.new_class(cluster.client), labels)
+    assert volume.nfs
+    folder = cluster.efs.folder(file_system_id) / volume.nfs.path.lstrip("/")
+    (folder / "large").write_bytes(os.urandom(2 * MIB))
+
+    [text] = await csi_steps.events(cluster, claims, "data", "VolumeOverRequest")
+    assert re.fullmatch(r"2\.0 MiB are in the volume, 1\.0 MiB were asked for; EFS .*", text)
+    start = f'kube_efs_volume_used_bytes{{claim="data",claim_namespace="{claims.namespace}"'
+    assert await steps.metric(cluster.controller, start) >= 2 * MIB
+
+    (folder / "large").unlink()
+    await csi_steps.events(cluster, claims, "data", "VolumeWithinRequest")
+    assert len(await steps.messages(cluster.client, claims.namespace, "data", "VolumeOverRequest")) == 1
+
+
+async def test_command_and_page_say_the_same_of_a_volume_behind_an_access_point(cluster: Cluster) -> None:
+    await _grant(cluster)
+    claims = await Claims.of(cluster)
+    parameters = {"fileSystemId": cluster.file_system_ids[0]}
+    storage_class = await csi_steps.new_class(cluster.client, parameters=parameters)
+    volume = await _small_claim(cluster, claims, storage_class)
+    access_point_id = csi_steps.handle_of(volume).access_point_id
+    assert access_point_id
+    folder = await cluster.efs.access_point_folder(access_point_id)
+    (folder / "file").write_bytes(os.urandom(MIB // 2))
+
+    async def measured() -> dict[str, Any] | None:
+        shown = {one["name"]: one for one in (await _status(cluster))["volumes"]}[volume.name]
+        usage: dict[str, Any] | None = shown["usage"]
+        return shown if usage and usage["used_bytes"] >= MIB // 2 else None
+
+    shown = await steps.eventually(measured, what="the volume is measured", pause_seconds=1)
+    assert (shown["requested_bytes"], shown["usage"]["complete"], shown["usage"]["over"]) == (
+        MIB,
+        True,
+        False,
+    )
+
+    async with aiohttp.ClientSession() as web:
+
+        async def on_the_page() -> bool:
+            async with web.get(f"http://localhost:{PAGE_PORT}/status.json") as answer:
+                found = await answer.json()
+            one = next((one for one in found.get("volumes", ()) if one["name"] == volume.name), None)
+            return bool(one and one["usage"] and one["access_point_id"] == access_point_id)
+
+        await steps.eventually(on_the_page, what="the page has it", pause_seconds=1)
+        async with web.get(f"http://localhost:{PAGE_PORT}/") as answer:
+            page = await answer.text()
+    assert answer.status == 200
+    for words in (volume.name, access_point_id, *cluster.file_system_ids, "this controller leads", NODE):
+        assert words in page
+
+
+async def test_every_metric_of_every_process_is_documented(cluster: Cluster) -> None:
+    rows = re.findall(r"^\| `(\w+?)(?:_total)?` .*\| ([a-z, ]+) \|$", METRICS_PAGE.read_text(), re.MULTILINE)
+    documented = {name: set(processes.split(", ")) for name, processes in rows}
+    programs = {"controller": cluster.controller, "tunnel": cluster.tunnel, "node": cluster.node}
+    async with aiohttp.ClientSession() as web:
+        for process, program in programs.items():
+            async with web.get(f"{program.health_url}/metrics") as answer:
+                found = re.findall(r"^# TYPE (\w+) ", await answer.text(), re.MULTILINE)
+            ours = {re.sub(r"_(total|created)$", "", name) for name in found}
+            ours -= {name for name in ours if name.startswith(("process_", "python_"))}
+            ours -= {"kube_efs_build_info"}
+            assert ours, process
+            assert {name for name in ours if process not in documented.get(name, ())} == set(), process

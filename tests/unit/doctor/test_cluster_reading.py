@@ -1,0 +1,115 @@
+"""A cluster's objects, read from the embedded API server."""
+
+from lightkube import AsyncClient
+from lightkube.codecs import load_all_yaml
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+
+from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
+from kube_efs.doctor.facts import OperatorCondition
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.gathering.cluster import gather_cluster
+from kube_efs.doctor.gathering.objects import read_degraded
+from kube_efs.doctor.gathering.rights import missing_rights
+from kube_efs.doctor.grants import Account, Grant, Right
+
+# As efs-provisioner's own manifests have it: settings are in a ConfigMap.
+_OBJECTS = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: efs-provisioner, namespace: default}
+data: {provisioner.name: example.com/aws-efs, aws.region: eu-west-1, dns.name: ""}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: efs-provisioner, namespace: default, labels: {app.kubernetes.io/part-of: kube-efs}}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: efs-provisioner}}
+  template:
+    metadata: {labels: {app: efs-provisioner}}
+    spec:
+      containers:
+      - name: efs-provisioner
+        image: quay.io/kube-efs/kube-efs:0.1.0
+        args: [controller]
+        env:
+        - {name: KUBE_EFS_BACKENDS, value: directory}
+        - name: PROVISIONER_NAME
+          valueFrom: {configMapKeyRef: {name: efs-provisioner, key: provisioner.name}}
+        - name: DNS_NAME
+          valueFrom: {configMapKeyRef: {name: efs-provisioner, key: dns.name, optional: true}}
+        - name: FILE_SYSTEM_ID
+          valueFrom: {configMapKeyRef: {name: missing, key: file.system.id}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: default, finalizers: [example.com/held]}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: aws-efs
+  resources: {requests: {storage: 1Gi}}
+---
+apiVersion: v1
+kind: Event
+metadata: {name: first, namespace: default}
+involvedObject: {kind: PersistentVolumeClaim, name: data, namespace: default, uid: "7"}
+type: Warning
+reason: ProvisioningFailed
+message: first
+lastTimestamp: "2026-01-01T00:00:00Z"
+---
+apiVersion: v1
+kind: Event
+metadata: {name: second, namespace: default}
+involvedObject: {kind: PersistentVolumeClaim, name: data, namespace: default, uid: "7"}
+type: Warning
+reason: ProvisioningFailed
+message: second
+lastTimestamp: "2026-01-01T00:00:01Z"
+"""
+
+
+async def test_what_a_cluster_has_is_read(kube: AsyncClient) -> None:
+    for one in load_all_yaml(_OBJECTS):
+        await kube.create(one)
+    await kube.delete(PersistentVolumeClaim, "data", namespace="default")
+    attempts = Attempts(timeout_seconds=30)
+
+    cluster = await gather_cluster(kube, "default", attempts)
+
+    assert provisioners(cluster)["example.com/aws-efs"] is VolumeKind.DIRECTORY
+    assert not needs_tunnels(cluster)
+    (workload,) = cluster.workloads or ()
+    assert dict(workload.environment) == {
+        "KUBE_EFS_BACKENDS": "directory",
+        "PROVISIONER_NAME": "example.com/aws-efs",
+    }
+    (claim,) = cluster.claims or ()
+    assert claim.deleting_since is not None
+    assert "example.com/held" in claim.finalizers
+    assert [one.message for one in cluster.warnings_of("PersistentVolumeClaim", "7")] == ["second"]
+    assert cluster.targets is not None
+    assert not cluster.targets.found
+    assert cluster.shared_volumes == ()  # a cluster without that kind
+    assert cluster.degraded == ()  # nor that one
+    assert [one.what for one in attempts.gaps] == ["ConfigMap default/missing"]
+
+
+async def test_the_embedded_api_server_refuses_nobody_anything(kube: AsyncClient) -> None:
+    grant = Grant(
+        account=Account(namespace="a", name="b"), right=Right(verb="get", resource="pods/log", namespace="c")
+    )
+    attempts = Attempts(timeout_seconds=30)
+    assert await missing_rights(kube, [grant], attempts) == ()
+    assert await missing_rights(kube, [], attempts) == ()
+    assert attempts.gaps == ()
+
+
+def test_only_conditions_that_something_is_degraded_count() -> None:
+    conditions = [
+        {"type": "AvailableDegraded", "status": "True", "message": "no credentials yet"},
+        {"type": "OtherDegraded", "status": "False", "message": "all is well"},
+        {"type": "Progressing", "status": "True"},
+    ]
+    found = read_degraded({"status": {"conditions": conditions}})
+    assert found == (OperatorCondition(type="AvailableDegraded", message="no credentials yet"),)

@@ -1,0 +1,125 @@
+"""What the command says, and what it takes."""
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from types import MappingProxyType
+
+import pytest
+from rich.console import Console
+
+from kube_efs.migration.errors import ClaimInUse, MigrationRefused
+from kube_efs.migration.journal import Journal
+from kube_efs.migration.outcomes import State, as_json, done, failed, planned, refused, render
+from kube_efs.migration.plan import Direction, Migration, Refusal
+from kube_efs.migration.run import parse_servers
+from kube_efs.migration.steps import Step, Wait
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.errors import InvalidSetting, KubeDenied
+
+MIGRATION = Migration(
+    namespace="team",
+    claim="data",
+    nfs="old",
+    csi="old-csi",
+    place="fs-1:/team/data",
+    direction=Direction.FORWARD,
+    journal=Journal(
+        claim={"metadata": {}, "spec": {}},
+        volume={"metadata": {"name": "old"}, "spec": {"persistentVolumeReclaimPolicy": "Delete"}},
+        policy=ReclaimPolicy.DELETE,
+    ),
+    csi_volume={"metadata": {}, "spec": {}},
+    notes=("[bold] becomes what it is",),
+)
+IN_USE = ClaimInUse("is in use", field="claim team/data", value="web", remedy="end these pods")
+REFUSAL = Refusal(namespace="team", claim="logs", volume="other", error=MigrationRefused("is odd"))
+
+
+def test_programs_read_everything() -> None:
+    outcomes = [planned(MIGRATION, Step.MAKE_TARGET), refused(REFUSAL)]
+    assert json.loads(json.dumps(as_json(outcomes))) == {
+        "ok": False,
+        "claims": [
+            {
+                "namespace": "team",
+                "claim": "data",
+                "source": "old",
+                "target": "old-csi",
+                "data": "fs-1:/team/data",
+                "reclaim_policy": "Delete",
+                "state": "to do",
+                "next_step": "make the new volume, kept for the claim",
+                "reason": "",
+                "notes": ["[bold] becomes what it is"],
+            },
+            {
+                "namespace": "team",
+                "claim": "logs",
+                "source": "other",
+                "target": "",
+                "data": "",
+                "reclaim_policy": "",
+                "state": "failed",
+                "next_step": "",
+                "reason": "is odd",
+                "notes": [],
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "ok"),
+    [
+        pytest.param(planned(MIGRATION, Step.KEEP_SOURCE), State.TO_DO, True, id="planned"),
+        pytest.param(planned(MIGRATION, Wait(for_what="it is bound")), State.TO_DO, True, id="waiting"),
+        pytest.param(planned(MIGRATION, None), State.DONE, True, id="nothing left to do"),
+        pytest.param(done(MIGRATION), State.DONE, True, id="done"),
+        pytest.param(failed(MIGRATION, IN_USE), State.IN_USE, False, id="in use"),
+        pytest.param(failed(MIGRATION, KubeDenied("answered 403")), State.FAILED, False, id="failed"),
+        pytest.param(refused(REFUSAL), State.FAILED, False, id="refused"),
+    ],
+)
+def test_how_far_a_claim_is(outcome: object, state: State, ok: bool) -> None:
+    assert (outcome.state, outcome.state.is_well) == (state, ok)  # type: ignore[attr-defined]
+
+
+def test_people_read_reasons_and_notes_as_they_are() -> None:
+    file = StringIO()
+    Console(width=160, file=file).print(render([failed(MIGRATION, IN_USE)]))
+    text = file.getvalue()
+    assert "team/data: [bold] becomes what it is" in text
+    assert "! claim team/data: 'web' is in use; end these pods" in text
+
+
+def test_servers_have_names_of_their_own() -> None:
+    assert parse_servers(["efs.example.com=fs-12"]) == MappingProxyType({"efs.example.com": "fs-12"})
+    for text in ("efs.example.com", "=fs-12", "efs.example.com=", "efs.example.com=12"):
+        with pytest.raises(InvalidSetting) as caught:
+            parse_servers([text])
+        assert caught.value.field == "--server"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--server", "nonsense"], id="a server that is none"),
+        pytest.param(["--wait", "-1"], id="a negative time"),
+        pytest.param(["--output", "xml"], id="an unknown format"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "kube_efs", "migrate", *arguments],
+        env={**os.environ, "KUBECONFIG": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 2
+    assert arguments[0] in answer.stderr
+    assert "Traceback" not in answer.stderr

@@ -1,0 +1,69 @@
+from typing import Any
+
+import pytest
+
+from kube_efs.operator.forms.go_templates import Context, Expression, Lines, conditional, write_object
+
+CONTEXT = Context(
+    {
+        "name": Expression("$.Release.Name"),
+        "region": Expression("$.Values.region", when="$.Values.region"),
+        "user": Expression("65532", when="$.Values.user"),
+        "csi": Expression("$.Values.csi"),
+        "folder": "/var/lib",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        pytest.param({"a": "b"}, 'a: "b"\n', id="a text is quoted"),
+        pytest.param({"a": True, "b": 1, "c": None}, "a: true\nb: 1\nc: null\n", id="what is no text is not"),
+        pytest.param({"a": {}, "b": []}, "a: {}\nb: []\n", id="what is empty stays"),
+        pytest.param({"a": "{name}"}, "a: {{ $.Release.Name | toJson }}\n", id="a placeholder"),
+        pytest.param(
+            {"a": "100%:{name}"},
+            'a: {{ printf "100%%:%v" ($.Release.Name) | toJson }}\n',
+            id="a placeholder in a text with a percent sign",
+        ),
+        pytest.param({"a": "{folder}/x"}, 'a: "/var/lib/x"\n', id="what is always the same is written"),
+        pytest.param({"a": "{{ $labels.x }}"}, 'a: "{{ "{{" }} $labels.x }}"\n', id="braces of a text"),
+        pytest.param(
+            {"a": "{user}", "b": "{user}", "c": 1},
+            "{{- if $.Values.user }}\na: 65532\nb: 65532\n{{- end }}\nc: 1\n",
+            id="two entries on one condition are wrapped once",
+        ),
+        pytest.param(
+            {"a": {"$if": "csi", "b": "{region}"}},
+            "{{- if $.Values.csi }}\na:\n  {{- if $.Values.region }}\n  b: {{ $.Values.region | toJson }}\n"
+            "  {{- end }}\n{{- end }}\n",
+            id="one condition in another",
+        ),
+        pytest.param(
+            {"a": [{"$if": "region", "b": "{region}"}]},
+            "{{- if $.Values.region }}\na:\n- b: {{ $.Values.region | toJson }}\n{{- end }}\n",
+            id="a list with nothing left falls away, and nothing is asked twice",
+        ),
+        pytest.param(
+            {"a": [{"$if": "region", "b": 1}, {"$if": "csi", "b": 2}]},
+            "{{- if or ($.Values.region) ($.Values.csi) }}\na:\n"
+            "{{- if $.Values.region }}\n- b: 1\n{{- end }}\n"
+            "{{- if $.Values.csi }}\n- b: 2\n{{- end }}\n{{- end }}\n",
+            id="a list is there when any item is",
+        ),
+        pytest.param(
+            {"a": ["x", {"b": {"c": "d"}, "e": [1]}]},
+            'a:\n- "x"\n- b:\n    c: "d"\n  e:\n  - 1\n',
+            id="mappings and lists in a list",
+        ),
+        pytest.param({"a": [Lines(("- 1", "- 2"))]}, "a:\n- 1\n- 2\n", id="lines are written as they are"),
+    ],
+)
+def test_an_object_is_written_as_a_template(node: Any, text: str) -> None:
+    assert write_object(node, CONTEXT) == text
+
+
+def test_a_text_can_be_made_conditional() -> None:
+    assert conditional(None, "a\n") == "a\n"
+    assert conditional("$.Values.csi", "a\n") == "{{- if $.Values.csi }}\na\n{{- end }}\n"

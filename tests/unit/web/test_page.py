@@ -1,0 +1,118 @@
+"""What the page says, as text."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+from tests.unit.web.sample import EVIL, report, snapshot
+
+from kube_efs.report.values import ClusterReport, VolumeReport
+from kube_efs.telemetry.health import Health
+from kube_efs.web import tables
+from kube_efs.web.charts import tunnels_chart, usage_chart
+from kube_efs.web.page import Snapshot, problems, render_failure, render_page
+
+
+def texts(document: str) -> str:
+    """The words of a document, with one blank between them."""
+    body = document.rpartition("<body>")[2]
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+def test_the_page_says_what_the_report_has() -> None:
+    said = texts(render_page(snapshot()))
+    for words in (
+        "as of 2026-11-21 12:00:03 UTC , this controller leads",
+        "Health: 3 problems.",
+        "ip-10-0-2-33.ec2.internal: the tunnel to fs-4567cdef is down (connection refused)",
+        "Tunnels up 3 of 5",
+        "Over their request 1",
+        "us-east-1a us-east-1b us-east-1c unknown zone",
+        "1.5 GiB, over request 1.0 GiB 2026-11-21 11:00:00 UTC",
+        "at least 341.3 MiB",
+        "fs-0123abcd fsap-0123abcd",
+        "VolumeOverRequest web/uploads 1 1.5 GiB are in the volume",
+        "PersistentVolume pv-4",
+    ):
+        assert words in said
+
+
+def test_nothing_from_the_cluster_becomes_html() -> None:
+    page = render_page(snapshot())
+    assert page.count("&lt;script&gt;") == 3
+    assert "<script" not in page
+    assert EVIL in unescape(page)
+
+
+def test_a_cluster_that_is_well_is_said_to_be() -> None:
+    well = Snapshot(report=ClusterReport(), time="2026-11-21T12:00:03Z", health=Health(), leading=False)
+    said = texts(render_page(well))
+    assert "Health: nothing is wrong." in said
+    assert "another controller leads, or none" in said
+    assert "<svg" not in render_page(well)
+
+
+def test_problems_come_from_everywhere() -> None:
+    seen = replace(snapshot(), health=Health.failing("discovery is old"), stale="nothing newer is known")
+    assert problems(seen) == (
+        "nothing newer is known",
+        "discovery is old",
+        "fs-x: stunnel_port: is missing",
+        "ip-10-0-3-71.ec2.internal: the mount table cannot be read",
+        "ip-10-0-2-33.ec2.internal: the tunnel to fs-4567cdef is down (connection refused)",
+    )
+
+
+def test_claims_that_wait_come_first() -> None:
+    said = texts(tables.claims(report()))
+    assert said.index("web/waits") < said.index("web/uploads")
+
+
+def test_a_page_has_room_for_so_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_MAX", 3)
+    shown = tables.volumes(report())
+    assert shown.count("<tr>") == 1 + 3
+    assert "1 more are not shown here." in shown
+
+
+def test_an_empty_table_says_so() -> None:
+    assert '<td colspan="6" class="none">None</td>' in tables.events(ClusterReport())
+
+
+def test_the_fullest_volumes_are_drawn_and_the_request_too() -> None:
+    chart = usage_chart(report())
+    assert chart is not None
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([0-9.]+)"', chart)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] == 640
+    assert widths[1] == pytest.approx(640 * 0.9 / 1.5, abs=0.1)
+    [place] = set(re.findall(r'x1="([0-9.]+)"', chart))
+    assert float(place) == pytest.approx(640 / 1.5, abs=0.1)
+    assert "…alytics/results-of-the-last-quarter" in chart
+
+
+def test_volumes_below_their_request_need_no_line() -> None:
+    below = tuple(one for one in report().volumes if not (one.usage and one.usage.over))
+    chart = usage_chart(ClusterReport(volumes=below))
+    assert chart is not None
+    assert "<line" not in chart
+
+
+def test_there_is_no_picture_of_nothing() -> None:
+    bare: VolumeReport = replace(report().volumes[0], usage=None)
+    assert usage_chart(ClusterReport(volumes=(bare,))) is None
+    assert tunnels_chart(ClusterReport()) is None
+
+
+def test_nodes_in_need_are_drawn_first() -> None:
+    chart = tunnels_chart(report())
+    assert chart is not None
+    assert re.findall(r"ip-10-0-(\d)", chart) == ["2", "3", "1"]
+    assert "1 failed over or starting, 1 down" in chart
+
+
+def test_without_a_report_the_reason_is_said() -> None:
+    said = texts(render_failure("the cluster is <away>"))
+    assert "Health: 1 problem. the cluster is <away>" in said
+    assert "Volumes" not in said
