@@ -24,13 +24,10 @@ def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def session_environment(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncGenerator[Mapping[str, str], None]:
-    """The shell of most pages; kube-efs's processes are there."""
-    folder = tmp_path_factory.mktemp("docs")
-    async with EmbeddedCluster(folder) as cluster:
-        yield environment_of(cluster, folder)
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedCluster, None]:
+    """A cluster for most pages; kube-efs's processes are there."""
+    async with EmbeddedCluster(tmp_path_factory.mktemp("docs")) as cluster:
+        yield cluster
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
