@@ -11,8 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from lightkube import AsyncClient
 from rich.console import Console
 
+from kube_efs.local.manifests import CSI_DRIVER, apply
+from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
 from kube_efs.migration.journal import Journal
 from kube_efs.migration.outcomes import State, as_json, done, failed, planned, refused, render
@@ -134,6 +137,14 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert answer.returncode == 2
     assert arguments[0] in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+async def test_a_cluster_without_the_driver_is_refused(kube: AsyncClient) -> None:
+    store = MigrationStore(kube)
+    with pytest.raises(MigrationRefused, match=r"CSIDriver: 'efs\.csi\.aws\.com' is not there"):
+        await store.check_driver()
+    await apply(kube, [CSI_DRIVER])
+    await store.check_driver()
 
 
 async def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
