@@ -93,4 +93,4 @@ $(INSTALLED): pyproject.toml constraints.txt scripts/install-python
 	@touch $@
 
 clean: ## Remove .venv and everything else that was made here
-	rm -rf $(VENV) .cache .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build .cache .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
