@@ -1,13 +1,9 @@
-"""What is counted while something happens: AWS calls by the controller's metrics, API writes by a proxy."""
+"""Counting what the controller asks of the API server, in the proxy before it."""
 
 from collections import Counter
 from typing import Final
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 from tests.scenarios.faulty_api import Call, Fault
-
-from kube_efs.local.program import Program
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Not of any claim: what is told to people, and what a leader writes whatever there is to do.
@@ -25,15 +21,3 @@ class Writes:
         if call.method not in _READS and call.resource not in _APART:
             self.counted[f"{call.method} {call.resource}"] += 1
         return None
-
-
-async def samples(program: Program, name: str, label: str = "") -> Counter[str]:
-    """The samples of a metric of that name, summed by a label's values."""
-    async with aiohttp.ClientSession() as session, session.get(f"{program.health_url}/metrics") as answer:
-        text = await answer.text()
-    found: Counter[str] = Counter()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == name:
-                found[sample.labels.get(label, "")] += sample.value  # type: ignore[assignment]
-    return found
