@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
@@ -148,11 +149,15 @@ async def test_a_cluster_without_the_driver_is_refused(kube: AsyncClient) -> Non
 
 
 async def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
-    asked = asyncio.Event()
+    asked, hung_up = asyncio.Event(), asyncio.Event()
 
-    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.set()
-        await writer.wait_closed()
+        with suppress(ConnectionError):
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        hung_up.set()
 
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     kubeconfig = tmp_path / "kubeconfig"
@@ -166,6 +171,7 @@ async def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
         await asyncio.wait_for(asked.wait(), 60)
         process.send_signal(signal.SIGINT)
         _, told = await asyncio.wait_for(process.communicate(), 60)
+        await asyncio.wait_for(hung_up.wait(), 60)
     finally:
         server.close()
     assert process.returncode not in {0, 2}
