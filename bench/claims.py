@@ -1,12 +1,13 @@
 """How many claims become Bound in a second, on a real control plane where its programs are there."""
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
 from bench.figures import Figure, Row, at_least, at_most, plain
-from bench.processes import ORDINARY_SETTINGS
+from bench.processes import ORDINARY_SETTINGS, cpu_by_program
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 from tests.conformance.control_plane import PROGRAMS, ControlPlanes
 from tests.scenarios import csi_steps, steps
@@ -44,7 +45,7 @@ async def _burst(cluster: EmbeddedCluster, aws: Aws, size: int, kind: str) -> Fi
     system, claims = await aws.file_system(), await Claims.of(cluster)
     storage_class = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     before = await _seconds_in_aws(cluster)
-    begun = time.monotonic()
+    used, begun = cpu_by_program(), time.monotonic()
     await claims.create(storage_class, *(f"claim-{number}" for number in range(size)))
     created = time.monotonic() - begun
 
@@ -56,6 +57,7 @@ async def _burst(cluster: EmbeddedCluster, aws: Aws, size: int, kind: str) -> Fi
     what = f"{size} claims are Bound"
     await steps.eventually(all_bound, what=what, seconds=_PATIENCE_SECONDS, pause_seconds=_LOOK_SECONDS)
     seconds = time.monotonic() - begun
+    costs = cpu_by_program() - used
     in_aws = (await _seconds_in_aws(cluster) - before) / size
     return at_least(
         f"claims of the CSI class → Bound a second, {size:,} at once",
@@ -63,8 +65,13 @@ async def _burst(cluster: EmbeddedCluster, aws: Aws, size: int, kind: str) -> Fi
         60,
         "/s",
         f"{kind} and moto on the same cores: all were there after {created:.1f} s and Bound after "
-        f"{seconds:.1f} s; moto took {in_aws:.2f} s for a call",
+        f"{seconds:.1f} s; moto took {in_aws:.2f} s for a call; CPU a claim: {_shares(costs, size)}",
     )
+
+
+def _shares(milliseconds: Counter[str], claims: int) -> str:
+    most = (f"{name} {used / claims:.1f} ms" for name, used in milliseconds.most_common(6))
+    return ", ".join(most)
 
 
 async def _seconds_in_aws(cluster: EmbeddedCluster) -> float:

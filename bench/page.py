@@ -45,7 +45,7 @@ def _lines(name: str, outcome: Outcome) -> Iterator[str]:
 
 def _rows(figures: Iterable[Figure]) -> str:
     return "\n".join(
-        f"| {one.name} | {_value(one)} | {one.goal} | {_met(one)} | {one.detail} |" for one in figures
+        f"| {one.name} | {_value(one)} | {one.goal} | {_met(one)} | {_cell(one.detail)} |" for one in figures
     )
 
 
@@ -56,3 +56,7 @@ def _value(figure: Figure) -> str:
 
 def _met(figure: Figure) -> str:
     return {None: "", True: "yes", False: "**no**"}[figure.met]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")
