@@ -13,12 +13,14 @@ PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile --no-l
 
 # Which of the kernel's scenarios, in pytest's words for -k; all by default.
 SCENARIOS :=
+# Which rows of the benchmarks, by their names; all by default.
+ROWS :=
 # What the image stands on, and its name; scripts/build-image has the defaults.
 BASE :=
 IMAGE :=
 
 .PHONY: help setup programs demo up test conformance kernel soak lint format settings monitoring forms proto image \
-  image-check clean
+  image-check bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +45,9 @@ up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (ne
 
 soak: setup ## Do everything at once for SOAK_SECONDS (600), and fail when anything is left (needs root)
 	$(BIN)/python -m tests.soak
+
+bench: setup ## Measure the figures of docs/performance.md, or the ROWS of them, and write them there (needs root)
+	$(BIN)/python -m bench $(ROWS)
 
 lint: $(INSTALLED) ## Check style, types and the layers of the design
 	$(BIN)/ruff check .
@@ -88,4 +93,4 @@ $(INSTALLED): pyproject.toml constraints.txt scripts/install-python
 	@touch $@
 
 clean: ## Remove .venv and everything else that was made here
-	rm -rf $(VENV) .cache .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build .cache .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

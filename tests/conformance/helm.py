@@ -14,6 +14,7 @@ CHART = Path(__file__).parents[2] / "deploy" / "helm" / "kube-efs"
 # Helm asks no cluster for a template, and must be told what it would find.
 _VERSION = ("--kube-version", "1.36")
 _SECONDS = 120.0
+_answers: dict[tuple[str, str], Answer] = {}
 
 
 async def helm(*arguments: str, stdin: str = "", kubeconfig: Path | None = None) -> Answer:
@@ -37,9 +38,12 @@ async def helm(*arguments: str, stdin: str = "", kubeconfig: Path | None = None)
 
 
 async def template(values: Mapping[str, Any], *, namespace: str = "openshift-efs-stunnel") -> Answer:
-    """What ``helm template`` prints for these values."""
+    """What ``helm template`` prints for these values; for the same ones it is asked only once."""
     flags = ("--namespace", namespace, *_VERSION, "--values", "-")
-    return await helm("template", "efs", str(CHART), *flags, stdin=yaml.safe_dump(dict(values)))
+    key = (namespace, yaml.safe_dump(dict(values)))
+    if key not in _answers:
+        _answers[key] = await helm("template", "efs", str(CHART), *flags, stdin=key[1])
+    return _answers[key]
 
 
 async def objects(values: Mapping[str, Any], **options: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The clusters that the sessions of pages share."""
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator, Mapping
@@ -23,17 +24,15 @@ def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:
     }
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def session_environment(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncGenerator[Mapping[str, str], None]:
-    """The shell of most pages; kube-efs's processes are there."""
-    folder = tmp_path_factory.mktemp("docs")
-    async with EmbeddedCluster(folder) as cluster:
-        yield environment_of(cluster, folder)
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedCluster, None]:
+    """A cluster for most pages; kube-efs's processes are there."""
+    async with EmbeddedCluster(tmp_path_factory.mktemp("docs")) as cluster:
+        yield cluster
+    await _last_callbacks()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedCluster, None]:
     """A cluster without kube-efs; what pages install there runs in pods."""
     settings = {"KUBE_EFS_RESYNC_SECONDS": "2"}
@@ -41,3 +40,10 @@ async def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerat
         tmp_path_factory.mktemp("bare"), file_systems=("first",), settings=settings, installed=False
     ) as cluster:
         yield cluster
+    await _last_callbacks()
+
+
+async def _last_callbacks() -> None:
+    """Let connections end that have been closed: the loop does not run between fixtures and other tests."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,7 +1,6 @@
 """Every command in the pages is run here, or is marked with the reason why not."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,8 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page not in INSTALLING and any(one.is_run for one in _blocks(page))]
 )
-async def test_the_sessions_do_what_is_shown(
-    page: str, session_environment: Mapping[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    await run_page(_blocks(page), tmp_path, session_environment)
+async def test_the_sessions_do_what_is_shown(page: str, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    await _run(page, cluster, tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
@@ -48,9 +44,13 @@ async def test_the_sessions_do_what_is_shown(
 async def test_the_sessions_that_install_do_what_is_shown(
     page: str, bare_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, bare_cluster.file_system_ids[0])
-    await run_page(list(read_blocks(page, text)), tmp_path, environment_of(bare_cluster, tmp_path))
+    await _run(page, bare_cluster, tmp_path)
+
+
+async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
+    (folder / "deploy").symlink_to(ROOT / "deploy")
+    text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, cluster.file_system_ids[0])
+    await run_page(list(read_blocks(page, text)), folder, environment_of(cluster, folder))
 
 
 # --- what the two above stand on

@@ -22,6 +22,7 @@ from tests.image.containers import Container, output_of, podman, running
 from tests.integration.tunnel_node import free_port
 from tests.scenarios import steps
 
+from kube_efs.aws.connection import Service
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.program import Program
 from kube_efs.local.programs import NODE
@@ -92,6 +93,16 @@ async def test_its_packages_are_those_of_the_constraints() -> None:
     assert found.pop("kube-efs") == PROJECT["version"]
     assert {name: canonical.get(name.lower().replace("_", "-")) for name in found} == found
     assert {"aiobotocore", "grpcio", "lightkube"} <= found.keys()
+
+
+@pytest.mark.parametrize("service", [*Service, "sso", "sso-oidc"])
+async def test_it_can_call_every_service_that_is_called(service: str) -> None:
+    making = (
+        "import sys, botocore.session as b; c = b.get_session().create_client(sys.argv[1], 'us-east-1');"
+        "print(c.meta.service_model.endpoint_prefix, len(c.meta.service_model.operation_names) > 3)"
+    )
+    output = await output_of(IMAGE, "-c", making, str(service), entry_point="/opt/kube-efs/bin/python")
+    assert output.split()[1] == "True"
 
 
 # --- on a cluster
@@ -193,14 +204,16 @@ async def test_a_claim_is_served_and_its_tunnel_is_up(cluster: EmbeddedCluster) 
 async def test_nothing_in_it_runs_as_root_or_is_left_defunct(cluster: EmbeddedCluster, command: str) -> None:
     first = await Container(_name(command)).first_process()
     assert first.name() == {"controller": "tini", "tunnel": "kube-efs"}[command]
-    orphan = "import subprocess as s; s.Popen(['sh', '-c', 'sleep 0.1 & :'], start_new_session=True)"
-    await podman("exec", _name(command), "/opt/kube-efs/bin/python", "-c", orphan)
     processes = [first, *first.children(recursive=True)]
     assert {process.uids().real for process in processes} == {USER}
+    orphan = "import subprocess as s; s.Popen(['sh', '-c', 'sleep 0.1 & :'], start_new_session=True)"
+    await podman("exec", _name(command), "/opt/kube-efs/bin/python", "-c", orphan)
 
     async def look() -> bool:
-        children = first.children(recursive=True)
-        return not [one for one in children if one.status() == psutil.STATUS_ZOMBIE or one.name() == "sleep"]
+        with suppress(psutil.NoSuchProcess):  # it has just been buried
+            found = [(one.name(), one.status()) for one in first.children(recursive=True)]
+            return not any(name == "sleep" or status == psutil.STATUS_ZOMBIE for name, status in found)
+        return False
 
     await steps.eventually(look, what="every process is buried")
 

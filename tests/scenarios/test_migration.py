@@ -45,6 +45,7 @@ rules:
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, create, patch, delete]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, create, delete]}
 - {apiGroups: [""], resources: [pods], verbs: [list]}
+- {apiGroups: [storage.k8s.io], resources: [csidrivers], verbs: [get]}
 - {apiGroups: [""], resources: [configmaps], resourceNames: [efs-stunnel], verbs: [get]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1

@@ -23,6 +23,7 @@ KINDS = (
     ("cloudcredential.openshift.io", "CredentialsRequest", "credentialsrequests", "Namespaced"),
     ("operator.openshift.io", "CloudCredential", "cloudcredentials", "Cluster"),
     ("config.openshift.io", "Infrastructure", "infrastructures", "Cluster"),
+    ("config.openshift.io", "APIServer", "apiservers", "Cluster"),
 )
 
 
@@ -78,6 +79,12 @@ async def test_it_installs_and_removes_what_openshift_needs_besides(cluster: Ope
                     "metadata": {"name": "cluster"},
                     "status": {"infrastructureName": "prod-x7k2p"},
                 },
+                {
+                    "apiVersion": "config.openshift.io/v1",
+                    "kind": "APIServer",
+                    "metadata": {"name": "cluster"},
+                    "spec": {"tlsSecurityProfile": {"type": "Modern"}},
+                },
             ]
         )
     )
@@ -99,6 +106,7 @@ async def test_it_installs_and_removes_what_openshift_needs_besides(cluster: Ope
     assert await cluster.get("SecurityContextConstraints", "efs-csi-scc", "") is None
     controller = json.dumps(await cluster.get("Deployment", "efs-manager"))
     assert "kubernetes.io/cluster/prod-x7k2p:owned" in controller
+    assert '{"name": "KUBE_EFS_METRICS_TLS_VERSION", "value": "1.3"}' in controller
 
     await cluster.withdraw()
     assert await cluster.get("SecurityContextConstraints", "efs-csi-node", "") is None

@@ -82,7 +82,7 @@ async def installed(cluster: EmbeddedCluster, kubectl: Kubectl, image: str) -> N
 
     await apply_operator(kubectl, image)
     await kubectl("apply", "-f", "-", stdin=yaml.safe_dump(REQUEST))
-    await steps.eventually(look, what=f"the driver is installed with {image}", seconds=120)
+    await steps.eventually(look, what=f"the driver is installed with {image}", seconds=120, pause_seconds=0.3)
 
 
 async def images_of_pods(cluster: EmbeddedCluster) -> list[str]:
@@ -147,7 +147,7 @@ async def test_an_upgrade_leaves_mounts_and_data_alone(cluster: EmbeddedCluster,
     await installed(cluster, kubectl, own_image())
     async with (
         writing_pod(cluster, kubectl),
-        SlowReader(cluster, cluster.file_system_ids[0], size_bytes=4 << 20) as reader,
+        SlowReader(cluster, cluster.file_system_ids[0], size_bytes=64 << 20) as reader,
     ):
         phases = await kubectl("get", "pvc", "tunnel", "csi", "-o", "jsonpath={.items[*].status.phase}")
         assert phases == "Bound Bound"

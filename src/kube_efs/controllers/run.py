@@ -9,10 +9,12 @@ import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
 from lightkube import AsyncClient
+from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
@@ -38,7 +40,7 @@ from kube_efs.telemetry.metrics import (
     UsageMetrics,
     new_registry,
 )
-from kube_efs.telemetry.secure_metrics import SecureMetrics
+from kube_efs.telemetry.secure_metrics import SecureMetrics, TlsTerms
 from kube_efs.web.server import Sources, StatusPage
 
 log = structlog.get_logger(__name__)
@@ -86,8 +88,8 @@ async def _run(settings: ControllerSettings) -> None:
         )
         await stack.enter_async_context(health)
         if settings.metrics_certificate_folder is not None:
-            folder, port = settings.metrics_certificate_folder, settings.metrics_port
-            await stack.enter_async_context(SecureMetrics(settings.health_host, port, folder, registry))
+            secure = _secure_metrics(settings, settings.metrics_certificate_folder, registry)
+            await stack.enter_async_context(secure)
         if settings.status_page:
             await stack.enter_async_context(_status_page(settings, client, catalogue, state))
         log.info("controller-started", region=region, health_port=health.port, identity=settings.identity)
@@ -118,6 +120,11 @@ async def _run(settings: ControllerSettings) -> None:
             )
         )
         await (_while_leading(leadership, work, settings.lease_name) if settings.leader_election else work)
+
+
+def _secure_metrics(settings: ControllerSettings, folder: Path, registry: CollectorRegistry) -> SecureMetrics:
+    terms = TlsTerms(version=settings.metrics_tls_version, ciphers=settings.metrics_tls_ciphers)
+    return SecureMetrics(settings.health_host, settings.metrics_port, folder, registry, terms)
 
 
 def _status_page(

@@ -8,6 +8,7 @@ from typing import Any
 from lightkube import AsyncClient
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources.core_v1 import ConfigMap, Pod
+from lightkube.resources.storage_v1 import CSIDriver
 from lightkube.types import PatchType
 
 from kube_efs.kube.deleting import delete_exactly
@@ -20,7 +21,8 @@ from kube_efs.migration.manifests import Manifest, plain_claim, same_claim
 from kube_efs.migration.plan import ClusterState, Migration
 from kube_efs.migration.steps import Seen, Step
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.errors import KubeDenied, KubeNotFound
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.volumes import Volume
@@ -64,6 +66,21 @@ class MigrationStore:
         except KubeNotFound:
             return TunnelTargets()
         return parse_targets((found.data or {}).get(CONFIG_MAP_KEY, ""))[0]
+
+    async def check_driver(self) -> None:
+        """See that pods could mount CSI volumes; raises MigrationRefused. Who may not look is not kept."""
+        try:
+            with translated(f"CSIDriver {DRIVER}"):
+                await self._client.get(CSIDriver, DRIVER)
+        except KubeNotFound as error:
+            raise MigrationRefused(
+                "is not there, so no pod could use the volumes",
+                field="CSIDriver",
+                value=DRIVER,
+                remedy="install the CSI driver first, for example by kube-efs render --csi",
+            ) from error
+        except KubeDenied:
+            return
 
     async def look(self, migration: Migration) -> Look:
         """The claim and its two volumes now; raises MigrationRefused when a name is somebody else's."""

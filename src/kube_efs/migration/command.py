@@ -72,5 +72,11 @@ def migrate(  # noqa: PLR0913 - one for each option
         go=yes,
         as_json=output is Output.JSON,
     )
-    if not asyncio.run(run_migration(options)):
+    try:
+        is_well = asyncio.run(run_migration(options))
+    except KeyboardInterrupt:
+        if yes:
+            typer.echo("Run the same command again to go on, or with --rollback to go back.", err=True)
+        raise
+    if not is_well:
         raise typer.Exit(_STOOD_IN_THE_WAY)

@@ -61,11 +61,14 @@ def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:
 async def run_migration(options: MigrateOptions) -> bool:
     """Show what is to be moved, or move it; whether nothing stands, or stood, in the way.
 
-    Raises InvalidSetting when no cluster is configured, KubeError when it does not answer.
+    Raises InvalidSetting when no cluster is configured, KubeError when it does not answer, MigrationRefused
+    when it has no CSI driver.
     """
     configure("WARNING")
     async with connect(load_config(options.kubeconfig), patience_seconds=_PATIENCE_SECONDS) as client:
         store = MigrationStore(client)
+        if options.direction is Direction.FORWARD:
+            await store.check_driver()
         state = await store.state(options.system_namespace, options.selection.namespace, options.servers)
         entries = plan(state, options.selection, options.direction, new_class=options.new_class)
         outcomes = await _go(store, entries, options) if options.go else await _look(store, entries)

@@ -31,8 +31,8 @@ _FEATURES: Final = {
     "proxy-aware": True,
     "csi": True,
     "token-auth-aws": True,
+    "tls-profiles": True,
     "fips-compliant": False,
-    "tls-profiles": False,
     "token-auth-azure": False,
     "token-auth-gcp": False,
 }

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kube_efs.operator.drift import digest
 from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.tls_profiles import TlsTerms
 
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "kube-efs-operator"}
 SPEC_HASH: Final = "operator.openshift.io/spec-hash"
@@ -105,7 +106,7 @@ def with_credentials(workload: Manifest) -> Manifest:
     return changed
 
 
-def with_metrics_certificate(workload: Manifest) -> Manifest:
+def with_metrics_certificate(workload: Manifest, terms: TlsTerms) -> Manifest:
     """With the certificate for metrics, as soon as there is one: a pod does not wait for it."""
     changed = _copy(workload)
     secret = {"name": "metrics-certificate", "secret": {"secretName": METRICS_SECRET, "optional": True}}
@@ -116,6 +117,8 @@ def with_metrics_certificate(workload: Manifest) -> Manifest:
     variables = {
         "KUBE_EFS_METRICS_CERTIFICATE_FOLDER": _METRICS_FOLDER,
         "KUBE_EFS_METRICS_PORT": str(_METRICS_PORT),
+        "KUBE_EFS_METRICS_TLS_VERSION": terms.version,
+        "KUBE_EFS_METRICS_TLS_CIPHERS": ",".join(terms.ciphers),
     }
     return with_environment(changed, variables)
 

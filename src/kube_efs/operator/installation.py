@@ -11,6 +11,7 @@ from kube_efs.operator.driver import LogLevel
 from kube_efs.operator.kinds import WORKLOADS
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_asset, render_manifests
 from kube_efs.operator.platforms import Platform
+from kube_efs.operator.tls_profiles import TlsTerms
 
 # The namespace is the operator's own, and so it is somebody else's object.
 _LEFT_OUT: Final = frozenset({"Namespace"})
@@ -32,10 +33,10 @@ OWNED_BY: Final = "kubernetes.io/cluster/"
 class Surroundings:
     """What the cluster is like.
 
-    ``proxy`` has the variables of a proxy. ``ca_version`` and ``credentials_version`` are the versions of the
-    ConfigMap and the Secret, empty when there are none. ``credentials_mode`` is None where nothing makes
-    credentials for those who ask. With ``cluster_id`` access points are tagged. ``nodes`` counts those that
-    can take the controller.
+    ``proxy`` has the variables of a proxy. ``ca_version`` and ``credentials_version`` are the versions of
+    the ConfigMap and the Secret, empty when there are none. ``credentials_mode`` is None where nothing
+    makes credentials for those who ask. ``tls`` is for what is served. With ``cluster_id`` access points
+    are tagged. ``nodes`` counts those that can take the controller.
     """
 
     proxy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -43,6 +44,7 @@ class Surroundings:
     credentials_version: str = ""
     credentials_mode: str | None = None
     role_arn: str = ""
+    tls: TlsTerms = field(default_factory=TlsTerms)
     cluster_id: str = ""
     nodes: int = 2
 
@@ -100,7 +102,7 @@ def _finish(
     if part is Part.CONTROLLER:
         manifest = injecting.with_replicas(manifest, max(1, min(2, around.nodes)))
         if options.platform is Platform.OPENSHIFT:
-            manifest = injecting.with_metrics_certificate(manifest)
+            manifest = injecting.with_metrics_certificate(manifest, around.tls)
         if around.cluster_id:
             tags = {"KUBE_EFS_ACCESS_POINT_TAGS": f"{OWNED_BY}{around.cluster_id}:owned"}
             manifest = injecting.with_environment(manifest, tags)

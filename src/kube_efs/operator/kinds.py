@@ -24,6 +24,7 @@ CredentialsRequest = create_namespaced_resource(
     "cloudcredential.openshift.io", "v1", "CredentialsRequest", "credentialsrequests"
 )
 CloudCredential = create_global_resource("operator.openshift.io", "v1", "CloudCredential", "cloudcredentials")
+ApiServer = create_global_resource("config.openshift.io", "v1", "APIServer", "apiservers")
 Infrastructure = create_global_resource("config.openshift.io", "v1", "Infrastructure", "infrastructures")
 Proxy = create_global_resource("config.openshift.io", "v1", "Proxy", "proxies")
 SecurityContextConstraints = create_global_resource(

@@ -11,9 +11,10 @@ from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.injecting import CA_KEY
 from kube_efs.operator.installation import Surroundings
-from kube_efs.operator.kinds import CloudCredential, Infrastructure, Proxy
+from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, Proxy
 from kube_efs.operator.observing import Observed
 from kube_efs.operator.platforms import Platform
+from kube_efs.operator.tls_profiles import terms_of
 from kube_efs.settings import OperatorSettings
 
 _PROXY: Final = {"HTTP_PROXY": "httpProxy", "HTTPS_PROXY": "httpsProxy", "NO_PROXY": "noProxy"}
@@ -31,13 +32,16 @@ async def read_surroundings(
     """The same whichever of OpenShift's kinds there are; raises KubeError."""
     proxy = await _single(client, Proxy)
     infrastructure = await _single(client, Infrastructure)
-    credentials = await _single(client, CloudCredential) if platform is Platform.OPENSHIFT else None
+    is_openshift = platform is Platform.OPENSHIFT
+    credentials = await _single(client, CloudCredential) if is_openshift else None
+    api_server = await _single(client, ApiServer) if is_openshift else None
     return Surroundings(
         proxy=_from_environment() if proxy is None else _from_status(proxy),
         ca_version=_ca_version(observed),
         credentials_version=observed.credentials_version,
         credentials_mode=None if credentials is None else _mode(credentials),
         role_arn=settings.role_arn or "",
+        tls=terms_of(api_server),
         cluster_id=settings.cluster_id or _cluster_id(infrastructure),
         nodes=nodes,
     )

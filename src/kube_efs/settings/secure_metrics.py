@@ -1,9 +1,10 @@
 """What the controller is told about metrics over TLS."""
 
 from pathlib import Path
+from typing import Annotated
 
 from kube_efs.settings.base import Environment
-from kube_efs.settings.fields import count, setting
+from kube_efs.settings.fields import count, matching, setting
 
 
 class SecureMetricsSettings(Environment):
@@ -23,4 +24,17 @@ class SecureMetricsSettings(Environment):
         "Port of `/metrics` over TLS; 0 takes a free one.",
         least=0,
         most=65535,
+    )
+    metrics_tls_version: Annotated[str, matching(r"1\.[23]", "is neither 1.2 nor 1.3")] = setting(
+        "KUBE_EFS_METRICS_TLS_VERSION",
+        "1.2",
+        "Oldest version of TLS for `/metrics`.",
+        accepts="`1.2` or `1.3`",
+    )
+    metrics_tls_ciphers: Annotated[str, matching(r"[A-Z0-9,-]*", "are no names of ciphers")] = setting(
+        "KUBE_EFS_METRICS_TLS_CIPHERS",
+        "",
+        "Ciphers of TLS 1.2 for `/metrics`.",
+        accepts="OpenSSL's names with commas between them",
+        shown="those with forward secrecy and authenticated encryption",
     )

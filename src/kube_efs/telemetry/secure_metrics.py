@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,17 +19,28 @@ log = structlog.get_logger(__name__)
 _LOOK_SECONDS: Final = 15.0
 _SHUTDOWN_SECONDS: Final = 1.0
 
+# Forward secrecy and authenticated encryption, as in Mozilla's and OpenShift's "intermediate".
+_USUAL_CIPHERS: Final = "ECDHE+AESGCM,ECDHE+CHACHA20"
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 # Names, times and sizes: what tells one certificate from the next without reading keys again and again.
 _Stamp = tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsTerms:
+    """The oldest version that is spoken, ``1.2`` or ``1.3``, and OpenSSL's names of ciphers of 1.2."""
+
+    version: str = "1.2"
+    ciphers: str = ""
+
+
 class SecureMetrics:
-    """Serves /metrics over TLS 1.2 or newer while its context is open; use as ``async with``.
+    """Serves /metrics over TLS while its context is open; use as ``async with``.
 
     ``folder`` has ``tls.crt`` and ``tls.key``, perhaps only later: until then no connection comes about. What
     is there is looked at time and again, so a renewed certificate is served without a restart, and a broken
-    one is not. Port 0 takes a free port, which ``port`` then tells. Opening raises InvalidSetting when the
-    address cannot be had.
+    one is not. Port 0 takes a free port, which ``port`` then tells. Making it raises InvalidSetting when no
+    cipher is known, opening it when the address cannot be had.
     """
 
     def __init__(
@@ -37,6 +49,7 @@ class SecureMetrics:
         port: int,
         folder: Path,
         registry: CollectorRegistry,
+        terms: TlsTerms | None = None,
         *,
         look_seconds: float = _LOOK_SECONDS,
     ) -> None:
@@ -44,8 +57,7 @@ class SecureMetrics:
         self._port = port
         self._files = (folder / "tls.crt", folder / "tls.key")
         self._look_seconds = look_seconds
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._context = _context(terms or TlsTerms())
         self._loaded: _Stamp | None = None
         app = web.Application()
         app.router.add_get("/metrics", metrics_page(registry))
@@ -101,3 +113,19 @@ class SecureMetrics:
         else:
             self._loaded = stamp
             log.info("metrics-certificate-loaded", certificate=str(certificate))
+
+
+def _context(terms: TlsTerms) -> ssl.SSLContext:
+    """Without a certificate yet; raises InvalidSetting for ciphers of which none is known."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[terms.version]
+    try:
+        context.set_ciphers((terms.ciphers or _USUAL_CIPHERS).replace(",", ":"))
+    except ssl.SSLError as error:
+        raise InvalidSetting(
+            "has no cipher that is known here",
+            field="KUBE_EFS_METRICS_TLS_CIPHERS",
+            value=terms.ciphers,
+            remedy="use OpenSSL's names, such as ECDHE-RSA-AES128-GCM-SHA256",
+        ) from error
+    return context

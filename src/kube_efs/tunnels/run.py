@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 
 import structlog
@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from kube_efs.aws.credential_loading import CredentialOptions
 from kube_efs.aws.credential_sources import ProfileFiles
+from kube_efs.aws.location import NodeLocation as Place
 from kube_efs.aws.location import resolve_location
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
@@ -29,6 +30,7 @@ from kube_efs.tunnels.demands import PortRange
 from kube_efs.tunnels.idleness import IdlePolicy
 from kube_efs.tunnels.news import MountTargetNews, telling_by_events
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.place import find_place
 from kube_efs.tunnels.publishing import publish_status
 from kube_efs.tunnels.services import NodeLocation
 
@@ -90,10 +92,7 @@ async def _publish(client: AsyncClient, agent: TunnelAgent, settings: TunnelSett
 
 
 async def _options(settings: TunnelSettings) -> TunnelOptions:
-    async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-        place = await resolve_location(
-            metadata, region=settings.region, zone=settings.zone, subnets=settings.subnets
-        )
+    place = await _place(settings)
     return TunnelOptions(
         region=place.region,
         dns_suffix=settings.dns_suffix,
@@ -109,6 +108,26 @@ async def _options(settings: TunnelSettings) -> TunnelOptions:
         probe_interval_seconds=settings.probe_interval_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
         demand=_demand_options(settings, place.region),
+    )
+
+
+async def _place(settings: TunnelSettings) -> Place:
+    """Where this node is: what is remembered never outweighs what is set."""
+    conf = settings.stunnel_conf_path
+    path = (settings.state_dir or conf.parent) / f"{conf.stem}.place.json"
+    async with InstanceMetadata(settings.metadata_endpoint) as metadata:
+        place = await find_place(
+            path,
+            lambda: resolve_location(
+                metadata, region=settings.region, zone=settings.zone, subnets=settings.subnets
+            ),
+        )
+    return replace(
+        place,
+        region=settings.region or place.region,
+        zone=settings.zone or place.zone,
+        subnets=tuple(settings.subnets) or place.subnets,
+        zone_id=None if settings.zone else place.zone_id,
     )
 
 

@@ -77,6 +77,22 @@ async def agent_and_stunnel_are_away_for_a_minute(machine: Machine) -> None:
         machine.tell(waited_seconds=work.longest)
 
 
+async def agent_and_stunnel_are_killed_while_metadata_is_silent(machine: Machine) -> None:
+    """Its metadata is asked when an agent starts, and by everything else that starts just then."""
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    async with machine.node() as node:
+        target = await node.publish(volume, "pod")
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            await machine.efs.metadata.stop()
+            await node.tunnel.kill()
+            _kill_stunnel(node.stunnels())
+            await start(node.tunnel)
+            await work.goes_on(seconds=_CONNECTED_SECONDS)
+        assert "place-remembered" in node.tunnel.log_file.read_text()
+    await machine.efs.metadata.start()
+
+
 def _kill_stunnel(pids: list[int]) -> None:
     [pid] = pids
     os.kill(pid, signal.SIGKILL)

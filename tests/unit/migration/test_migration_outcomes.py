@@ -1,15 +1,22 @@
 """What the command says, and what it takes."""
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from io import StringIO
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from lightkube import AsyncClient
 from rich.console import Console
 
+from kube_efs.local.manifests import CSI_DRIVER, apply
+from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
 from kube_efs.migration.journal import Journal
 from kube_efs.migration.outcomes import State, as_json, done, failed, planned, refused, render
@@ -19,6 +26,14 @@ from kube_efs.migration.steps import Step, Wait
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import InvalidSetting, KubeDenied
 
+_SILENT = """
+apiVersion: v1
+kind: Config
+current-context: silent
+contexts: [{name: silent, context: {cluster: silent, user: silent}}]
+clusters: [{name: silent, cluster: {server: "http://127.0.0.1:PORT"}}]
+users: [{name: silent, user: {}}]
+"""
 MIGRATION = Migration(
     namespace="team",
     claim="data",
@@ -123,3 +138,42 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert answer.returncode == 2
     assert arguments[0] in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+async def test_a_cluster_without_the_driver_is_refused(kube: AsyncClient) -> None:
+    store = MigrationStore(kube)
+    with pytest.raises(MigrationRefused, match=r"CSIDriver: 'efs\.csi\.aws\.com' is not there"):
+        await store.check_driver()
+    await apply(kube, [CSI_DRIVER])
+    await store.check_driver()
+
+
+async def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
+    asked, hung_up = asyncio.Event(), asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        with suppress(ConnectionError):
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        hung_up.set()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    kubeconfig = tmp_path / "kubeconfig"
+    port = server.sockets[0].getsockname()[1]
+    kubeconfig.write_text(_SILENT.replace("PORT", str(port)))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kube_efs", "migrate", "--yes", "--kubeconfig", str(kubeconfig)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await asyncio.wait_for(asked.wait(), 60)
+        process.send_signal(signal.SIGINT)
+        _, told = await asyncio.wait_for(process.communicate(), 60)
+        await asyncio.wait_for(hung_up.wait(), 60)
+    finally:
+        server.close()
+    assert process.returncode not in {0, 2}
+    assert b"Run the same command again to go on, or with --rollback to go back." in told
+    assert b"Traceback" not in told

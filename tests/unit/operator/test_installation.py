@@ -12,6 +12,7 @@ from kube_efs.operator.installation import Surroundings, part_of, wanted_objects
 from kube_efs.operator.kinds import KINDS
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
+from kube_efs.operator.tls_profiles import TlsTerms
 
 
 def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
@@ -103,6 +104,15 @@ def test_only_on_openshift_are_metrics_read_over_tls() -> None:
         (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == folder]
         volumes = {one["name"]: one for one in controller["spec"]["template"]["spec"]["volumes"]}
         assert volumes[mount["name"]]["secret"] == {"secretName": secret, "optional": True}
+
+
+def test_the_cluster_s_tls_profile_reaches_what_serves_metrics() -> None:
+    terms = TlsTerms(version="1.3", ciphers=("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"))
+    (controller,) = of_part(wanted(tls=terms), Part.CONTROLLER)
+    found = variables(controller)
+    assert found["KUBE_EFS_METRICS_TLS_VERSION"] == "1.3"
+    assert found["KUBE_EFS_METRICS_TLS_CIPHERS"] == "ECDHE-RSA-AES128-GCM-SHA256,ECDHE-RSA-AES256-GCM-SHA384"
+    assert "KUBE_EFS_METRICS_TLS_CIPHERS" not in variables(of_part(wanted(), Part.CONTROLLER)[0])
 
 
 def test_new_credentials_change_the_controller_alone() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from kube_efs.local.authority import Authority
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.telemetry.secure_metrics import SecureMetrics
+from kube_efs.telemetry.secure_metrics import SecureMetrics, TlsTerms
 
 NAME = "aws-efs-csi-driver-controller-metrics.storage.svc"
 
@@ -25,10 +26,10 @@ def certify(authority: Authority, folder: Path) -> None:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[SecureMetrics]:
+async def serving(folder: Path, terms: TlsTerms | None = None) -> AsyncIterator[SecureMetrics]:
     registry = CollectorRegistry()
     Gauge("answer", "To everything.", registry=registry).set(42)
-    async with SecureMetrics("127.0.0.1", 0, folder, registry, look_seconds=0.02) as server:
+    async with SecureMetrics("127.0.0.1", 0, folder, registry, terms, look_seconds=0.02) as server:
         yield server
 
 
@@ -83,12 +84,51 @@ async def test_a_broken_certificate_leaves_the_one_before(tmp_path: Path) -> Non
         await ask(server, authority)
 
 
-async def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("terms", "spoken"),
+    [
+        pytest.param(TlsTerms(), {"TLSv1.2", "TLSv1.3"}, id="the usual terms"),
+        pytest.param(TlsTerms(version="1.3"), {"TLSv1.3"}, id="the newest only"),
+    ],
+)
+async def test_nothing_older_than_tls_1_2_is_spoken(
+    tmp_path: Path, terms: TlsTerms, spoken: set[str]
+) -> None:
     authority = Authority.create()
     certify(authority, tmp_path)
-    async with serving(tmp_path) as server:
+    async with serving(tmp_path, terms) as server:
         await eventually_answers(server, authority)
-        assert server._context.minimum_version is ssl.TLSVersion.TLSv1_2
+        versions = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+        found = {(await shake_hands(server, authority, one))[0] for one in versions}
+    assert found - {""} == spoken
+
+
+async def test_ciphers_are_those_that_are_chosen(tmp_path: Path) -> None:
+    authority, chosen = Authority.create(), "ECDHE-ECDSA-CHACHA20-POLY1305"
+    certify(authority, tmp_path)
+    async with serving(tmp_path, TlsTerms(ciphers=f"UNKNOWN-TO-ALL,{chosen}")) as server:
+        await eventually_answers(server, authority)
+        assert (await shake_hands(server, authority, ssl.TLSVersion.TLSv1_2))[1] == chosen
+    with pytest.raises(InvalidSetting, match="KUBE_EFS_METRICS_TLS_CIPHERS"):
+        SecureMetrics("127.0.0.1", 0, tmp_path, CollectorRegistry(), TlsTerms(ciphers="UNKNOWN-TO-ALL"))
+
+
+async def shake_hands(
+    server: SecureMetrics, authority: Authority, version: ssl.TLSVersion
+) -> tuple[str, str]:
+    """The version and the cipher that come about when the client speaks one version only; empty for none."""
+    context = ssl.create_default_context(cadata=authority.pem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what must not be spoken
+        context.minimum_version = context.maximum_version = version
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname=NAME)
+    except (ssl.SSLError, ConnectionError):
+        return "", ""
+    connection: ssl.SSLObject = writer.get_extra_info("ssl_object")
+    cipher = connection.cipher()
+    writer.close()
+    return connection.version() or "", cipher[0] if cipher else ""
 
 
 async def test_a_port_that_cannot_be_had_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""What a node costs: publishing without the kernel's mount, processes started for it, and memory."""
+
+import asyncio
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import grpc.aio
+from bench.figures import Figure, Row, at_most, exactly, plain
+from bench.processes import resident_megabytes
+from tests.integration.node_programs import NodePrograms
+from tests.integration.tunnel_node import eventually, stunnels_of
+
+from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
+from kube_efs.local.apiserver import ApiServer
+from kube_efs.local.efs.aws_api import CREDENTIALS
+from kube_efs.local.efs.process import ChildProcess
+from kube_efs.local.efs.service import EmbeddedEfs
+from kube_efs.local.program import Program
+from kube_efs.model.ids import FileSystemId
+
+if TYPE_CHECKING:  # the generated module has this name for type checkers only
+    from kube_efs.csi.protocol.csi_pb2_grpc import NodeAsyncStub
+
+_POINTS: Final = 80
+_FIRST: Final = 5  # which warm up what is made once, such as stunnel and the pool of connections
+_MILLISECONDS: Final = 1000.0
+_Modes = csi.VolumeCapability.AccessMode
+_CAPABILITY: Final = csi.VolumeCapability(
+    mount=csi.VolumeCapability.MountVolume(), access_mode=_Modes(mode=_Modes.MULTI_NODE_MULTI_WRITER)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The driver and the agent while they run; ``started`` has a line for each process that they start."""
+
+    programs: NodePrograms
+    driver: int
+    agent: int
+    started: Path
+
+    def megabytes(self) -> float:
+        """The memory of both, and of stunnel once there is one."""
+        return resident_megabytes([self.driver, self.agent, *stunnels_of(self.programs.stunnel_conf)])
+
+    def starts(self) -> Sequence[str]:
+        """What was started so far."""
+        return self.started.read_text(encoding="utf-8").splitlines() if self.started.exists() else []
+
+
+async def measure(folder: Path) -> AsyncIterator[Figure]:
+    """Publish volumes of as many access points, one after the other, then a second volume of each."""
+    async with ApiServer() as api, EmbeddedEfs(folder / "efs") as efs:
+        api.write_kubeconfig(folder / "kubeconfig")
+        points = await _access_points(efs, await efs.create_file_system("data"))
+        async with (
+            _node(folder / "node", efs, folder / "kubeconfig") as node,
+            grpc.aio.insecure_channel(f"unix:{node.programs.csi_socket}") as channel,
+        ):
+            publisher = _Publisher(channel, folder / "pods")
+            empty = node.megabytes()
+            yield at_most("memory of node and agent with 0 volumes (no stunnel yet)", empty, 130, "MB")
+            await publisher.publish(points[:_FIRST])
+            yield plain(f"the same with stunnel and {_FIRST} volumes", some := node.megabytes(), "MB")
+            starts = len(node.starts())
+            new = await publisher.publish(points[_FIRST:])
+            tunnels = node.megabytes()
+            there = await publisher.publish(points)
+            further = node.megabytes()
+            yield _median("NodePublish, new access-point tunnel", new, 60)
+            yield _median("NodePublish, tunnel there", there, 10)
+            yield exactly("processes started by these", len(node.starts()) - starts, 0)
+            yield at_most(
+                "memory of each further volume with a tunnel of its own",
+                (tunnels - some) / len(new),
+                0.3,
+                "MB",
+            )
+            yield at_most(
+                "memory of each further volume of a tunnel that is there",
+                (further - tunnels) / len(there),
+                0.3,
+                "MB",
+            )
+
+
+def _median(name: str, times: Sequence[float], limit: float) -> Figure:
+    tenth = sorted(times)[len(times) * 9 // 10]
+    detail = f"{len(times)} one after the other: least {min(times):.1f} ms, nine of ten below {tenth:.1f} ms"
+    return at_most(name, statistics.median(times), limit, "ms median", detail)
+
+
+class _Publisher:
+    """Calls the driver as the kubelet does."""
+
+    def __init__(self, channel: grpc.aio.Channel, pods: Path) -> None:
+        self._stub: NodeAsyncStub = NodeStub(channel)
+        self._pods = pods
+        self._published = 0
+
+    async def publish(self, volumes: Collection[str]) -> list[float]:
+        """Publish each volume at a new path; milliseconds of each call."""
+        return [await self._publish(volume) for volume in volumes]
+
+    async def _publish(self, volume: str) -> float:
+        handle, _, address = volume.partition("@")
+        self._published += 1
+        request = csi.NodePublishVolumeRequest(
+            volume_id=handle,
+            target_path=str(self._pods / str(self._published)),
+            volume_capability=_CAPABILITY,
+            volume_context={"mounttargetip": address},
+        )
+        begun = time.perf_counter()
+        await self._stub.NodePublishVolume(request, timeout=100)
+        return (time.perf_counter() - begun) * _MILLISECONDS
+
+
+async def _access_points(efs: EmbeddedEfs, system: FileSystemId) -> list[str]:
+    """New access points, as HANDLE@ADDRESS."""
+    [target, *_] = await efs.mount_targets(system)
+    options = AwsOptions(region=efs.region, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
+    async with AwsConnection(options) as aws:
+        made = [
+            await aws.call(Service.EFS, "CreateAccessPoint", ClientToken=str(number), FileSystemId=system)
+            for number in range(_POINTS)
+        ]
+    return [f"{system}::{one['AccessPointId']}@{target.address}" for one in made]
+
+
+@asynccontextmanager
+async def _node(folder: Path, efs: EmbeddedEfs, kubeconfig: Path) -> AsyncIterator[Node]:
+    await asyncio.to_thread(folder.mkdir)
+    programs, started = NodePrograms(folder=folder), folder / "started"
+    ordinary = programs.environment(efs, kubeconfig)
+    path = f"{Path(__file__).parent / 'audit'}:{ordinary['PYTHONPATH']}"
+    environment = {**ordinary, "PYTHONPATH": path, "BENCH_STARTED": str(started)}
+    agent, driver = Program("tunnel", environment, folder / "tunnel.log"), None
+    try:
+        await agent.start()
+        driver = await ChildProcess.start(
+            *(sys.executable, "-m", "bench.node_runner"),
+            log_file=folder / "node.log",
+            environment=environment,
+        )
+        await eventually(programs.csi_socket.is_socket, "the driver's socket")
+        yield Node(programs=programs, driver=driver.pid, agent=agent.pid, started=started)
+    finally:
+        if driver:
+            await driver.stop(timeout_seconds=5)
+        await agent.stop()
+        for pid in stunnels_of(programs.stunnel_conf):
+            os.kill(pid, signal.SIGKILL)
+
+
+ROW: Final = Row(name="node", measure=measure)

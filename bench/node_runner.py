@@ -1,0 +1,48 @@
+"""``kube-efs node`` without the kernel's mounts: all that it does for a volume but mount(8)."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from kube_efs.csi.run_node import run_node
+from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.settings import NodeSettings, load
+from kube_efs.telemetry.logging import configure
+
+
+class MounterWithoutKernel:
+    """Notes what it is to mount, and says afterwards that it is mounted."""
+
+    def __init__(self) -> None:
+        self._mounted: dict[Path, MountEntry] = {}
+        self._ids = itertools.count(1)
+
+    async def mount(self, source: str, target: Path, options: str) -> None:
+        """Note it."""
+        self._mounted[target] = MountEntry(
+            mount_id=next(self._ids),
+            parent_id=0,
+            device="0:99",
+            root="/",
+            mount_point=target,
+            options=("rw",),
+            file_system_type="nfs4",
+            source=source,
+            super_options=tuple(options.split(",")),
+        )
+
+    async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
+        """Forget it; there is nobody to force."""
+        del force, lazy
+        self._mounted.pop(target, None)
+
+    def mounts(self) -> Sequence[MountEntry]:
+        """All that was noted."""
+        return tuple(self._mounted.values())
+
+
+if __name__ == "__main__":
+    settings = load(NodeSettings)
+    configure(settings.logging_level)
+    asyncio.run(run_node(settings, MounterWithoutKernel()))

@@ -1,0 +1,62 @@
+"""The results as the tables of docs/performance.md."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.figures import Figure
+from bench.results import Outcome, Results
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN: Final = "<!-- begin: python -m bench -->"
+END: Final = "<!-- end -->"
+
+_HEAD: Final = "| figure | measured | goal | met | detail |\n|---|---|---|---|---|"
+
+
+def render(results: Results) -> str:
+    """One table for each row that was measured."""
+    return "\n\n".join(_section(name, outcome) for name, outcome in results.rows.items())
+
+
+def updated(page: str, results: Results) -> str:
+    """The text of the page with these results in the place of those between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{render(results)}\n\n{END}{after}"
+
+
+def _section(name: str, outcome: Outcome) -> str:
+    return "\n".join(_lines(name, outcome))
+
+
+def _lines(name: str, outcome: Outcome) -> Iterator[str]:
+    machine = outcome.machine
+    yield f"### {name}\n"
+    if outcome.figures:
+        yield f"{_HEAD}\n{_rows(outcome.figures)}\n"
+    if outcome.failure:
+        yield f"**The row failed after that**: {outcome.failure}\n"
+    yield (
+        f"{outcome.ended}, {outcome.seconds:g} s, load average at the start {outcome.load:g}; "
+        f"{machine.cores} cores ({machine.architecture}), {machine.memory_gib:g} GiB, Python {machine.python}"
+    )
+
+
+def _rows(figures: Iterable[Figure]) -> str:
+    return "\n".join(
+        f"| {one.name} | {_value(one)} | {one.goal} | {_met(one)} | {_cell(one.detail)} |" for one in figures
+    )
+
+
+def _value(figure: Figure) -> str:
+    number = f"{figure.value:,.0f}" if abs(figure.value) >= 1000 else f"{figure.value:.3g}"
+    return f"{number} {figure.unit}".strip()
+
+
+def _met(figure: Figure) -> str:
+    return {None: "", True: "yes", False: "**no**"}[figure.met]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")

@@ -1,0 +1,65 @@
+"""The daemons of kube-efs on a cluster, and what they use."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import psutil
+from tests.integration.tunnel_node import stunnels_of
+
+from kube_efs.local.cluster import EmbeddedCluster
+
+_MEGABYTE: Final = 1_000_000
+_MILLISECONDS: Final = 1000
+# What a real cluster has where the embedded one is quicker, so that nobody waits.
+ORDINARY_SETTINGS: Final[Mapping[str, str]] = {
+    "EFS_POLLING_INTERVAL": "300",
+    "PROVISION_BACKOFF_INTERVAL": "60",
+    "KUBE_EFS_PROBE_INTERVAL_SECONDS": "10",
+}
+
+
+def daemons(cluster: EmbeddedCluster) -> dict[str, int]:
+    """Their process ids, by the names that people know them by."""
+    found = {one.name: one.pid for one in (cluster.controller, cluster.node, cluster.tunnel)}
+    [stunnel] = stunnels_of(cluster.folder / "tunnel" / "stunnel.conf")
+    return found | {"stunnel": stunnel}
+
+
+def resident_megabytes(pids: Iterable[int]) -> float:
+    """The memory of processes that is in RAM, libraries that they share with others included."""
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / _MEGABYTE
+
+
+async def cores_used(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """The share of a core that each of the processes uses in so many seconds."""
+    before = {name: _cpu_seconds(pid) for name, pid in pids.items()}
+    await asyncio.sleep(seconds)
+    return {name: (_cpu_seconds(pid) - before[name]) / seconds for name, pid in pids.items()}
+
+
+def cpu_by_program() -> Counter[str]:
+    """Milliseconds of CPU that this process and those below it have used, by what they run."""
+    used: Counter[str] = Counter()
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):
+            name = "bench and kubelet" if process == this else _program(process)
+            used[name] += round(_cpu_seconds(process.pid) * _MILLISECONDS)
+    return used
+
+
+def _program(process: psutil.Process) -> str:
+    match process.cmdline():
+        case [_, "-m", "kube_efs", command, *_]:
+            return f"kube-efs {command}"
+        case [_, "-m", "kube_efs.local.efs.aws_server"]:
+            return "moto"
+    return process.name()
+
+
+def _cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system

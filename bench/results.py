@@ -1,0 +1,95 @@
+"""The results of a run, and the file that they are kept in."""
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+import psutil
+from bench.figures import Figure
+
+LATEST: Final = Path(__file__).parent / "results" / "latest.json"
+_GIBIBYTE: Final = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the figures were measured on, without its name."""
+
+    cores: int
+    memory_gib: float
+    architecture: str
+    kernel: str
+    python: str
+
+    @classmethod
+    def this(cls) -> Self:
+        """The machine at hand."""
+        return cls(
+            cores=os.cpu_count() or 0,
+            memory_gib=round(psutil.virtual_memory().total / _GIBIBYTE, 1),
+            architecture=platform.machine(),
+            kernel=platform.release(),
+            python=platform.python_version(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a row; ``failure`` says why there are not all of its figures.
+
+    ``load`` is the load average of the minute before, which tells what else the machine had to do.
+    """
+
+    figures: tuple[Figure, ...]
+    failure: str
+    seconds: float
+    load: float
+    ended: str
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What is known of each row, by its name."""
+
+    rows: Mapping[str, Outcome]
+
+    def updated(self, rows: Mapping[str, Outcome]) -> "Results":
+        """These, with newer ones in the place of older ones."""
+        return Results(rows={**self.rows, **rows})
+
+
+class Clock:
+    """What an outcome tells of its circumstances, from the moment that this was made."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._load = os.getloadavg()[0]
+
+    def outcome(self, figures: list[Figure], failure: str) -> Outcome:
+        """The outcome of a row that has just ended."""
+        return Outcome(
+            figures=tuple(figures),
+            failure=failure,
+            seconds=round(time.monotonic() - self._begun, 1),
+            load=round(self._load, 1),
+            ended=datetime.now(UTC).isoformat(timespec="minutes"),
+            machine=Machine.this(),
+        )
+
+
+def read_results(path: Path = LATEST) -> Results:
+    """The results in the file; none when there is no file."""
+    return msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else Results(rows={})
+
+
+def write_results(results: Results, path: Path = LATEST) -> None:
+    """Write the file anew."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")

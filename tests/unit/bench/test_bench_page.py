@@ -1,0 +1,53 @@
+"""The page about performance says what the file of results says, and goals are judged as they are worded."""
+
+from pathlib import Path
+
+import pytest
+from bench.figures import Figure, at_least, at_most, exactly, plain
+from bench.page import BEGIN, END, PAGE, updated
+from bench.results import Clock, Results, read_results, write_results
+
+
+@pytest.mark.parametrize(
+    ("figure", "goal", "met"),
+    [
+        pytest.param(exactly("calls", 1, 1), "1", True, id="exactly"),
+        pytest.param(exactly("calls", 1.05, 1), "1", False, id="a little more than exactly"),
+        pytest.param(at_most("writes", 2, 2), "≤ 2", True, id="the most"),
+        pytest.param(at_most("writes", 2.01, 2), "≤ 2", False, id="more than the most"),
+        pytest.param(at_least("claims", 60, 60), "≥ 60", True, id="the least"),
+        pytest.param(at_least("claims", 59.9, 60), "≥ 60", False, id="less than the least"),
+        pytest.param(plain("memory", 5, "MB"), "", None, id="no goal"),
+    ],
+)
+def test_a_goal_is_judged(figure: Figure, goal: str, met: bool | None) -> None:
+    assert (figure.goal, figure.met) == (goal, met)
+
+
+def test_a_missed_goal_and_a_failure_stand_in_the_page() -> None:
+    missed = at_most("pods", 12_345, 6, "pods", "of | one burst")
+    results = Results(rows={"workers": Clock().outcome([missed], "TimeoutError: no more")})
+
+    page = updated(f"before\n{BEGIN}\nold\n{END}\nafter\n", results)
+
+    assert page.startswith(f"before\n{BEGIN}\n\n### workers\n")
+    assert page.endswith(f"\n\n{END}\nafter\n")
+    assert "| pods | 12,345 pods | ≤ 6 | **no** | of \\| one burst |" in page
+    assert "**The row failed after that**: TimeoutError: no more" in page
+    assert "old" not in page
+
+
+def test_newer_rows_take_the_place_of_older_ones_and_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / "latest.json"
+    assert read_results(file) == Results(rows={})
+    first, second, third = (Clock().outcome([plain("one", number)], "") for number in range(3))
+    write_results(Results(rows={"a": first, "b": second}), file)
+
+    write_results(read_results(file).updated({"b": third}), file)
+
+    assert read_results(file) == Results(rows={"a": first, "b": third})
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert updated(page, read_results()) == page

@@ -1,0 +1,73 @@
+"""Where a node is, when its instance tells and when it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from kube_efs.aws.location import NodeLocation
+from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.ids import Region, SubnetId, ZoneName
+from kube_efs.tunnels.place import find_place
+
+HERE = NodeLocation(
+    region=Region("us-east-1"),
+    zone=ZoneName("us-east-1a"),
+    subnets=(SubnetId("subnet-0a"),),
+    zone_id="use1-az1",
+    instance_id="i-0a",
+)
+ELSEWHERE = NodeLocation(region=Region("eu-west-1"), zone=ZoneName("eu-west-1b"), subnets=())
+
+
+async def here() -> NodeLocation:
+    return HERE
+
+
+async def elsewhere() -> NodeLocation:
+    return ELSEWHERE
+
+
+async def silence() -> NodeLocation:
+    raise InvalidSetting("is not set and the instance does not tell", field="AWS_REGION")
+
+
+async def test_a_place_is_remembered_while_the_instance_is_silent(tmp_path: Path) -> None:
+    path = tmp_path / "place.json"
+    assert await find_place(path, here) == HERE
+    assert await find_place(path, silence) == HERE
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_what_the_instance_tells_replaces_what_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "place.json"
+    await find_place(path, here)
+    assert await find_place(path, elsewhere) == ELSEWHERE
+    assert await find_place(path, silence) == ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(None, id="nothing"),
+        pytest.param("{", id="half a file"),
+        pytest.param("[]", id="something else"),
+        pytest.param('{"region": "us-east-1"}', id="too little"),
+        pytest.param(
+            '{"region": "us-east-1\\ncert = /x", "zone": "a", "subnets": [], "zone_id": null,'
+            ' "instance_id": null}',
+            id="a region that is none",
+        ),
+    ],
+)
+async def test_the_setting_is_asked_for_when_nothing_usable_is_remembered(
+    tmp_path: Path, text: str | None
+) -> None:
+    path = tmp_path / "place.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InvalidSetting, match="the instance does not tell"):
+        await find_place(path, silence)
+
+
+async def test_a_folder_that_cannot_be_written_keeps_nobody_from_his_place(tmp_path: Path) -> None:
+    assert await find_place(tmp_path / "missing" / "place.json", here) == HERE
