@@ -28,11 +28,12 @@ async def cluster(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
 async def tidy(cluster: Cluster) -> AsyncGenerator[None, None]:
-    """Take the claims of a module away after it, or those that are refused would be tried for ever."""
+    """Take away the claims that a module leaves without a volume, or they would be tried for ever."""
     yield
-    left = [claim async for claim in cluster.client.list(PersistentVolumeClaim, namespace="*")]
-    for metadata in (claim.metadata for claim in left):
-        if metadata and metadata.name and metadata.namespace != cluster.namespace:
-            await cluster.client.delete(
-                PersistentVolumeClaim, metadata.name, namespace=metadata.namespace or ""
-            )
+    waiting = [
+        claim.metadata
+        async for claim in cluster.client.list(PersistentVolumeClaim, namespace="*")
+        if claim.metadata and claim.spec and not claim.spec.volumeName
+    ]
+    for claim in waiting:
+        await cluster.client.delete(PersistentVolumeClaim, claim.name or "", namespace=claim.namespace or "")

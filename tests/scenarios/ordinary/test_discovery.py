@@ -65,6 +65,7 @@ async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobo
         assert await steps.port_of(cluster, second) == ports[second]
         await reader.finish()
         assert reader.reconnects == 0
+    await cluster.efs.delete_file_system(fourth)
 
 
 async def test_a_moved_mount_target_is_followed_and_other_tunnels_are_not_cut(cluster: Cluster) -> None:
