@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import api_writes, claims, node, reloads, scale
+from bench import api_writes, claims, node, reloads, scale, throughput
 from bench.figures import Figure, Row
 from bench.page import PAGE, updated
 from bench.results import Clock, Outcome, read_results, write_results
@@ -21,7 +21,15 @@ from rich.table import Table
 
 from kube_efs.local.logs import logging_to
 
-ROWS: Final = (api_writes.ROW, claims.WORKERS, claims.ROW, node.ROW, reloads.ROW, scale.ROW)
+ROWS: Final = (
+    api_writes.ROW,
+    claims.WORKERS,
+    claims.ROW,
+    node.ROW,
+    reloads.ROW,
+    throughput.ROW,
+    scale.ROW,
+)
 
 
 async def measure(row: Row, folder: Path) -> Outcome:

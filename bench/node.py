@@ -6,7 +6,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc.aio
 from bench.figures import Figure, Row, at_most, exactly, plain
-from bench.processes import resident_megabytes
+from bench.processes import cpu_seconds, resident_megabytes
 from tests.integration.node_programs import NodePrograms
 from tests.integration.tunnel_node import eventually, stunnels_of
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the generated module has this name for type checkers only
 
 _POINTS: Final = 80
 _FIRST: Final = 5  # which warm up what is made once, such as stunnel and the pool of connections
+_SOME: Final = 10
 _MILLISECONDS: Final = 1000.0
 _Modes = csi.VolumeCapability.AccessMode
 _CAPABILITY: Final = csi.VolumeCapability(
@@ -53,6 +54,12 @@ class Node:
         """The memory of both, and of stunnel once there is one."""
         return resident_megabytes([self.driver, self.agent, *stunnels_of(self.programs.stunnel_conf)])
 
+    def cpu_seconds(self) -> Mapping[str, float]:
+        """What each has used of a core so far."""
+        [stunnel] = stunnels_of(self.programs.stunnel_conf)
+        pids = {"driver": self.driver, "agent": self.agent, "stunnel": stunnel}
+        return {name: cpu_seconds(pid) for name, pid in pids.items()}
+
     def starts(self) -> Sequence[str]:
         """What was started so far."""
         return self.started.read_text(encoding="utf-8").splitlines() if self.started.exists() else []
@@ -72,13 +79,13 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             yield at_most("memory of node and agent with 0 volumes (no stunnel yet)", empty, 130, "MB")
             await publisher.publish(points[:_FIRST])
             yield plain(f"the same with stunnel and {_FIRST} volumes", some := node.megabytes(), "MB")
-            starts = len(node.starts())
+            starts, begun = len(node.starts()), node.cpu_seconds()
             new = await publisher.publish(points[_FIRST:])
-            tunnels = node.megabytes()
+            tunnels, amid = node.megabytes(), node.cpu_seconds()
             there = await publisher.publish(points)
-            further = node.megabytes()
-            yield _median("NodePublish, new access-point tunnel", new, 60)
-            yield _median("NodePublish, tunnel there", there, 10)
+            further, ended = node.megabytes(), node.cpu_seconds()
+            yield _median("NodePublish, new access-point tunnel", new, 60, begun, amid)
+            yield _median("NodePublish, tunnel there", there, 10, amid, ended)
             yield exactly("processes started by these", len(node.starts()) - starts, 0)
             yield at_most(
                 "memory of each further volume with a tunnel of its own",
@@ -94,9 +101,15 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             )
 
 
-def _median(name: str, times: Sequence[float], limit: float) -> Figure:
-    tenth = sorted(times)[len(times) * 9 // 10]
-    detail = f"{len(times)} one after the other: least {min(times):.1f} ms, nine of ten below {tenth:.1f} ms"
+def _median(
+    name: str, times: Sequence[float], limit: float, before: Mapping[str, float], after: Mapping[str, float]
+) -> Figure:
+    first, last = statistics.median(times[:_SOME]), statistics.median(times[-_SOME:])
+    costs = (f"{who} {(after[who] - before[who]) / len(times) * _MILLISECONDS:.0f} ms" for who in after)
+    detail = (
+        f"{len(times)} one after the other: median of the first {_SOME} {first:.0f} ms, of the last {_SOME} "
+        f"{last:.0f} ms, least {min(times):.0f} ms; CPU of each: {', '.join(costs)}"
+    )
     return at_most(name, statistics.median(times), limit, "ms median", detail)
 
 

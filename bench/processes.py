@@ -35,9 +35,9 @@ def resident_megabytes(pids: Iterable[int]) -> float:
 
 async def cores_used(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
     """The share of a core that each of the processes uses in so many seconds."""
-    before = {name: _cpu_seconds(pid) for name, pid in pids.items()}
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     await asyncio.sleep(seconds)
-    return {name: (_cpu_seconds(pid) - before[name]) / seconds for name, pid in pids.items()}
+    return {name: (cpu_seconds(pid) - before[name]) / seconds for name, pid in pids.items()}
 
 
 def cpu_by_program() -> Counter[str]:
@@ -47,7 +47,7 @@ def cpu_by_program() -> Counter[str]:
     for process in (this, *this.children(recursive=True)):
         with suppress(psutil.Error):
             name = "bench and kubelet" if process == this else _program(process)
-            used[name] += round(_cpu_seconds(process.pid) * _MILLISECONDS)
+            used[name] += round(cpu_seconds(process.pid) * _MILLISECONDS)
     return used
 
 
@@ -60,6 +60,7 @@ def _program(process: psutil.Process) -> str:
     return process.name()
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """All the time of a core that the process has used since it began."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system

@@ -1,0 +1,62 @@
+"""What the controller writes to the API server for claims, counted by a proxy before it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pytest
+from bench.counting import Writes
+from tests.scenarios import csi_steps, directory_steps, steps
+from tests.scenarios.directory_steps import Claims
+from tests.scenarios.faulty_api import FaultyPlane
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.control_plane import ControlPlane
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CLAIMS = 10
+
+
+@pytest.fixture(scope="module")
+def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
+    return FaultyPlane(plane, cluster_folder)
+
+
+async def _tunnel_class(cluster: Cluster) -> str:
+    await steps.port_of(cluster, cluster.file_system_ids[0])
+    return await steps.new_class(cluster.client, default_file_system_id=cluster.file_system_ids[0])
+
+
+async def _directory_class(cluster: Cluster) -> str:
+    return await directory_steps.new_class(cluster.client)
+
+
+async def _csi_class(cluster: Cluster) -> str:
+    return await csi_steps.new_class(cluster.client, parameters={"fileSystemId": cluster.file_system_ids[0]})
+
+
+CLASSES: Mapping[str, Callable[[Cluster], Awaitable[str]]] = {
+    "tunnel": _tunnel_class,
+    "directory": _directory_class,
+    "csi": _csi_class,
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+async def test_claims_cost_a_write_each_and_those_of_few_workers(
+    cluster: Cluster, plane: FaultyPlane, kind: str
+) -> None:
+    storage_class, claims = await CLASSES[kind](cluster), await Claims.of(cluster)
+    writes = Writes()
+    plane.api.fault = writes.note
+    for number in range(CLAIMS):
+        name = f"claim-{number}"
+        labels = {"volume_name": f"volume_{number}"} if kind == "tunnel" else None
+        await cluster.client.create(steps.claim(claims.namespace, name, storage_class, labels))
+
+    await claims.all_bound(CLAIMS)
+
+    assert writes.counted["POST persistentvolumes"] == CLAIMS
+    assert writes.counted.total() <= 2 * CLAIMS, writes.counted
+    if kind == "csi":
+        assert writes.counted.total() == CLAIMS, writes.counted
