@@ -11,7 +11,7 @@ from bench.processes import ORDINARY_SETTINGS, cpu_by_program
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 from tests.conformance.control_plane import PROGRAMS, ControlPlanes
 from tests.scenarios import csi_steps, steps
-from tests.scenarios.burst import CLAIMS, Burst
+from tests.scenarios.burst import MANY, Burst
 from tests.scenarios.csi_steps import Aws
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.real_plane import RealPlane
@@ -81,13 +81,13 @@ async def _seconds_in_aws(cluster: EmbeddedCluster) -> float:
 async def measure_workers(folder: Path) -> AsyncIterator[Figure]:
     """A burst of tunnel claims over two file systems, and the worker pods that were seen for it."""
     async with EmbeddedCluster(folder / "cluster") as cluster:
-        burst = await Burst.of(cluster)
+        burst = await Burst.of(cluster, MANY)
         async with steps.worker_pods(cluster) as pods:
             begun = time.monotonic()
             await burst.create()
             await burst.served(seconds=_PATIENCE_SECONDS)
             seconds = time.monotonic() - begun
-        name = f"worker pods for {CLAIMS} tunnel claims over two file systems"
+        name = f"worker pods for {MANY} tunnel claims over two file systems"
         yield at_most(name, len(pods.names), 6)
         yield plain("until all of these are Bound", seconds, "s")
 
