@@ -50,15 +50,18 @@ class Node:
     agent: int
     started: Path
 
-    def megabytes(self) -> float:
-        """The memory of both, and of stunnel once there is one."""
-        return resident_megabytes([self.driver, self.agent, *stunnels_of(self.programs.stunnel_conf)])
+    def megabytes(self) -> Mapping[str, float]:
+        """The memory of each."""
+        return {name: resident_megabytes([pid]) for name, pid in self._pids().items()}
 
     def cpu_seconds(self) -> Mapping[str, float]:
         """What each has used of a core so far."""
-        [stunnel] = stunnels_of(self.programs.stunnel_conf)
-        pids = {"driver": self.driver, "agent": self.agent, "stunnel": stunnel}
-        return {name: cpu_seconds(pid) for name, pid in pids.items()}
+        return {name: cpu_seconds(pid) for name, pid in self._pids().items()}
+
+    def _pids(self) -> Mapping[str, int]:
+        """The processes; stunnel among them once there is one."""
+        stunnels = {"stunnel": pid for pid in stunnels_of(self.programs.stunnel_conf)}  # noqa: B035 - one
+        return {"driver": self.driver, "agent": self.agent, **stunnels}
 
     def starts(self) -> Sequence[str]:
         """What was started so far."""
@@ -75,10 +78,9 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             grpc.aio.insecure_channel(f"unix:{node.programs.csi_socket}") as channel,
         ):
             publisher = _Publisher(channel, folder / "pods")
-            empty = node.megabytes()
-            yield at_most("memory of node and agent with 0 volumes (no stunnel yet)", empty, 130, "MB")
+            yield _total("memory of node and agent with 0 volumes (no stunnel yet)", node.megabytes(), 130)
             await publisher.publish(points[:_FIRST])
-            yield plain(f"the same with stunnel and {_FIRST} volumes", some := node.megabytes(), "MB")
+            yield _total(f"the same with stunnel and {_FIRST} volumes", some := node.megabytes())
             starts, begun = len(node.starts()), node.cpu_seconds()
             new = await publisher.publish(points[_FIRST:])
             tunnels, amid = node.megabytes(), node.cpu_seconds()
@@ -87,18 +89,20 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             yield _median("NodePublish, new access-point tunnel", new, 60, begun, amid)
             yield _median("NodePublish, tunnel there", there, 10, amid, ended)
             yield exactly("processes started by these", len(node.starts()) - starts, 0)
-            yield at_most(
-                "memory of each further volume with a tunnel of its own",
-                (tunnels - some) / len(new),
-                0.3,
-                "MB",
-            )
-            yield at_most(
-                "memory of each further volume of a tunnel that is there",
-                (further - tunnels) / len(there),
-                0.3,
-                "MB",
-            )
+            grown = _each(some, tunnels, len(new))
+            yield _total("memory of each further volume with a tunnel of its own", grown, 0.3)
+            grown = _each(tunnels, further, len(there))
+            yield _total("memory of each further volume of a tunnel that is there", grown, 0.3)
+
+
+def _each(before: Mapping[str, float], after: Mapping[str, float], volumes: int) -> Mapping[str, float]:
+    return {name: (after[name] - before[name]) / volumes for name in after}
+
+
+def _total(name: str, megabytes: Mapping[str, float], limit: float | None = None) -> Figure:
+    total = sum(megabytes.values())
+    detail = ", ".join(f"{who} {used:.3g} MB" for who, used in megabytes.items())
+    return plain(name, total, "MB", detail) if limit is None else at_most(name, total, limit, "MB", detail)
 
 
 def _median(

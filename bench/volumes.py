@@ -1,7 +1,7 @@
 """A cluster as it is after years: thousands of claims, their volumes, and access points."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from lightkube import AsyncClient
@@ -22,6 +22,8 @@ from kube_efs.model.volumes import FINALIZER, ClaimReference, CsiSource, Volume
 
 _AT_ONCE: Final = 16
 _FIRST_ID: Final = 50_000
+# One holds ten thousand access points and no more.
+_SYSTEMS: Final = 2
 
 
 class PlaneWithoutControllers(EmbeddedControlPlane):
@@ -36,21 +38,26 @@ class Existing:
     """Volumes of a class of the CSI driver that are there before the controller starts."""
 
     def __init__(
-        self, cluster: EmbeddedCluster, aws: Aws, namespace: str, storage_class: str, system: FileSystemId
+        self,
+        cluster: EmbeddedCluster,
+        aws: Aws,
+        namespace: str,
+        storage_class: str,
+        systems: Sequence[FileSystemId],
     ) -> None:
         self._cluster = cluster
         self._aws = aws
         self._namespace = namespace
         self._class = storage_class
-        self._system = system
+        self._systems = systems
         self._number = 0
 
     @classmethod
     async def of(cls, cluster: EmbeddedCluster, aws: Aws) -> "Existing":
-        """None yet, of a class with a file system of its own."""
-        system = await aws.file_system()
-        storage_class = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
-        return cls(cluster, aws, await steps.new_namespace(cluster.client), storage_class, system)
+        """None yet, on two file systems, of a class that makes further ones on the first."""
+        systems = [await aws.file_system() for _ in range(_SYSTEMS)]
+        storage_class = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": systems[0]})
+        return cls(cluster, aws, await steps.new_namespace(cluster.client), storage_class, systems)
 
     async def claim(self, name: str, *, volume: str | None = None) -> ClaimUid:
         """Make a claim, of that volume or of a new one."""
@@ -73,12 +80,12 @@ class Existing:
         self._number = number
 
     async def _make(self, number: int) -> None:
-        user = _FIRST_ID + number
+        user, system = _FIRST_ID + number, self._systems[number % _SYSTEMS]
         point = await self._aws.connection.call(
             Service.EFS,
             "CreateAccessPoint",
             ClientToken=f"existing-{number}",
-            FileSystemId=self._system,
+            FileSystemId=system,
             PosixUser={"Uid": user, "Gid": user},
             RootDirectory={"Path": f"/existing-{number}"},
         )
@@ -91,7 +98,7 @@ class Existing:
             provisioned_by=DRIVER,
             finalizers=(FINALIZER,),
             claim=ClaimReference(namespace=self._namespace, name=name, uid=uid),
-            csi=CsiSource(driver=DRIVER, handle=f"{self._system}::{point['AccessPointId']}"),
+            csi=CsiSource(driver=DRIVER, handle=f"{system}::{point['AccessPointId']}"),
             access_modes=("ReadWriteMany",),
         )
         await self._cluster.client.create(build_volume(volume))
