@@ -18,7 +18,7 @@ from kube_efs.local.program import Program
 from kube_efs.model.volumes import Volume
 
 _IDLE_SIZE: Final = 1_000
-# Ten thousand take a quarter of an hour to make, so they are measured on request.
+# Ten thousand take five minutes, so they are measured on request.
 _SIZES: Final = tuple(sorted({0, _IDLE_SIZE, int(os.environ.get("BENCH_VOLUMES", "1000"))}))
 _MORE: Final = 20
 _IDLE_SECONDS: Final = 60.0
