@@ -11,6 +11,7 @@ from tests.scenarios.faulty_api import FaultyPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.control_plane import ControlPlane
+from kube_efs.model.tunnel_volumes import root_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -47,6 +48,8 @@ async def test_claims_cost_a_write_each_and_those_of_few_workers(
     cluster: Cluster, plane: FaultyPlane, kind: str
 ) -> None:
     storage_class, claims = await CLASSES[kind](cluster), await Claims.of(cluster)
+    for system in cluster.file_system_ids:  # whose volumes are made once, and are no claims of people
+        await steps.bound_volume(cluster.client, cluster.namespace, root_name(system))
     writes = Writes()
     plane.api.fault = writes.note
     for number in range(CLAIMS):
