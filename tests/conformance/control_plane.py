@@ -36,7 +36,7 @@ _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _CONTROLLER_MANAGER = "system:kube-controller-manager"
 # So small a heap would be collected all the time: memory is there, and processor time is not.
-_GO = {"GOGC": "400"}
+_GO = {"GOGC": "200"}
 # Nodes are a test's own business: nobody renews their leases, so nobody may judge them by these.
 _CONTROLLERS = "*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller"
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
     """A controller that looks for file systems each five seconds."""
-    return {"EFS_POLLING_INTERVAL": "5"}
+    return {"EFS_POLLING_INTERVAL": "15"}
 
 
 async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(cluster: Cluster) -> None:
