@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lightkube import AsyncClient
-from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.generic_resource import GenericGlobalResource, GenericNamespacedResource, create_api_info
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.resources.storage_v1 import CSIDriver
 from lightkube.types import PatchType
@@ -27,9 +27,18 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.volumes import Volume
 
-# Not the client's own classes, which drop fields of newer versions of Kubernetes.
-VolumeManifest = create_global_resource("", "v1", "PersistentVolume", "persistentvolumes")
-ClaimManifest = create_namespaced_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+
+# The client's own classes drop fields of newer versions of Kubernetes. These are not registered in their place.
+class VolumeManifest(GenericGlobalResource):
+    """A PersistentVolume with all of its fields."""
+
+    _api_info = create_api_info("", "v1", "PersistentVolume", "persistentvolumes")
+
+
+class ClaimManifest(GenericNamespacedResource):
+    """A PersistentVolumeClaim with all of its fields."""
+
+    _api_info = create_api_info("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
