@@ -28,7 +28,7 @@ from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTarget
 from kube_efs.model.volumes import Volume
 
 
-# The client's own classes drop fields of newer versions of Kubernetes. These are not registered in their place.
+# The client's own classes drop fields of newer versions of Kubernetes; these do not take their place there.
 class VolumeManifest(GenericGlobalResource):
     """A PersistentVolume with all of its fields."""
 
