@@ -1,5 +1,6 @@
 """Pending claims: each is planned, served, and told about; looked at again when anything it needs changes."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -16,9 +17,10 @@ from kube_efs.telemetry.metrics import Outcome
 
 
 class ClaimController(AbstractAsyncContextManager["ClaimController"]):
-    """Serves pending claims; use as ``async with``."""
+    """Serves pending claims, once ``begin`` is set if there is one; use as ``async with``."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, begin: asyncio.Event | None = None) -> None:
+        self._begin = begin
         self._engine = service.engine
         self._inventory = service.inventory
         self._announcer = service.announcer
@@ -86,6 +88,8 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             self._queue.add(uid)
 
     async def _handle(self, uid: ClaimUid) -> float | None:
+        if self._begin is not None:
+            await self._begin.wait()
         claim = self._pending.get(uid)
         if claim is None:
             return None

@@ -13,13 +13,13 @@ from lightkube.resources.core_v1 import PersistentVolume
 from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.csi import Aws, csi_service
+from kube_efs.controllers.watches import read_volume_object
 from kube_efs.controllers.worker_options import worker_options
 from kube_efs.csi.controller import Controller, controller_service
 from kube_efs.csi.endpoints import parse_endpoint
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.server import serving
-from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.workers import WorkerPool
@@ -61,12 +61,12 @@ async def serve_csi(
 
 
 async def _follow_volumes(client: AsyncClient, inventory: Inventory, listed: asyncio.Event) -> None:
-    async for change in follow(client, PersistentVolume):
+    async for change in follow(client, PersistentVolume, read=read_volume_object):
         match change:
             case Listed(objects):
-                inventory.replace_volumes([read_volume(one.to_dict()) for one in objects])
+                inventory.replace_volumes(objects)
                 listed.set()
-            case Applied(found):
-                inventory.put_volume(read_volume(found.to_dict()))
-            case Deleted(found):
-                inventory.drop_volume(read_volume(found.to_dict()))
+            case Applied(volume):
+                inventory.put_volume(volume)
+            case Deleted(volume):
+                inventory.drop_volume(volume)

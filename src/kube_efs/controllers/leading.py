@@ -98,7 +98,8 @@ async def lead(around: Surroundings) -> None:
             metrics=around.metrics,
             backoff_seconds=settings.provision_backoff_seconds,
         )
-        claims = await stack.enter_async_context(ClaimController(service))
+        begin = asyncio.Event()
+        claims = await stack.enter_async_context(ClaimController(service, begin))
         volumes = await stack.enter_async_context(VolumeController(service))
         inventory.gids.on_free = claims.gid_released
         around.metrics.gids_in_use.set_function(lambda: len(inventory.gids))
@@ -113,6 +114,7 @@ async def lead(around: Surroundings) -> None:
         usage = _usage(around, inventory, recorder, pool, csi)
         controllers = Controllers(claims, volumes, targets, directories, usage)
         await _serve(around, tasks, controllers, inventory)
+        begin.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +139,22 @@ class Controllers:
 async def _serve(
     around: Surroundings, tasks: asyncio.TaskGroup, controllers: Controllers, inventory: Inventory
 ) -> None:
-    """Read what is there, then follow it: volumes and classes first, claims last."""
+    """Read what is there, and follow it; returns when claims may be served.
+
+    No claim is looked at before all volumes are known, or one could get a second volume.
+    """
     client, targets = around.client, controllers.targets
     if targets:
         await _load_targets(targets)
-    volumes_listed, classes_listed = asyncio.Event(), asyncio.Event()
-    tasks.create_task(watch_volumes(client, controllers.volumes, controllers.root_changed, volumes_listed))
-    tasks.create_task(watch_classes(client, inventory, controllers.claims, classes_listed))
-    # No claim is looked at before all volumes are known, or one could get a second volume.
-    await volumes_listed.wait()
-    await classes_listed.wait()
+    listed = [asyncio.Event() for _ in range(3)]
+    for watch in (
+        watch_volumes(client, controllers.volumes, controllers.root_changed, listed[0]),
+        watch_classes(client, inventory, controllers.claims, listed[1]),
+        watch_claims(client, controllers.claims, controllers.root_changed, listed[2]),
+    ):
+        tasks.create_task(watch)
+    for one in listed:
+        await one.wait()
     around.loaded()
     log.info("cluster-read", volumes=len(inventory.volumes), classes=len(inventory.classes))
     if targets:
@@ -161,7 +169,6 @@ async def _serve(
                 await targets.settled.wait()
             for backend in controllers.directories:
                 await backend.scanned.wait()
-    tasks.create_task(watch_claims(client, controllers.claims, controllers.root_changed))
     if controllers.usage:
         tasks.create_task(controllers.usage.run())
 

@@ -48,7 +48,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _State:
-    """How far the process has come, for ``/readyz``: a replica that waits to lead is ready."""
+    """How far the process has come, for ``/readyz``.
+
+    A replica that waits to lead is ready; the one that leads is when it has read all claims and volumes.
+    """
 
     waiting_to_lead: bool = False
     leading: bool = False
@@ -101,6 +104,7 @@ async def _run(settings: ControllerSettings) -> None:
         if settings.leader_election:
             state.waiting_to_lead = True
             await leadership.acquire()
+            state.waiting_to_lead = False
             stack.push_async_callback(leadership.release)
         metrics.leader.set(1)
         state.leading = True

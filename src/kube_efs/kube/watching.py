@@ -3,14 +3,17 @@
 A watch ends for many reasons that are no reason to stop: the server's time-out, a restart, an expired
 resource version, a half-open connection. ``follow`` lists, watches, and starts again by itself; whoever
 reads it keeps a cache by replacing everything on ``Listed`` and applying single changes between.
+
+A list comes in pages, and each object becomes the reader's own value before the next page is asked for: of
+ten thousand objects five hundred are in memory as the API has them.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import structlog
 from lightkube import AsyncClient
@@ -29,35 +32,38 @@ _FIRST_BACK_OFF_SECONDS = 0.1
 _LAST_BACK_OFF_SECONDS = 30.0
 # A watch that held this long says that the server is well again.
 _STABLE_SECONDS = 5.0
+# What client-go's reflectors ask for.
+_PAGE_SIZE = 500
 
 T = TypeVar("T", bound=Resource)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Generic[T]):
+class Listed(Generic[V]):
     """Everything there is now; what is not in here is gone."""
 
-    objects: tuple[T, ...]
+    objects: tuple[V, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Applied(Generic[T]):
+class Applied(Generic[V]):
     """An object that is new or has changed."""
 
-    object: T
+    object: V
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted(Generic[T]):
+class Deleted(Generic[V]):
     """An object that is gone, in its last state."""
 
-    object: T
+    object: V
 
 
-Change = Listed[T] | Applied[T] | Deleted[T]
+Change = Listed[V] | Applied[V] | Deleted[V]
 
 
-def only_object(change: Change[T]) -> T | None:
+def only_object(change: Change[V]) -> V | None:
     """What there is after the change, for a reader that follows one object by its name."""
     match change:
         case Listed(objects):
@@ -68,22 +74,48 @@ def only_object(change: Change[T]) -> T | None:
             return None
 
 
-async def follow(
+@overload
+def follow(
     client: AsyncClient,
     resource: type[T],
     *,
     namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
     fields: Mapping[str, str] | None = None,
-) -> AsyncGenerator[Change[T], None]:
+) -> AsyncGenerator[Change[T], None]: ...
+
+
+@overload
+def follow(
+    client: AsyncClient,
+    resource: type[T],
+    *,
+    read: Callable[[T], V],
+    namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    fields: Mapping[str, str] | None = None,
+) -> AsyncGenerator[Change[V], None]: ...
+
+
+async def follow(
+    client: AsyncClient,
+    resource: type[Resource],
+    *,
+    read: Callable[[Any], Any] | None = None,
+    namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    fields: Mapping[str, str] | None = None,
+) -> AsyncGenerator[Change[Any], None]:
     """What there is, then every change, until the reader stops; never raises KubeError.
 
-    ``namespace`` is one namespace, ``"*"`` for all of them, None for kinds without namespaces. Failures
-    are logged; what ends is begun anew after 0.1 s, doubling to 30 s while nothing comes of it.
+    ``read`` makes of an object what the changes carry, the object itself without it. ``namespace`` is one
+    namespace, ``"*"`` for all of them, None for kinds without namespaces. Failures are logged; what ends is
+    begun anew after 0.1 s, doubling to 30 s while nothing comes of it.
     """
     scope: dict[str, Any] = {"labels": labels, "fields": fields}
     if namespace is not None:
         scope["namespace"] = namespace
+    read = read or _as_it_is
     version: str | None = None
     back_off = _FIRST_BACK_OFF_SECONDS
     clock = asyncio.get_running_loop().time
@@ -91,13 +123,14 @@ async def follow(
         began = clock()
         try:
             if version is None:
-                objects, version = await _list(client, resource, scope)
-                yield Listed(objects)
+                listed, version = await _list(client, resource, scope, read)
+                yield listed
+                del listed  # The reader has it now, and keeps what it needs of it.
             async with aclosing(_watch(client, resource, scope, version)) as stream:
-                async for change in stream:
+                async for kind, found in stream:
                     back_off = _FIRST_BACK_OFF_SECONDS
-                    version = change.object.metadata.resourceVersion  # type: ignore[attr-defined]  # all kinds have it
-                    yield change
+                    version = found.metadata.resourceVersion
+                    yield Deleted(read(found)) if kind == "DELETED" else Applied(read(found))
         except KubeExpired:
             version = None
         except KubeError as error:
@@ -111,16 +144,22 @@ async def follow(
         back_off = min(back_off * 2, _LAST_BACK_OFF_SECONDS)
 
 
-async def _list(client: AsyncClient, resource: type[T], scope: dict[str, Any]) -> tuple[tuple[T, ...], str]:
+def _as_it_is(found: Any) -> Any:  # noqa: ANN401 - whatever it is
+    return found
+
+
+async def _list(
+    client: AsyncClient, resource: type[Resource], scope: dict[str, Any], read: Callable[[Any], V]
+) -> tuple[Listed[V], str]:
     with translated(f"list {resource.__name__}"):
-        listing = _untyped(client).list(resource, **scope)
-        objects = tuple([item async for item in listing])
-        return objects, str(listing.resourceVersion)
+        listing = _untyped(client).list(resource, chunk_size=_PAGE_SIZE, **scope)
+        objects = tuple([read(item) async for item in listing])
+        return Listed(objects), str(listing.resourceVersion)
 
 
 async def _watch(
-    client: AsyncClient, resource: type[T], scope: dict[str, Any], version: str
-) -> AsyncGenerator[Applied[T] | Deleted[T], None]:
+    client: AsyncClient, resource: type[Resource], scope: dict[str, Any], version: str
+) -> AsyncGenerator[tuple[str, Any], None]:
     """Changes since that version, until the server's time-out or shortly after it."""
     seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spreads load, guards nothing
     deadline = asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
@@ -130,10 +169,10 @@ async def _watch(
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
-                        kind, found = await anext(stream)
+                        change = await anext(stream)
                 except TimeoutError:
                     return
-                yield Deleted(found) if kind == "DELETED" else Applied(found)
+                yield change
 
 
 def _untyped(client: AsyncClient) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out

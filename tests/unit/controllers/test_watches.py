@@ -77,13 +77,13 @@ class Scene:
             base_port=20490,
             changed=self.claims.world_changed,
         )
-        self.volumes_listed, self.classes_listed = asyncio.Event(), asyncio.Event()
+        self.volumes_listed, self.classes_listed, self.claims_listed = (asyncio.Event() for _ in range(3))
 
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         return [
             watch_volumes(self.client, self.volumes, self.targets.poke, self.volumes_listed),
             watch_classes(self.client, self.inventory, self.claims, self.classes_listed),
-            watch_claims(self.client, self.claims, self.targets.poke),
+            watch_claims(self.client, self.claims, self.targets.poke, self.claims_listed),
         ]
 
     async def made_for(self) -> set[str]:

@@ -89,6 +89,40 @@ async def test_scope(kube: AsyncClient, scope: dict[str, Any], seen: str) -> Non
         assert await reader.next() == seen
 
 
+async def test_a_long_list_comes_in_pages_each_read_before_the_next(client_of: ClientOf) -> None:
+    server = _Scripted(
+        [_listing("a", "b", version="5", further="page-2"), _listing("c", version="5"), _events()]
+    )
+    read_at: list[int] = []
+
+    def read(found: Secret) -> str:
+        read_at.append(len(server.requests))
+        return _name(found)
+
+    async with client_of(server) as client, aclosing(follow(client, Secret, read=read)) as stream:
+        assert await anext(stream) == Listed(("a", "b", "c"))
+    assert read_at == [1, 1, 2]
+    assert [one.get("continue") for one in server.requests] == [None, "page-2"]
+    assert {one["limit"] for one in server.requests} == {"500"}
+
+
+async def test_a_list_whose_pages_expire_is_begun_anew(client_of: ClientOf) -> None:
+    refused = httpx2.Response(410, json={"kind": "Status", "code": 410, "message": "too old"})
+    server = _Scripted([_listing("a", version="5", further="page-2"), refused, _listing("b", version="9")])
+    async with client_of(server) as client, reading(client) as reader:
+        assert await reader.next() == "listed b"
+    assert [one.get("continue") for one in server.requests] == [None, "page-2", None]
+
+
+async def test_changes_are_what_the_reader_makes_of_the_objects(client_of: ClientOf) -> None:
+    server = _Scripted(
+        [_listing("a", version="5"), _events(_event("ADDED", "b", "6"), _event("DELETED", "a", "7"))]
+    )
+    async with client_of(server) as client, aclosing(follow(client, Secret, read=_name)) as stream:
+        seen = [await anext(stream) for _ in range(3)]
+    assert seen == [Listed(("a",)), Applied("b"), Deleted("a")]
+
+
 async def test_an_expired_version_is_listed_anew(client_of: ClientOf) -> None:
     server = _Scripted(
         [_listing("a", version="5"), _gone(), _listing("b", version="9"), _events(_event("ADDED", "c", "10"))]
@@ -196,8 +230,10 @@ class _Scripted:
     def __init__(self, answers: list[httpx2.Response | Exception]) -> None:
         self._answers = iter(answers)
         self.versions: list[str | None] = []
+        self.requests: list[dict[str, str]] = []
 
     async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(dict(request.url.params))
         self.versions.append(request.url.params.get("resourceVersion"))
         answer = next(self._answers, None)
         if answer is None:
@@ -207,9 +243,11 @@ class _Scripted:
         return answer
 
 
-def _listing(*names: str, version: str) -> httpx2.Response:
+def _listing(*names: str, version: str, further: str | None = None) -> httpx2.Response:
+    """A list, or the first page of one."""
     items = [{"metadata": {"name": name, "resourceVersion": version}} for name in names]
-    return httpx2.Response(200, json={"metadata": {"resourceVersion": version}, "items": items})
+    metadata = {"resourceVersion": version, **({"continue": further} if further else {})}
+    return httpx2.Response(200, json={"metadata": metadata, "items": items})
 
 
 def _event(kind: str, name: str, version: str) -> dict[str, Any]:
