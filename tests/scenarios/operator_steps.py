@@ -70,6 +70,9 @@ class PretendedNodes:
                         await self._look_at(pod)
                 await self._changed.wait()
 
+    def __contains__(self, pod: tuple[str, str]) -> bool:
+        return pod in self._pods
+
     def recheck(self) -> None:
         """Look at all pods again: what was broken may be whole."""
         self._changed.set()
@@ -176,7 +179,15 @@ class OperatorCluster:
         try:
             return (await eventually(look, what=f"{kind} is {status} {reason} {text}")).strip()
         except AssertionError as error:
-            raise AssertionError(f"{error}; conditions: {seen}") from error
+            raise AssertionError(f"{error}; conditions: {seen}; pods: {await self._pods()}") from error
+
+    async def _pods(self) -> list[str]:
+        """What is to be said of each pod when something did not come."""
+        return [
+            f"{_key(pod)} on {pod.spec and pod.spec.nodeName}, ready: {_is_ready(pod)}, "
+            f"known to the nodes: {_key(pod) in self.nodes}"
+            async for pod in self.client.list(Pod, namespace="*")
+        ]
 
     async def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Manifest | None:
         """An object of the installation; ``namespace`` is empty for kinds without one."""

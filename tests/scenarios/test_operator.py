@@ -148,7 +148,7 @@ async def test_what_was_deleted_or_changed_by_hand_comes_back(cluster: OperatorC
     await cluster.becomes(
         "ClusterRole", "kube-efs-node", lambda found: label in found["metadata"]["labels"], ""
     )
-    assert any("CSIDriver" in one for one in await cluster.events("CSIDriverCreated"))
+    await cluster.until(lambda: cluster.events("CSIDriverCreated"), "the event is written")
 
 
 async def test_a_driver_object_of_another_nature_is_made_anew(cluster: OperatorCluster) -> None:
@@ -220,7 +220,7 @@ async def test_nothing_is_removed_while_a_pod_uses_a_volume(cluster: OperatorClu
         assert message.startswith("pods use volumes of the driver: default/web; end them, or set")
         for kind, name in WORKLOADS:
             assert await cluster.get(kind, name)
-        assert await cluster.events("VolumesInUse")
+        await cluster.until(lambda: cluster.events("VolumesInUse"), "the event is written")
     await cluster.gone("DaemonSet", "efs-stunnel")
     await cluster.withdraw()
 
@@ -468,3 +468,28 @@ async def test_a_new_version_goes_on_only_when_the_new_tunnel_of_a_node_is_ready
             await newer.stop()
             await cluster.operator.start()
             await cluster.operator.ready()
+
+
+async def test_what_it_is_told_for_others_reaches_them_and_goes_again(
+    cluster: OperatorCluster, cluster_folder: Path
+) -> None:
+    await _installed(cluster)
+    await cluster.operator.stop()
+    told = {"KUBE_EFS_CONTROLLER_SETTINGS": '{"KUBE_EFS_STATUS_PAGE": true}'}
+    telling = cluster.operator.replica(cluster_folder / "telling.log", told)
+    await telling.start()
+    try:
+        await cluster.becomes(
+            "Deployment", "efs-manager", lambda one: "KUBE_EFS_STATUS_PAGE" in json.dumps(one["spec"])
+        )
+        await cluster.becomes("Role", "kube-efs-observing", bool)
+        await cluster.becomes("ClusterRole", "kube-efs-observing", bool, "")
+    finally:
+        await telling.stop()
+        await cluster.operator.start()
+        await cluster.operator.ready()
+    await cluster.gone("Role", "kube-efs-observing")
+    await cluster.gone("ClusterRole", "kube-efs-observing", "")
+    await cluster.becomes(
+        "Deployment", "efs-manager", lambda one: "KUBE_EFS_STATUS_PAGE" not in json.dumps(one["spec"])
+    )

@@ -65,6 +65,8 @@ async def watch_events(
             continue
         if loop.time() >= end:
             return
+        if _changes(store, query.selection, revision):
+            continue  # A write may come after the time-out and before this resumes: no bookmark may pass it.
         revision = max(revision, store.revision)
         if query.bookmarks:
             yield [WatchEvent(EventType.BOOKMARK, revision)]

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -113,6 +114,24 @@ async def test_a_quiet_watch_is_told_the_version_before_it_ends(inside: Inside) 
     async with watching(inside, query, seconds=2.1) as reader:
         bookmark = await reader.next()
         assert (bookmark.type, bookmark.revision) == ("BOOKMARK", inside.store.revision)
+
+
+async def test_no_bookmark_passes_a_write_that_comes_as_it_is_due(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube_efs.local.apiserver.watches._BOOKMARK_SECONDS", 0.01)
+    query = WatchQuery(selection=selection(inside), revision=inside.store.revision, bookmarks=True)
+    async with watching(inside, query, 60) as reader:
+        reading = asyncio.create_task(reader.next())
+        await asyncio.sleep(0)
+        # Both timers are due when the loop goes on: the watch's first, then the write, before the watch resumes.
+        asyncio.get_running_loop().call_later(0.02, inside.create, "configmaps", config_map("late"))
+        time.sleep(0.05)  # noqa: ASYNC251 - the loop is to be late
+        event = await reading
+        while event.type == "BOOKMARK":
+            event = await reader.next()
+        assert event.stored
+        assert event.stored.key.name == "late"
 
 
 async def test_nobody_gets_bookmarks_without_asking(inside: Inside) -> None:
