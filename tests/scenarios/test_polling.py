@@ -9,7 +9,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
-    """A controller that looks for file systems each five seconds."""
+    """A controller that looks for file systems each quarter of a minute."""
     return {"EFS_POLLING_INTERVAL": "15"}
 
 

@@ -124,7 +124,7 @@ async def test_no_bookmark_passes_a_write_that_comes_as_it_is_due(
     async with watching(inside, query, 60) as reader:
         reading = asyncio.create_task(reader.next())
         await asyncio.sleep(0)
-        # Both timers are due when the loop goes on: the watch's first, then the write, before the watch resumes.
+        # Both timers are due when the loop goes on: the watch's, then the write, before the watch resumes.
         asyncio.get_running_loop().call_later(0.02, inside.create, "configmaps", config_map("late"))
         time.sleep(0.05)  # noqa: ASYNC251 - the loop is to be late
         event = await reading
