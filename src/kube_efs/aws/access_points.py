@@ -1,5 +1,7 @@
 """The calls to EFS about access points."""
 
+from functools import partial
+
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.responses import parse_access_point, understood, understood_one
 from kube_efs.model.access_points import AccessPoint, AccessPointRequest
@@ -17,15 +19,16 @@ class AwsAccessPoints:
 
     async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
         """All access points of a file system; one call for each thousand."""
-        entries = await self._connection.list_all(
+        found = await self._connection.read_all(
             Service.EFS,
             "DescribeAccessPoints",
             "AccessPoints",
+            partial(understood, parse_access_point),
             subject=file_system_id,
             page_size=_PAGE_SIZE,
             FileSystemId=file_system_id,
         )
-        return understood(parse_access_point, entries)
+        return tuple(found)
 
     async def get(self, access_point_id: AccessPointId) -> AccessPoint:
         """That access point; raises AwsNotFound."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioDeferredRefreshableCredentials
@@ -22,6 +22,7 @@ from kube_efs.telemetry.metrics import AwsMetrics, Outcome
 
 # Clients get their methods at run time, from the descriptions of the services.
 Client: TypeAlias = Any
+Value = TypeVar("Value")
 
 
 class Service(StrEnum):
@@ -132,7 +133,27 @@ class AwsConnection:
         **parameters: object,
     ) -> list[Mapping[str, Any]]:
         """The items under ``key`` of all pages; raises AwsError, and never gives a part of them."""
-        items: list[Mapping[str, Any]] = []
+        return await self.read_all(
+            service, operation, key, list, subject=subject, page_size=page_size, **parameters
+        )
+
+    async def read_all(
+        self,
+        service: Service,
+        operation: str,
+        key: str,
+        read: Callable[[Iterable[Mapping[str, Any]]], Iterable[Value]],
+        /,
+        *,
+        subject: object = "",
+        page_size: int | None = None,
+        **parameters: object,
+    ) -> list[Value]:
+        """What ``read`` makes of the items under ``key``, page by page, so that few are there as they came.
+
+        Raises AwsError, and never gives a part of them.
+        """
+        values: list[Value] = []
         async with self._attempt(service, operation, subject) as (client, deadline):
             paging = {"PageSize": page_size or self._options.page_size}
             pages = client.get_paginator(xform_name(operation)).paginate(
@@ -140,10 +161,10 @@ class AwsConnection:
             )
             with answer_read():
                 async for page in pages:
-                    items.extend(_items(page, key))
+                    values.extend(read(_items(page, key)))
                     self._count(operation, Outcome.SUCCEEDED)
                     deadline.reschedule(self._next_deadline())
-        return items
+        return values
 
     @asynccontextmanager
     async def _attempt(

@@ -6,7 +6,9 @@ https://docs.aws.amazon.com/efs/latest/ug/API_AccessPointDescription.html.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -22,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
 
+_TAGS_MOST: Final = 256
 _NOT_UNDERSTOOD = (InvalidValue, LookupError, TypeError, ValueError)
 
 
@@ -90,8 +93,14 @@ def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
         directory=parse_directory((entry.get("RootDirectory") or {}).get("Path") or "/", field="Path"),
         user=PosixUser(uid=int(user["Uid"]), gid=int(user["Gid"])) if user else None,
         client_token=str(entry.get("ClientToken") or ""),
-        tags={str(tag["Key"]): str(tag["Value"]) for tag in entry.get("Tags") or ()},
+        tags=_tags(tuple((str(tag["Key"]), str(tag["Value"])) for tag in entry.get("Tags") or ())),
     )
+
+
+@lru_cache(maxsize=_TAGS_MOST)
+def _tags(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """The tags, once for all of the thousands of access points that may have the same."""
+    return MappingProxyType(dict(pairs))
 
 
 def _parse_state(entry: Mapping[str, Any]) -> LifeCycleState:

@@ -4,10 +4,11 @@ Unknown and missing fields are what an object of another version has: they becom
 never an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.gids import GID_ANNOTATION, parse_gid
@@ -33,6 +34,11 @@ _STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 _BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
 
 E = TypeVar("E", bound=StrEnum)
+H = TypeVar("H", bound=Hashable)
+
+_EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+# More than a cluster has classes, namespaces and the like.
+_SHARED_MOST: Final = 4096
 
 
 def read_claim(body: Json) -> Claim:
@@ -76,7 +82,7 @@ def read_storage_class(body: Json) -> StorageClass:
 
 
 def read_volume(body: Json) -> Volume:
-    """The volume in a PersistentVolume."""
+    """The volume in a PersistentVolume; what it has in common with others is there once."""
     meta, spec = body["metadata"], body.get("spec") or {}
     annotations = meta.get("annotations") or {}
     return Volume(
@@ -87,20 +93,20 @@ def read_volume(body: Json) -> Volume:
         reclaim_policy=_member(
             ReclaimPolicy, spec.get("persistentVolumeReclaimPolicy"), ReclaimPolicy.RETAIN
         ),
-        storage_class=annotations.get(_BETA_CLASS, spec.get("storageClassName") or ""),
-        provisioned_by=annotations.get(PROVISIONED_BY),
-        file_system_id=annotations.get(FILE_SYSTEM_ID),
+        storage_class=_shared(annotations.get(_BETA_CLASS, spec.get("storageClassName") or "")),
+        provisioned_by=_shared(annotations.get(PROVISIONED_BY)),
+        file_system_id=_shared(annotations.get(FILE_SYSTEM_ID)),
         gid=parse_gid(annotations.get(GID_ANNOTATION)),
-        finalizers=tuple(meta.get("finalizers") or ()),
+        finalizers=_shared(tuple(meta.get("finalizers") or ())),
         claim=_read_claim_reference(spec.get("claimRef")),
         nfs=_read_nfs(spec.get("nfs")),
         csi=_read_csi(spec.get("csi")),
         zone=_read_zone(spec.get("nodeAffinity")),
         deletion_secret=_read_deletion_secret(annotations),
-        mount_options=tuple(spec.get("mountOptions") or ()),
-        labels=MappingProxyType(dict(meta.get("labels") or {})),
-        access_modes=tuple(spec.get("accessModes") or ()),
-        capacity=(spec.get("capacity") or {}).get("storage", ""),
+        mount_options=_shared(tuple(spec.get("mountOptions") or ())),
+        labels=_texts(meta.get("labels")),
+        access_modes=_shared(tuple(spec.get("accessModes") or ())),
+        capacity=_shared((spec.get("capacity") or {}).get("storage", "")),
     )
 
 
@@ -109,20 +115,21 @@ def _read_claim_reference(body: Json | None) -> ClaimReference | None:
         return None
     uid = body.get("uid")
     return ClaimReference(
-        namespace=body.get("namespace", ""), name=body.get("name", ""), uid=ClaimUid(uid) if uid else None
+        namespace=_shared(body.get("namespace", "")),
+        name=body.get("name", ""),
+        uid=ClaimUid(uid) if uid else None,
     )
 
 
 def _read_nfs(body: Json | None) -> NfsSource | None:
-    return NfsSource(server=body.get("server", ""), path=body.get("path", "")) if body else None
+    return NfsSource(server=_shared(body.get("server", "")), path=body.get("path", "")) if body else None
 
 
 def _read_csi(body: Json | None) -> CsiSource | None:
     if not body:
         return None
-    attributes = MappingProxyType(dict(body.get("volumeAttributes") or {}))
-    driver, handle = body.get("driver", ""), body.get("volumeHandle", "")
-    return CsiSource(driver=driver, handle=handle, attributes=attributes)
+    driver, handle = _shared(body.get("driver", "")), body.get("volumeHandle", "")
+    return CsiSource(driver=driver, handle=handle, attributes=_texts(body.get("volumeAttributes")))
 
 
 def _read_zone(body: Json | None) -> str | None:
@@ -137,6 +144,16 @@ def _read_zone(body: Json | None) -> str | None:
 def _read_deletion_secret(annotations: Json) -> tuple[str, str] | None:
     name = annotations.get(DELETION_SECRET_NAME)
     return (annotations.get(DELETION_SECRET_NAMESPACE, ""), name) if name else None
+
+
+@lru_cache(maxsize=_SHARED_MOST)
+def _shared(value: H) -> H:
+    """The value itself, or an equal one from before: thousands of volumes have the same class."""
+    return value
+
+
+def _texts(found: Mapping[str, str] | None) -> Mapping[str, str]:
+    return MappingProxyType(dict(found)) if found else _EMPTY
 
 
 def _member(enum: type[E], text: object, default: E) -> E:
