@@ -10,11 +10,18 @@ from pydantic import ValidationError
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.shared_volume_limits import Allowance, Limits
-from kube_efs.settings import BackendName, ControllerSettings, NodeSettings, TunnelSettings, load
+from kube_efs.settings import (
+    BackendName,
+    ControllerSettings,
+    NodeSettings,
+    OperatorSettings,
+    TunnelSettings,
+    load,
+)
 
 _ALL = {
     str(field.validation_alias)
-    for kind in (ControllerSettings, TunnelSettings, NodeSettings)
+    for kind in (ControllerSettings, TunnelSettings, NodeSettings, OperatorSettings)
     for field in kind.model_fields.values()
 }
 
@@ -458,3 +465,67 @@ def test_limits_of_shared_volumes_that_are_malformed(
     (fault,) = faults(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS=text)
     assert fault.startswith("KUBE_EFS_SHARED_VOLUME_LIMITS")
     assert told in fault
+
+
+# --- what the operator is told for others
+
+
+def test_values_for_other_processes_may_be_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = '"KUBE_EFS_SHARED_VOLUME_LIMITS": {"*": []}'
+    text = f'{{{limits}, "EFS_POLLING_INTERVAL": 60, "AWS_USE_FIPS_ENDPOINT": true}}'
+    monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", text)
+    monkeypatch.setenv("KUBE_EFS_NODE_SETTINGS", "LOGGING_LEVEL: DEBUG")
+    settings = load(OperatorSettings)
+    assert settings.controller == {
+        "KUBE_EFS_SHARED_VOLUME_LIMITS": '{"*": []}',
+        "EFS_POLLING_INTERVAL": "60",
+        "AWS_USE_FIPS_ENDPOINT": "true",
+    }
+    assert settings.node == {"LOGGING_LEVEL": "DEBUG"}
+    assert settings.tunnel == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "complaint"),
+    [
+        pytest.param("CONTROLLER", "often", "is no mapping", id="no mapping"),
+        pytest.param("CONTROLLER", "[", "is no YAML", id="no YAML"),
+        pytest.param("CONTROLLER", "{1: 1}", "names '1', which is no variable", id="no variable"),
+        pytest.param(
+            "CONTROLLER",
+            "KUBE_EFS_USAGE_INTERVAL: 60",
+            "(is KUBE_EFS_USAGE_INTERVAL_SECONDS meant?)",
+            id="an unknown one",
+        ),
+        pytest.param(
+            "CONTROLLER", "EFS_POLLING_INTERVAL: 0", "which accepts 0.1 to 86400 seconds", id="a bad value"
+        ),
+        pytest.param(
+            "CONTROLLER",
+            "KUBE_EFS_SHARED_VOLUME_LIMITS: {a: b}",
+            "which accepts a mapping",
+            id="a bad structure",
+        ),
+        pytest.param("CONTROLLER", "WORKER_IMAGE: x", "which is KUBE_EFS_IMAGE", id="the operator's own"),
+        pytest.param("TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is the manifests' own", id="the manifests' own"),
+        pytest.param("NODE", "EFS_POLLING_INTERVAL: 60", "does not know", id="of another process"),
+        pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not know", id="of none"),
+        pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "what is no JSON", id="a date"),
+    ],
+)
+def test_what_other_processes_would_not_take_is_refused(
+    variable: str, text: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"KUBE_EFS_{variable}_SETTINGS", text)
+    with pytest.raises(InvalidSetting) as caught:
+        load(OperatorSettings)
+    assert complaint in str(caught.value)
+
+
+def test_a_key_in_the_wrong_place_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", f'{{"AWS_SECRET_ACCESS_KEY": "{secret}"}}')
+    with pytest.raises(InvalidSetting) as caught:
+        load(OperatorSettings)
+    assert "belongs into the Secret aws-efs-cloud-credentials" in str(caught.value)
+    assert secret not in str(caught.value)

@@ -15,7 +15,7 @@ from kube_efs.kube.errors import translated
 from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.kubelet.environment import STANDARD_PATH
 from kube_efs.local.kubelet.host_folders import HostFolders
-from kube_efs.local.kubelet.images import Image
+from kube_efs.local.kubelet.images import Image, repository
 from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.kubelet.launch import Bind
 from kube_efs.local.kubelet.nfs import FolderNfs, KernelNfs, NfsMounter, kernel_has_nfs
@@ -82,7 +82,7 @@ def make_kubelet(
         nfs=nfs,
         images={
             IMAGE: image,
-            own_image(): image,
+            repository(own_image()): image,  # of any version
             _EFS_PROVISIONER: replace(image, command=(*_PROGRAM, "controller")),
         },
         host=around.host,

@@ -8,6 +8,7 @@ from typing import Final
 from kube_efs.operator import injecting
 from kube_efs.operator.conditions import Part
 from kube_efs.operator.driver import LogLevel
+from kube_efs.operator.extras import Extras, extra_objects
 from kube_efs.operator.kinds import WORKLOADS
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_asset, render_manifests
 from kube_efs.operator.platforms import Platform
@@ -18,12 +19,14 @@ _LEFT_OUT: Final = frozenset({"Namespace"})
 _BY_COMMAND: Final = {"controller": Part.CONTROLLER, "tunnel": Part.TUNNEL, "node": Part.NODE}
 _BY_KIND: Final = {
     "ServiceMonitor": Part.MONITOR,
+    "PodMonitor": Part.MONITOR,
     "PrometheusRule": Part.MONITOR,
     "CredentialsRequest": Part.CREDENTIALS,
 }
 # Tunnels before what mounts through them, and before the controller that gives them their targets.
 _ORDER: Final = (Part.STATIC, Part.CREDENTIALS, Part.MONITOR, Part.TUNNEL, Part.NODE, Part.CONTROLLER)
 _TOKEN_PATH: Final = "/var/run/secrets/openshift/serviceaccount/token"  # noqa: S105 - a path
+_TAGS: Final = "KUBE_EFS_ACCESS_POINT_TAGS"
 MANUAL: Final = "Manual"
 # With this tag the cluster's end is the end of what it has made (OpenShift's installer).
 OWNED_BY: Final = "kubernetes.io/cluster/"
@@ -36,7 +39,7 @@ class Surroundings:
     ``proxy`` has the variables of a proxy. ``ca_version`` and ``credentials_version`` are the versions of
     the ConfigMap and the Secret, empty when there are none. ``credentials_mode`` is None where nothing
     makes credentials for those who ask. ``tls`` is for what is served. With ``cluster_id`` access points
-    are tagged. ``nodes`` counts those that can take the controller.
+    are tagged. ``nodes`` counts those that can take the controller. ``extras`` is what the operator was told.
     """
 
     proxy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -47,6 +50,7 @@ class Surroundings:
     tls: TlsTerms = field(default_factory=TlsTerms)
     cluster_id: str = ""
     nodes: int = 2
+    extras: Extras = field(default_factory=Extras)
 
     @property
     def asks_for_credentials(self) -> bool:
@@ -77,6 +81,7 @@ def _additions(options: RenderOptions, around: Surroundings) -> Iterator[Manifes
     is_openshift = options.platform is Platform.OPENSHIFT
     yield from render_asset("controller-metrics-tls" if is_openshift else "controller-metrics", values)
     yield from render_asset("rules", values)
+    yield from extra_objects(around.extras, options.namespace)
     if is_openshift:
         yield from render_asset("trusted-ca", values)
     if around.asks_for_credentials:
@@ -91,6 +96,8 @@ def _finish(
     if manifest["kind"] not in WORKLOADS:
         return injecting.labelled(manifest)
     part, namespace = part_of(manifest), options.namespace
+    told = around.extras.variables.get(part, {})
+    manifest = injecting.with_environment(manifest, told)
     marks = {}
     if around.ca_version:
         manifest = injecting.with_trusted_ca(manifest)
@@ -104,8 +111,9 @@ def _finish(
         if options.platform is Platform.OPENSHIFT:
             manifest = injecting.with_metrics_certificate(manifest, around.tls)
         if around.cluster_id:
-            tags = {"KUBE_EFS_ACCESS_POINT_TAGS": f"{OWNED_BY}{around.cluster_id}:owned"}
-            manifest = injecting.with_environment(manifest, tags)
+            owned = f"{OWNED_BY}{around.cluster_id}:owned"
+            tags = f"{told.get(_TAGS, '')} {owned}".strip()
+            manifest = injecting.with_environment(manifest, {_TAGS: tags})
         if around.credentials_mode is not None or around.credentials_version:
             manifest = injecting.with_credentials(manifest)
         if around.credentials_version:

@@ -17,7 +17,7 @@ from kube_efs.operator.drift import (
     must_recreate,
     replacement,
 )
-from kube_efs.operator.injecting import SPEC_HASH
+from kube_efs.operator.injecting import MANAGED_BY, SPEC_HASH
 from kube_efs.operator.installation import part_of
 from kube_efs.operator.kinds import KINDS, WORKLOADS, Reference, reference_of
 from kube_efs.operator.manifests import Manifest
@@ -57,6 +57,7 @@ class Installer:
         self._observed = observed
         self._tell = tell
         self._written: dict[Reference, _Written] = {}
+        self._absent: set[Reference] = set()
 
     async def install(self, wanted: Iterable[Manifest]) -> Report:
         """Bring all objects in place, whatever becomes of single ones; never raises KubeError."""
@@ -80,9 +81,24 @@ class Installer:
                     report.workloads[part] = live
         return report
 
+    async def withdraw(self, unasked: Iterable[Manifest]) -> None:
+        """Take away those of these objects that were installed here, once; raises KubeError."""
+        for manifest in unasked:
+            reference = reference_of(manifest)
+            if reference in self._absent:
+                continue
+            live = await self._cluster.get(reference)
+            labels = (live or {"metadata": {}})["metadata"].get("labels") or {}
+            if MANAGED_BY.items() <= labels.items():
+                await self._cluster.delete(reference)
+                self._observed.forget(reference)
+                self._tell(reference, "Deleted")
+            self._absent.add(reference)
+
     def forget(self) -> None:
         """Nothing is known to be in place any more."""
         self._written.clear()
+        self._absent.clear()
 
     async def _bring(self, wanted: Manifest, report: Report) -> Manifest | None:
         """The object as it is now; None while it cannot be there yet."""

@@ -33,6 +33,7 @@ SecurityContextConstraints = create_global_resource(
 ServiceMonitor = create_namespaced_resource(
     "monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"
 )
+PodMonitor = create_namespaced_resource("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors")
 PrometheusRule = create_namespaced_resource(
     "monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"
 )
@@ -82,6 +83,7 @@ _ROLE = (("roleRef",),)
 # In the order in which a cluster can do without them: what runs is removed in an order of its own.
 KINDS: Final[Mapping[str, Kind]] = {
     "ServiceMonitor": Kind(resource=ServiceMonitor, optional=True),
+    "PodMonitor": Kind(resource=PodMonitor, optional=True),
     "PrometheusRule": Kind(resource=PrometheusRule, optional=True),
     "Deployment": Kind(resource=apps_v1.Deployment, immutable=_SELECTOR),
     "DaemonSet": Kind(resource=apps_v1.DaemonSet, immutable=_SELECTOR),

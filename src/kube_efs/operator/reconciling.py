@@ -27,6 +27,7 @@ from kube_efs.operator.driver import (
     ManagementState,
     read_driver,
 )
+from kube_efs.operator.extras import unasked_objects
 from kube_efs.operator.installation import part_of, wanted_objects
 from kube_efs.operator.installing import Installer, Report
 from kube_efs.operator.kinds import ClusterCSIDriver
@@ -146,6 +147,7 @@ class Reconciler:
             self._cluster.client, self._observed, self._platform, self._settings, nodes=await self._count()
         )
         report = await self._installer.install(wanted_objects(self._options(), around, driver.log_level))
+        await self._installer.withdraw(unasked_objects(around.extras, self._settings.namespace))
         has_credentials = bool(around.credentials_version)
         conditions = installed_conditions(report, takeover, has_credentials=has_credentials)
         self._metrics.degraded.set(any(one.type == "Degraded" and one.status for one in conditions))

@@ -9,6 +9,7 @@ from lightkube.resources.core_v1 import Node
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
+from kube_efs.operator.extras import Extras
 from kube_efs.operator.injecting import CA_KEY
 from kube_efs.operator.installation import Surroundings
 from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, Proxy
@@ -44,6 +45,7 @@ async def read_surroundings(
         tls=terms_of(api_server),
         cluster_id=settings.cluster_id or _cluster_id(infrastructure),
         nodes=nodes,
+        extras=Extras.told(settings),
     )
 
 

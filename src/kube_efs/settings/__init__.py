@@ -9,6 +9,7 @@ as not set.
 from kube_efs.settings.base import DEFAULT_NAMESPACE, AwsSettings, CommonSettings, own_image
 from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER, ControllerSettings
 from kube_efs.settings.directories import BackendName, DirectoryProvisionerSettings
+from kube_efs.settings.installed import InstalledSettings
 from kube_efs.settings.loading import load
 from kube_efs.settings.node import NodeSettings
 from kube_efs.settings.operator import OperatorSettings
@@ -23,6 +24,7 @@ __all__ = [
     "CommonSettings",
     "ControllerSettings",
     "DirectoryProvisionerSettings",
+    "InstalledSettings",
     "NodeSettings",
     "OperatorSettings",
     "TunnelSettings",

@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.settings.base import Environment
+from kube_efs.telemetry.secrets import text_without_secrets
 
 _Settings = TypeVar("_Settings", bound=Environment)
 
@@ -47,10 +48,12 @@ def _faults(detail: ErrorDetails, variables: dict[str, str], accepts: dict[str, 
     name = variables.get(name, name)
     # A list's own value says which one it is; a structure's needs its name.
     inside = inside if len(inside) > 1 else []
+    given = detail["input"]
     fault = InvalidSetting(
         problem[0].lower() + problem[1:],
         field=".".join([name, *inside]),
-        value=detail["input"],
+        # A key in the wrong place is not to be in the log, too.
+        value=text_without_secrets(given) if isinstance(given, str) else given,
         remedy=f"use {accepts[name].replace('`', '')}",
     )
     return [fault]

@@ -5,12 +5,13 @@ from typing import Annotated
 from kube_efs.model.ids import Region, parse_region
 from kube_efs.settings.base import CommonSettings, own_image
 from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+from kube_efs.settings.installed import InstalledSettings
 
 _IMAGE = r"[A-Za-z0-9][\w.:/@-]*"
 _CLUSTER_ID = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
-class OperatorSettings(CommonSettings):
+class OperatorSettings(InstalledSettings, CommonSettings):
     """The process ``kube-efs operator``."""
 
     health_port: int = count(

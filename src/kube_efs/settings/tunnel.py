@@ -65,8 +65,8 @@ class TunnelSettings(CommonSettings, AwsSettings):
     state_dir: Path | None = setting(
         "KUBE_EFS_STATE_DIR",
         None,
-        "Folder of what the next agent on this node takes up: known targets, tunnels on demand with their"
-        " certificates, the log of stunnel.",
+        "Folder of what the next agent on this node takes up: known targets, where the node is, tunnels on"
+        " demand with their certificates, the log of stunnel.",
         accepts="a folder that can be written",
         shown="that of `STUNNEL_CONF_PATH`",
     )

@@ -7,12 +7,14 @@ import pytest
 
 from kube_efs.operator.conditions import Part
 from kube_efs.operator.driver import LogLevel
+from kube_efs.operator.extras import EVERYTHING, Extras, unasked_objects
 from kube_efs.operator.injecting import MANAGED_BY, SPEC_HASH
 from kube_efs.operator.installation import Surroundings, part_of, wanted_objects
 from kube_efs.operator.kinds import KINDS
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.tls_profiles import TlsTerms
+from kube_efs.settings import InstalledSettings
 
 
 def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
@@ -141,3 +143,91 @@ def test_access_points_are_tagged_as_owned_by_the_cluster() -> None:
 
 def test_no_secret_is_in_any_object() -> None:
     assert "aws_secret_access_key" not in json.dumps([one for one in wanted() if part_of(one) is Part.STATIC])
+
+
+def told(**settings: str) -> Extras:
+    return Extras.told(InstalledSettings(**settings))  # type: ignore[arg-type]  # names of variables
+
+
+def names(manifests: tuple[Manifest, ...]) -> set[str]:
+    return {f"{one['kind']} {one['metadata']['name']}" for one in manifests}
+
+
+@pytest.mark.parametrize(
+    ("settings", "added"),
+    [
+        pytest.param({}, set(), id="nothing"),
+        pytest.param(
+            {"KUBE_EFS_CONTROLLER_SETTINGS": '{"KUBE_EFS_USAGE_INTERVAL_SECONDS": 21600}'},
+            {
+                "Role kube-efs-observing",
+                "RoleBinding kube-efs-observing",
+                "ClusterRole kube-efs-observing",
+                "ClusterRoleBinding kube-efs-observing:storage",
+            },
+            id="usage",
+        ),
+        pytest.param(
+            {"KUBE_EFS_CONTROLLER_SETTINGS": '{"KUBE_EFS_STATUS_PAGE": "yes"}'},
+            {
+                "Role kube-efs-observing",
+                "RoleBinding kube-efs-observing",
+                "ClusterRole kube-efs-observing",
+                "ClusterRoleBinding kube-efs-observing:storage",
+            },
+            id="the status page",
+        ),
+        pytest.param(
+            {
+                "KUBE_EFS_CONTROLLER_SETTINGS": '{"KUBE_EFS_STATUS_PAGE": false}',
+                "KUBE_EFS_TUNNEL_SETTINGS": '{"KUBE_EFS_HEALTH_HOST": "127.0.0.1"}',
+            },
+            set(),
+            id="switched off",
+        ),
+        pytest.param(
+            {"KUBE_EFS_TUNNEL_SETTINGS": "KUBE_EFS_HEALTH_HOST: 0.0.0.0"},
+            {"PodMonitor kube-efs-tunnel"},
+            id="metrics of tunnels",
+        ),
+        pytest.param(
+            {"KUBE_EFS_NODE_SETTINGS": '{"KUBE_EFS_HEALTH_HOST": "0.0.0.0"}'},
+            {"PodMonitor kube-efs-node"},
+            id="metrics of the driver",
+        ),
+    ],
+)
+def test_settings_bring_the_objects_that_they_need(settings: dict[str, str], added: set[str]) -> None:
+    extras = told(**settings)
+    assert names(wanted(extras=extras)) - names(wanted()) == added
+    everything = names(wanted(extras=EVERYTHING)) - names(wanted())
+    assert names(unasked_objects(extras, "storage")) == everything - added
+    for one in wanted(extras=extras):
+        assert MANAGED_BY.items() <= one["metadata"]["labels"].items()
+
+
+def test_variables_reach_their_process_alone_and_replace_what_is_there() -> None:
+    extras = told(
+        KUBE_EFS_CONTROLLER_SETTINGS='{"EFS_POLLING_INTERVAL": 60, "KUBE_EFS_SHARED_VOLUMES": false}',
+        KUBE_EFS_TUNNEL_SETTINGS='{"KUBE_EFS_HEALTH_HOST": "0.0.0.0", "LOGGING_LEVEL": "DEBUG"}',
+        KUBE_EFS_NODE_SETTINGS='{"KUBE_EFS_VOLUME_METRICS": true}',
+    )
+    before, after = wanted()[-3:], wanted(extras=extras)[-3:]
+    changed = [
+        dict(variables(new).items() - variables(old).items()) for old, new in zip(before, after, strict=True)
+    ]
+    assert changed == [
+        {"KUBE_EFS_HEALTH_HOST": "0.0.0.0", "LOGGING_LEVEL": "DEBUG"},
+        {"KUBE_EFS_VOLUME_METRICS": "true"},
+        {"EFS_POLLING_INTERVAL": "60", "KUBE_EFS_SHARED_VOLUMES": "false"},
+    ]
+    for one in after:
+        given = [each["name"] for each in one["spec"]["template"]["spec"]["containers"][0]["env"]]
+        assert len(given) == len(set(given))
+
+
+def test_the_mark_of_ownership_is_added_to_the_administrator_s_tags() -> None:
+    extras = told(KUBE_EFS_CONTROLLER_SETTINGS='{"KUBE_EFS_ACCESS_POINT_TAGS": "team:web"}')
+    (controller,) = of_part(wanted(extras=extras, cluster_id="prod-x7k2p"), Part.CONTROLLER)
+    tags = variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"]
+    assert tags == "team:web kubernetes.io/cluster/prod-x7k2p:owned"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kube_efs.local.kubelet.images import Image
+from kube_efs.local.kubelet.images import Image, find_image
 from kube_efs.local.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
 from kube_efs.model.errors import InvalidValue, NotYet
 
@@ -54,7 +54,7 @@ def resolve_command(
 
     None when nobody knows it: only the image would say, and images are not pulled here.
     """
-    image = images.get(container.image)
+    image = find_image(images, container.image)
     command = container.command or (image.command if image else ())
     if not command:
         return None

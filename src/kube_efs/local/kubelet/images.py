@@ -21,3 +21,15 @@ class Image:
     files: tuple[Bind, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     port_variable: str = ""
+
+
+def find_image(images: Mapping[str, Image], name: str) -> Image | None:
+    """What stands for the image of that name, or for every version of it; None when nothing does."""
+    return images.get(name) or images.get(repository(name))
+
+
+def repository(name: str) -> str:
+    """An image's name without its version; a colon before a slash belongs to a port."""
+    plain = name.partition("@")[0]
+    folder, slash, last = plain.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}"

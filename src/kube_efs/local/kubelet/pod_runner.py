@@ -20,7 +20,7 @@ from kube_efs.local.kubelet.environment import (
     resolve_environment,
     wanted_stores,
 )
-from kube_efs.local.kubelet.images import Image
+from kube_efs.local.kubelet.images import Image, find_image
 from kube_efs.local.kubelet.planning import ContainerPaths, NodePaths, plan_launch
 from kube_efs.local.kubelet.pods import Container, Pod, RestartPolicy, Volume
 from kube_efs.local.kubelet.probes import check_of
@@ -207,7 +207,8 @@ class PodRunner:
         self._status.changed()
 
     async def _prepare(self, runner: ContainerRunner) -> Start:
-        container, image = runner.container, self._node.images.get(runner.container.image)
+        container = runner.container
+        image = find_image(self._node.images, container.image)
         environment = await self._environment(container, image)
         argv = resolve_command(container, environment, self._node.images)
         runs = argv is not None
