@@ -3,17 +3,13 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from kube_efs.model.errors import InvalidSetting
-
-# A probe that hangs must not delay the end of the process; SIGTERM leaves 5 s for everything.
-_SHUTDOWN_SECONDS: Final = 1.0
+from kube_efs.telemetry.serving import HttpServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +65,10 @@ class Heartbeat:
         )
 
 
-class HealthServer:
+class HealthServer(HttpServer):
     """Serves /healthz, /readyz, /metrics and further JSON pages while its context is open.
 
-    /healthz and /readyz answer 200, or 503, with ``{"ok": bool, "reasons": [...]}``. Port 0 takes a free
-    port, which ``port`` then tells. Opening raises InvalidSetting when the address cannot be had.
+    /healthz and /readyz answer 200, or 503, with ``{"ok": bool, "reasons": [...]}``.
     """
 
     def __init__(
@@ -86,42 +81,13 @@ class HealthServer:
         readiness: Callable[[], Health] = Health,
         pages: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
-        self._host = host
-        self._port = port
         app = web.Application()
         app.router.add_get("/healthz", _health_page(liveness))
         app.router.add_get("/readyz", _health_page(readiness))
         app.router.add_get("/metrics", metrics_page(registry))
         for path, content in (pages or {}).items():
             app.router.add_get(path, _json_page(content))
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on; the one asked for until the context is open."""
-        return int(self._runner.addresses[0][1]) if self._runner.addresses else self._port
-
-    async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise InvalidSetting(
-                f"cannot be listened on ({error.strerror or error})",
-                field="health address",
-                value=f"{self._host}:{self._port}",
-                remedy="choose another port, or 0 for a free one",
-            ) from error
-        return self
-
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        await self._runner.cleanup()
+        super().__init__(app, host, port, field="health address")
 
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]

@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.health import metrics_page
+from kube_efs.telemetry.serving import HttpServer
 
 log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS: Final = 15.0
-_SHUTDOWN_SECONDS: Final = 1.0
 
 # Forward secrecy and authenticated encryption, as in Mozilla's and OpenShift's "intermediate".
 _USUAL_CIPHERS: Final = "ECDHE+AESGCM,ECDHE+CHACHA20"
@@ -34,13 +34,12 @@ class TlsTerms:
     ciphers: str = ""
 
 
-class SecureMetrics:
+class SecureMetrics(HttpServer):
     """Serves /metrics over TLS while its context is open; use as ``async with``.
 
     ``folder`` has ``tls.crt`` and ``tls.key``, perhaps only later: until then no connection comes about. What
     is there is looked at time and again, so a renewed certificate is served without a restart, and a broken
-    one is not. Port 0 takes a free port, which ``port`` then tells. Making it raises InvalidSetting when no
-    cipher is known, opening it when the address cannot be had.
+    one is not. Making it raises InvalidSetting when no cipher is known.
     """
 
     def __init__(
@@ -53,45 +52,28 @@ class SecureMetrics:
         *,
         look_seconds: float = _LOOK_SECONDS,
     ) -> None:
-        self._host = host
-        self._port = port
         self._files = (folder / "tls.crt", folder / "tls.key")
         self._look_seconds = look_seconds
         self._context = _context(terms or TlsTerms())
         self._loaded: _Stamp | None = None
         app = web.Application()
         app.router.add_get("/metrics", metrics_page(registry))
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on; the one asked for until the context is open."""
-        return int(self._runner.addresses[0][1]) if self._runner.addresses else self._port
+        super().__init__(app, host, port, field="KUBE_EFS_METRICS_PORT", tls=self._context)
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._context).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise InvalidSetting(
-                f"cannot be listened on ({error.strerror or error})",
-                field="KUBE_EFS_METRICS_PORT",
-                value=str(self._port),
-                remedy="choose another port, or 0 for a free one",
-            ) from error
+        await super().__aenter__()
         self._following = asyncio.create_task(self._follow())
         return self
 
     async def __aexit__(
         self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._following.cancel()
         await asyncio.gather(self._following, return_exceptions=True)
-        await self._runner.cleanup()
+        await super().__aexit__(kind, error, traceback)
 
     async def _follow(self) -> None:
         while True:

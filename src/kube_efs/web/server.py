@@ -10,15 +10,15 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import structlog
 from aiohttp import web
 
-from kube_efs.model.errors import InvalidSetting, KubeEfsError
+from kube_efs.model.errors import KubeEfsError
 from kube_efs.report.values import ClusterReport
 from kube_efs.telemetry.health import Health
+from kube_efs.telemetry.serving import HttpServer
 from kube_efs.web.page import Snapshot, render_failure, render_page, style
 
 log = structlog.get_logger(__name__)
@@ -26,7 +26,6 @@ log = structlog.get_logger(__name__)
 # However often people look, the API server is asked this often.
 _FRESH_SECONDS: Final = 10.0
 _PATIENCE_SECONDS: Final = 15.0
-_SHUTDOWN_SECONDS: Final = 1.0
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -39,19 +38,16 @@ class Sources:
     leading: Callable[[], bool] = lambda: False
 
 
-class StatusPage:
+class StatusPage(HttpServer):
     """Serves / and /status.json while its context is open; use as ``async with``.
 
-    Port 0 takes a free port, which ``port`` then tells. Opening raises InvalidSetting when the address cannot
-    be had. On a loopback address only the names of this machine are answered to, so that no page of
-    somebody else's can have a browser read this one.
+    On a loopback address only the names of this machine are answered to, so that no page of somebody else's
+    can have a browser read this one.
     """
 
     def __init__(
         self, host: str, port: int, sources: Sources, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._host = host
-        self._port = port
         self._sources = sources
         self._clock = clock
         self._reading = asyncio.Lock()
@@ -62,34 +58,7 @@ class StatusPage:
         app.router.add_get("/", self._page)
         app.router.add_get("/status.json", self._json)
         app.on_response_prepare.append(_harden)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on; the one asked for until the context is open."""
-        return int(self._runner.addresses[0][1]) if self._runner.addresses else self._port
-
-    async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise InvalidSetting(
-                f"cannot be listened on ({error.strerror or error})",
-                field="address of the status page",
-                value=f"{self._host}:{self._port}",
-                remedy="choose another port, or 0 for a free one",
-            ) from error
-        return self
-
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        await self._runner.cleanup()
+        super().__init__(app, host, port, field="address of the status page")
 
     async def _page(self, _request: web.Request) -> web.Response:
         seen = await self._snapshot()

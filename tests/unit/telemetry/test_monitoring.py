@@ -68,6 +68,24 @@ def test_rules_and_pictures_are_of_metrics_that_there_are(name: str, expression:
     assert set(re.findall(r'(\w+)(?:!|=)[=~]?"', expression)) <= labels
 
 
+def test_captions_of_pictures_name_labels_that_their_series_keep() -> None:
+    known = series()
+    captions = 0
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            named = set(re.findall(r"{{ *(\w+) *}}", target.get("legendFormat", "")))
+            captions += bool(named)
+            kept = re.search(r"\bby \(([^)]*)\)", target["expr"])
+            used = re.findall(r"\b(?:kube_efs|sharedvolume)_\w+", target["expr"])
+            labels = (
+                set(kept[1].split(", "))
+                if kept
+                else {"namespace", "pod"}.union(*(known[one] for one in used))
+            )
+            assert named <= labels, (panel["title"], target["expr"])
+    assert captions
+
+
 def test_what_alerts_say_names_labels_that_they_have() -> None:
     known = series()
     for alert in alerts():
