@@ -1,20 +1,23 @@
 """``python -m bench [ROW ...]``: measure all rows or those named, and write down what came of them.
 
-The results go to bench/results/latest.json, where those of other rows stay, and to docs/performance.md.
+The results go to bench/results/latest.json, where those of other rows stay, and to docs/performance.md, plots
+to docs/plots.
 Ends with 1 when a row failed; a goal that is missed is a result.
 """
 
 import asyncio
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import api_writes, claims, node, reloads, scale, throughput
-from bench.figures import Figure, Row
-from bench.page import PAGE, updated
-from bench.results import Clock, Outcome, read_results, write_results
+from bench import api_writes, claims, node, reloads, throughput, workers
+from bench.figures import Curve, Figure, Row
+from bench.page import PAGE, PLOTS, updated
+from bench.plots import plot
+from bench.results import Clock, Outcome, Results, read_results, write_results
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -23,24 +26,23 @@ from kube_efs.local.logs import logging_to
 
 ROWS: Final = (
     api_writes.ROW,
-    claims.WORKERS,
-    claims.ROW,
+    workers.ROW,
     node.ROW,
     reloads.ROW,
     throughput.ROW,
-    scale.ROW,
+    claims.ROW,
 )
 
 
 async def measure(row: Row, folder: Path) -> Outcome:
     """What comes of the row; a failure of any kind is told and ends only this row."""
-    clock, figures = Clock(), list[Figure]()
+    clock, measured = Clock(), list[Figure | Curve]()
     try:
-        async for figure in row.measure(folder):
-            figures.append(figure)
+        async for one in row.measure(folder):
+            measured.append(one)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other rows go on
-        return clock.outcome(figures, f"{type(error).__name__}: {error}")
-    return clock.outcome(figures, "")
+        return clock.outcome(measured, f"{type(error).__name__}: {error}")
+    return clock.outcome(measured, "")
 
 
 def run(rows: Sequence[Row], console: Console) -> dict[str, Outcome]:
@@ -75,9 +77,15 @@ def main() -> int:
             f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(r.name for r in ROWS)}"
         )
         return 2
+    begun = time.monotonic()
     outcomes = run([row for row in ROWS if not wanted or row.name in wanted], console)
-    results = read_results().updated(outcomes)
+    # Rows that are no more have no place beside those of a whole run.
+    whole = Results(rows=outcomes, total_seconds=round(time.monotonic() - begun, 1))
+    results = read_results().updated(outcomes) if wanted else whole
     write_results(results)
+    PLOTS.mkdir(exist_ok=True)
+    for curve in (curve for outcome in outcomes.values() for curve in outcome.curves):
+        (PLOTS / f"{curve.name}.svg").write_text(plot(curve), encoding="utf-8")
     PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
     return int(any(outcome.failure for outcome in outcomes.values()))
 

@@ -1,72 +1,164 @@
-"""How many claims become Bound in a second, on a real control plane where its programs are there."""
+"""Bursts of claims of the CSI class on a real control plane, and what the controller costs after them."""
 
+import asyncio
+import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from bench.figures import Figure, Row, at_least, at_most, plain
-from bench.processes import ORDINARY_SETTINGS, cpu_by_program
-from lightkube.resources.core_v1 import PersistentVolumeClaim
+from bench.claiming import Load, Seen, orders
+from bench.existing import Controller
+from bench.figures import Curve, Figure, Line, Row, at_least, at_most, plain
+from bench.latencies import percentile, rate, slope, spread
+from bench.processes import ORDINARY_SETTINGS, cores_used, cpu_by_program, daemons
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolume
 from tests.conformance.control_plane import PROGRAMS, ControlPlanes
 from tests.scenarios import csi_steps, steps
-from tests.scenarios.burst import MANY, Burst
 from tests.scenarios.csi_steps import Aws
-from tests.scenarios.directory_steps import Claims
 from tests.scenarios.real_plane import RealPlane
 
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 
-_SIZES: Final = (100, 1_000)
-_PATIENCE_SECONDS: Final = 300.0
-_LOOK_SECONDS: Final = 0.2
+_MOST: Final = 10_000
+# What is made at once, and the sizes at which the controller is started anew.
+_BURSTS: Final = (100, 1_000, _MOST)
+# So many tenths of a burst are told of, and so many points are in its curve.
+_TENTH: Final = 10
+_POINTS: Final = 100
+_IDLE_SIZE: Final = 1_000
+_IDLE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 600.0
+_SETTINGS: Final = {**ORDINARY_SETTINGS, "KUBE_EFS_ACCESS_POINT_QUOTA": "100000"}
 
 
-async def measure(folder: Path) -> AsyncIterator[Figure]:
-    """Bursts of claims of the CSI class, each on a file system of its own."""
+class PlaneOfClaims(RealPlane):
+    """No pods are made here, so that nobody has to schedule them."""
+
+    async def run_controllers(self, client: AsyncClient, *, node: str) -> None:
+        """Do nothing, until cancelled."""
+        await asyncio.Event().wait()
+
+
+async def measure(folder: Path) -> AsyncIterator[Figure | Curve]:
+    """Bursts, each of two file systems, and between them the controller with what there is by then.
+
+    Without the programs of a real control plane there are no more than a thousand claims.
+    """
     planes = ControlPlanes(folder / "control-plane")
     is_real = (PROGRAMS / "kube-apiserver").exists()
-    plane: ControlPlane = RealPlane(planes) if is_real else EmbeddedControlPlane(folder / "kubeconfig")
-    kind = "kube-apiserver and etcd" if is_real else "the embedded API server"
+    plane: ControlPlane = PlaneOfClaims(planes) if is_real else EmbeddedControlPlane(folder / "kubeconfig")
+    most = int(os.environ.get("BENCH_CLAIMS", _MOST if is_real else _IDLE_SIZE))
     try:
         async with (
-            EmbeddedCluster(folder / "cluster", control_plane=plane, settings=ORDINARY_SETTINGS) as cluster,
+            EmbeddedCluster(folder / "cluster", control_plane=plane, settings=_SETTINGS) as cluster,
             Aws.of(cluster) as aws,
+            Load.of(cluster.client) as load,
         ):
-            for size in _SIZES:
-                yield await _burst(cluster, aws, size, kind)
+            controller = Controller(cluster)
+            async for figure in controller.figures(0, load, await _classes(cluster, aws)):
+                yield figure
+            for size in (one for one in _BURSTS if one <= most):
+                classes = await _classes(cluster, aws)
+                async for one in _burst(cluster, classes, size, is_real=is_real):
+                    yield one
+                if size >= _IDLE_SIZE:
+                    async for figure in controller.figures(size, load, classes):
+                        yield figure
+                if size == _IDLE_SIZE:
+                    for name, share in (await cores_used(daemons(cluster), _IDLE_SECONDS)).items():
+                        yield at_most(
+                            f"CPU of {name} idle with {size:,} volumes", share * 100, 1, "% of a core"
+                        )
     finally:
         await planes.stop()
 
 
-async def _burst(cluster: EmbeddedCluster, aws: Aws, size: int, kind: str) -> Figure:
-    system, claims = await aws.file_system(), await Claims.of(cluster)
-    storage_class = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
-    before = await _seconds_in_aws(cluster)
-    used, begun = cpu_by_program(), time.monotonic()
-    await claims.create(storage_class, *(f"claim-{number}" for number in range(size)))
-    created = time.monotonic() - begun
+async def _classes(cluster: EmbeddedCluster, aws: Aws) -> list[str]:
+    """Classes of two new file systems: one would be full with ten thousand."""
+    systems = [await aws.file_system() for _ in range(2)]
+    return [
+        await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system}) for system in systems
+    ]
 
-    async def all_bound() -> bool:
-        listed = cluster.client.list(PersistentVolumeClaim, namespace=claims.namespace)
-        phases = [one.status.phase async for one in listed if one.status]
-        return phases == ["Bound"] * size
 
-    what = f"{size} claims are Bound"
-    await steps.eventually(all_bound, what=what, seconds=_PATIENCE_SECONDS, pause_seconds=_LOOK_SECONDS)
-    seconds = time.monotonic() - begun
+async def _burst(
+    cluster: EmbeddedCluster, classes: list[str], size: int, *, is_real: bool
+) -> AsyncIterator[Figure | Curve]:
+    """As many claims a second as they become, from the first until the last one is Bound."""
+    volumes = Seen()
+    following = asyncio.create_task(volumes.follow(cluster.client, PersistentVolume, _in_class(classes)))
+    await volumes.listed.wait()
+    before, used, begun = await _seconds_in_aws(cluster), cpu_by_program(), time.monotonic()
+    async with Load.of(cluster.client) as load:
+        wanted = orders(spread(dict.fromkeys(classes, 1), size), None)
+        timings = await load.run(wanted, patience_seconds=_PATIENCE_SECONDS)
     costs = cpu_by_program() - used
+    following.cancel()
+    with suppress(asyncio.CancelledError):
+        await following
     in_aws = (await _seconds_in_aws(cluster) - before) / size
-    return at_least(
+    bound = sorted(one.bound for one in timings if one.bound is not None)
+    if len(bound) < size:
+        raise TimeoutError(f"{len(bound)} of {size} claims were Bound after {_PATIENCE_SECONDS:g} s")
+    made = sorted(moment - begun for moment in volumes.moments.values())
+    kind = "kube-apiserver and etcd" if is_real else "the embedded API server"
+    yield at_least(
         f"claims of the CSI class → Bound a second, {size:,} at once",
-        size / seconds,
+        rate(bound),
         60,
         "/s",
-        f"{kind} and moto on the same cores: all were there after {created:.1f} s and Bound after "
-        f"{seconds:.1f} s; moto took {in_aws:.2f} s for a call; CPU a claim: {_shares(costs, size)}",
+        f"{kind} and moto on the same cores: all claims were there after {load.created_seconds:.1f} s, their "
+        f"volumes after {made[-1]:.1f} s, Bound after {bound[-1]:.1f} s; half were Bound after "
+        f"{percentile(bound, 50):.1f} s; moto took {in_aws:.2f} s for a call; "
+        f"CPU a claim: {_shares(costs, size)}",
     )
+    own = costs["kube-efs controller"] / size
+    yield plain(
+        f"what the controller's own CPU would allow, {size:,} at once", 1000 / own, "/s", f"{own:.1f} ms each"
+    )
+    if size == _MOST:
+        for one in _shape(bound, made):
+            yield one
+
+
+def _shape(bound: list[float], made: list[float]) -> Iterator[Figure | Curve]:
+    """Whether the last of many take longer than the first."""
+    tenth = len(bound) // _TENTH
+    first, last = (slope(part) for part in (bound[:tenth], bound[-tenth:]))
+    yield plain(
+        f"time for a further claim among the last {tenth:,} of {len(bound):,} ÷ among the first",
+        last / first,
+        detail=f"{last * 1000:.1f} ms ÷ {first * 1000:.1f} ms; over all {slope(bound) * 1000:.1f} ms",
+    )
+    yield Curve(
+        name="claims",
+        title=f"{len(bound):,} claims at once",
+        x="seconds",
+        y="claims",
+        lines=(Line(name="volumes made", points=_counted(made)), Line(name="Bound", points=_counted(bound))),
+    )
+
+
+def _counted(moments: list[float]) -> tuple[tuple[float, float], ...]:
+    """How many there were at some of the moments."""
+    step = max(len(moments) // _POINTS, 1)
+    chosen = [number for number in range(1, len(moments) + 1) if number % step == 0 or number == len(moments)]
+    return ((0.0, 0.0), *((round(moments[number - 1], 2), float(number)) for number in chosen))
+
+
+def _in_class(classes: Collection[str]) -> Callable[[PersistentVolume], str | None]:
+    """The name of a volume of one of the classes."""
+
+    def name(volume: PersistentVolume) -> str | None:
+        is_one = volume.spec is not None and volume.spec.storageClassName in classes
+        return volume.metadata.name if is_one and volume.metadata else None
+
+    return name
 
 
 def _shares(milliseconds: Counter[str], claims: int) -> str:
@@ -78,19 +170,4 @@ async def _seconds_in_aws(cluster: EmbeddedCluster) -> float:
     return await steps.metric(cluster.controller, "kube_efs_aws_call_seconds_sum")
 
 
-async def measure_workers(folder: Path) -> AsyncIterator[Figure]:
-    """A burst of tunnel claims over two file systems, and the worker pods that were seen for it."""
-    async with EmbeddedCluster(folder / "cluster") as cluster:
-        burst = await Burst.of(cluster, MANY)
-        async with steps.worker_pods(cluster) as pods:
-            begun = time.monotonic()
-            await burst.create()
-            await burst.served(seconds=_PATIENCE_SECONDS)
-            seconds = time.monotonic() - begun
-        name = f"worker pods for {MANY} tunnel claims over two file systems"
-        yield at_most(name, len(pods.names), 6)
-        yield plain("until all of these are Bound", seconds, "s")
-
-
 ROW: Final = Row(name="claims", measure=measure)
-WORKERS: Final = Row(name="workers", measure=measure_workers)

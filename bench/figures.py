@@ -18,11 +18,30 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Points of a curve, in the order of x."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What becomes a plot; ``name`` is that of its file, too."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """Figures that are measured together, in an empty folder, each given as soon as it is known."""
 
     name: str
-    measure: Callable[[Path], AsyncIterator[Figure]]
+    measure: Callable[[Path], AsyncIterator[Figure | Curve]]
 
 
 def exactly(name: str, value: float, wanted: float, unit: str = "", detail: str = "") -> Figure:

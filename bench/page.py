@@ -8,6 +8,7 @@ from bench.figures import Figure
 from bench.results import Outcome, Results
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+PLOTS: Final = PAGE.parent / "plots"
 BEGIN: Final = "<!-- begin: python -m bench -->"
 END: Final = "<!-- end -->"
 
@@ -15,8 +16,11 @@ _HEAD: Final = "| figure | measured | goal | met | detail |\n|---|---|---|---|--
 
 
 def render(results: Results) -> str:
-    """One table for each row that was measured."""
-    return "\n\n".join(_section(name, outcome) for name, outcome in results.rows.items())
+    """How long a run of all takes, and one table for each row that was measured."""
+    sections = [_section(name, outcome) for name, outcome in results.rows.items()]
+    if results.total_seconds is not None:
+        sections.insert(0, f"All rows in one run: {results.total_seconds / 60:.1f} minutes.")
+    return "\n\n".join(sections)
 
 
 def updated(page: str, results: Results) -> str:
@@ -35,6 +39,8 @@ def _lines(name: str, outcome: Outcome) -> Iterator[str]:
     yield f"### {name}\n"
     if outcome.figures:
         yield f"{_HEAD}\n{_rows(outcome.figures)}\n"
+    for one in outcome.curves:
+        yield f"![{one.title}]({PLOTS.name}/{one.name}.svg)\n"
     if outcome.failure:
         yield f"**The row failed after that**: {outcome.failure}\n"
     yield (

@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Final, Self
 
 import msgspec
 import psutil
-from bench.figures import Figure
+from bench.figures import Curve, Figure
 
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 _GIBIBYTE: Final = 1024**3
@@ -52,17 +52,19 @@ class Outcome:
     load: float
     ended: str
     machine: Machine
+    curves: tuple[Curve, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What is known of each row, by its name."""
+    """What is known of each row, by its name; ``total_seconds`` is what the last run of all of them took."""
 
     rows: Mapping[str, Outcome]
+    total_seconds: float | None = None
 
     def updated(self, rows: Mapping[str, Outcome]) -> "Results":
         """These, with newer ones in the place of older ones."""
-        return Results(rows={**self.rows, **rows})
+        return Results(rows={**self.rows, **rows}, total_seconds=self.total_seconds)
 
 
 class Clock:
@@ -72,10 +74,11 @@ class Clock:
         self._begun = time.monotonic()
         self._load = os.getloadavg()[0]
 
-    def outcome(self, figures: list[Figure], failure: str) -> Outcome:
+    def outcome(self, measured: Sequence[Figure | Curve], failure: str) -> Outcome:
         """The outcome of a row that has just ended."""
         return Outcome(
-            figures=tuple(figures),
+            figures=tuple(one for one in measured if isinstance(one, Figure)),
+            curves=tuple(one for one in measured if isinstance(one, Curve)),
             failure=failure,
             seconds=round(time.monotonic() - self._begun, 1),
             load=round(self._load, 1),
