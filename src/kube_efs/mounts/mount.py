@@ -40,7 +40,7 @@ class Mounter(Protocol):
         """
 
     def mounts(self) -> Sequence[MountEntry]:
-        """What is mounted, from one reading, which may have missed some; raises PlatformError."""
+        """What is mounted, all of it; raises PlatformError."""
 
 
 class SystemMounter:

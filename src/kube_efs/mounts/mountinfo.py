@@ -1,10 +1,17 @@
-"""``/proc/self/mountinfo`` as values; see proc_pid_mountinfo(5)."""
+"""``/proc/self/mountinfo`` as values; see proc_pid_mountinfo(5).
+
+The kernel gives the table away piece by piece. While other mounts come and go, a reader can miss one that is
+there all the time (before Linux 5.8 for certain, and reports go on). But poll(2) tells whether the table has
+ it was opened: what was read of one that has not is all of it.
+"""
 
 import os
 import posixpath
 import re
+import select
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from kube_efs.model.directories import Directory, parse_directory
@@ -12,6 +19,7 @@ from kube_efs.model.errors import PlatformError
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 
+_ATTEMPTS = 20
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 
 
@@ -49,12 +57,38 @@ class Export:
 
 
 def read_mountinfo(path: Path = MOUNTINFO) -> tuple[MountEntry, ...]:
-    """The mounts that this process sees, a later one above an earlier one; raises PlatformError."""
+    """The mounts that this process sees, a later one above an earlier one; raises PlatformError.
+
+    Read again as long as it changes meanwhile. Of a table that never stands still it gives what any of the
+    readings shows: none of them shows what was not there.
+    """
+    found: dict[int, MountEntry] = {}
     try:
-        return parse_mountinfo(os.fsdecode(path.read_bytes()))
+        for _ in range(_ATTEMPTS):
+            text, is_whole = read_once(path)
+            entries = parse_mountinfo(os.fsdecode(text))
+            if is_whole:
+                return entries
+            shown = {entry.mount_id: entry for entry in entries}
+            found = {number: entry for number, entry in found.items() if number not in shown} | shown
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
         raise PlatformError(problem, field="mounts", value=str(path), remedy="mount /proc") from error
+    return tuple(found.values())
+
+
+def read_once(path: Path) -> tuple[bytes, bool]:
+    """The table by one reading, and whether it stood still meanwhile; raises OSError."""
+    with path.open("rb", buffering=0) as file:
+        text = file.readall()
+        return text, not has_changed(file)
+
+
+def has_changed(table: FileIO) -> bool:
+    """Whether anything was mounted or unmounted since the table was opened, or was asked about before."""
+    changes = select.poll()
+    changes.register(table, select.POLLPRI)
+    return bool(changes.poll(0))
 
 
 def parse_mountinfo(text: str) -> tuple[MountEntry, ...]:

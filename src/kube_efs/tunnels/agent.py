@@ -5,7 +5,6 @@ rounds of probes tell how the tunnels are, and the keeper holds stunnel to the p
 """
 
 import asyncio
-import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
@@ -31,7 +30,8 @@ from kube_efs.tunnels.news import MountTargetNews, find_news
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_demands
 from kube_efs.tunnels.ports import PortReading, read_ports
-from kube_efs.tunnels.probe import ProbeResult, probe
+from kube_efs.tunnels.probe import ProbeResult
+from kube_efs.tunnels.probing import Prober
 from kube_efs.tunnels.reachability import Reachability, try_addresses
 from kube_efs.tunnels.served import Served, follow, release
 from kube_efs.tunnels.service import serving
@@ -41,7 +41,6 @@ from kube_efs.tunnels.status import TunnelsStatus
 
 log = structlog.get_logger()
 
-_PROBES_AT_ONCE = 16
 _STUCK_SECONDS = 60.0
 
 
@@ -76,8 +75,9 @@ class TunnelAgent:
         self._read = read
         self._tell = tell
         self._connections = ConnectionLog()
-        self._probe_now = asyncio.Event()
-        self._keeper = StunnelKeeper(options, metrics, self._connections, self._probe_now.set)
+        self._keeper_changed = asyncio.Event()
+        self._keeper = StunnelKeeper(options, metrics, self._connections, self._keeper_changed.set)
+        self._prober = Prober(metrics, timeout_seconds=options.probe_timeout_seconds)
         self._recorder = TunnelRecorder(metrics)
         self._demanded: DemandedTunnels | None = None
         if options.demand:
@@ -93,7 +93,6 @@ class TunnelAgent:
         self._seen = Observations()
         self._idleness = Idleness()
         self._standstill = Standstill()
-        self._xids = itertools.cycle(range(1, 2**32))
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
             for name in ("the rounds over the mount targets", "the rounds of probes")
@@ -247,32 +246,44 @@ class TunnelAgent:
 
     async def _watch_tunnels(self, heartbeat: Heartbeat) -> None:
         while True:
-            self._probe_now.clear()
             await self._look_at_tunnels()
             heartbeat.beat()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.probe_interval_seconds):
-                    await self._probe_now.wait()
+                    await self._look_at_what_is_new()
+
+    async def _look_at_what_is_new(self) -> None:
+        """Probe what stunnel serves anew, each time that the keeper has done something, until cancelled."""
+        while True:
+            self._keeper_changed.clear()
+            await self._prober.probe_new(self._keeper.report)
+            self._see(self._seen.connections)
+            await self._keeper_changed.wait()
 
     async def _look_at_tunnels(self) -> None:
-        probes = await self._probe_all()
+        await self._prober.probe_all(self._keeper.report)
         # Counted after the probes, so that none of their connections is taken for a mount.
-        reading = await asyncio.to_thread(self._read, self._loaded_ports())
-        connections = reading.connections if reading else self._seen.connections
-        self._keeper.read_log()
-        names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
-        self._connections.forget_all_but(names)
-        facts = {name: self._connections.facts(name) for name in names}
-        self._log_changes(probes)
-        self._seen = Observations(probes=probes, facts=facts, connections=connections)
-        self._recorder.record(
-            (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
-        )
+        ports = frozenset(service.port for service in self._keeper.report.loaded.values())
+        reading = await asyncio.to_thread(self._read, ports)
+        self._see(reading.connections if reading else self._seen.connections)
         self._doubt_what_stands_still(reading)
         await self._close_unused(reading)
         if self._demanded:
             await self._demanded.look(reading)
             self._certificates.remove_forgotten(self._keeper.report.loaded)
+
+    def _see(self, connections: Mapping[int, int]) -> None:
+        """Take in the last probes and what stunnel says in its log, and tell of both."""
+        self._keeper.read_log()
+        names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
+        self._connections.forget_all_but(names)
+        facts = {name: self._connections.facts(name) for name in names}
+        probes = self._prober.results
+        self._log_changes(probes)
+        self._seen = Observations(probes=probes, facts=facts, connections=connections)
+        self._recorder.record(
+            (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
+        )
 
     def _doubt_what_stands_still(self, reading: PortReading | None) -> None:
         ports = {tunnel.service.port for tunnel in self._plan if tunnel.service}
@@ -290,28 +301,6 @@ class TunnelAgent:
             self._idleness = self._idleness.after(reading, self._served.lingering_ports, now=now)
             over = self._idleness.over(self._options.idle, now=now)
             await self._serve(release(self._served, over))
-
-    def _loaded_ports(self) -> frozenset[int]:
-        services = (tunnel.service for tunnel in self._plan if tunnel.service)
-        return frozenset(one.port for one in services if one.name in self._keeper.report.loaded)
-
-    async def _probe_all(self) -> Mapping[str, ProbeResult]:
-        slots = asyncio.Semaphore(_PROBES_AT_ONCE)
-
-        async def probed(name: str, port: int) -> tuple[str, ProbeResult]:
-            async with slots:
-                timeout = self._options.probe_timeout_seconds
-                return name, await probe(port, timeout_seconds=timeout, xid=next(self._xids))
-
-        services = [tunnel.service for tunnel in self._plan if tunnel.service]
-        loaded = [service for service in services if service.name in self._keeper.report.loaded]
-        results = dict(await asyncio.gather(*(probed(one.name, one.port) for one in loaded)))
-        for service in loaded:
-            if results[service.name].ok and service.name == service.file_system_id:
-                self._metrics.probe_seconds.labels(service.file_system_id).observe(
-                    results[service.name].seconds
-                )
-        return results
 
     def _log_changes(self, probes: Mapping[str, ProbeResult]) -> None:
         for name, result in probes.items():

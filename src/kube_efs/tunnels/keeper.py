@@ -35,18 +35,21 @@ _STOP_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperReport:
-    """What stunnel does now: its pid, the services it listens for, and why others are left out."""
+    """What stunnel does now: its pid, the services it listens for, and why others are left out; by name."""
 
     pid: int | None = None
-    loaded: frozenset[str] = field(default_factory=frozenset)
+    loaded: Mapping[str, TunnelService] = field(default_factory=lambda: MappingProxyType({}))
     left_out: Mapping[str, KubeEfsError] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
 class _Configuration:
     text: str = ""
-    names: frozenset[str] = frozenset()
-    ports: frozenset[int] = frozenset()
+    services: Mapping[str, TunnelService] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def ports(self) -> frozenset[int]:
+        return frozenset(service.port for service in self.services.values())
 
 
 _NOTHING = _Configuration()
@@ -203,7 +206,6 @@ class StunnelKeeper:
         is_doubted, self._is_doubted = self._is_doubted, False
         if self._process and text == self._loaded.text and not is_doubted:
             return Loaded()
-        names = frozenset(service.name for service in services)
         is_start = self._process is None
         try:
             await self._write(text)
@@ -211,14 +213,14 @@ class StunnelKeeper:
             process = self._process = self._reload_or_start()
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
-        judge = self._judge = Judge(text, names)
+        judge = self._judge = Judge(text, {service.name for service in services})
         outcome = await self._await_outcome(process, judge)
         self._judge = None
         if is_doubted and judge.outcome is None and not process.ended.is_set():
             # Its connections, which stand still too, are made anew by the mounts themselves.
             await process.stop(timeout_seconds=_STOP_SECONDS)
         if isinstance(outcome, Loaded):
-            self._loaded = _Configuration(text, names, frozenset(service.port for service in services))
+            self._loaded = _Configuration(text, MappingProxyType({one.name: one for one in services}))
         elif is_start:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._process = None
@@ -276,7 +278,7 @@ class StunnelKeeper:
     def _publish(self, left_out: Mapping[str, KubeEfsError]) -> None:
         report = KeeperReport(
             pid=self._process.pid if self._process else None,
-            loaded=self._loaded.names,
+            loaded=self._loaded.services,
             left_out=MappingProxyType({name: left_out[name] for name in sorted(left_out)}),
         )
         self._metrics.configured.set(len(report.loaded))

@@ -2,6 +2,7 @@
 
 import os
 import string
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,17 @@ from hypothesis import strategies as st
 
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError
+from kube_efs.mounts import mountinfo
 from kube_efs.mounts.mountinfo import (
+    MOUNTINFO,
     Export,
     MountEntry,
     export_of,
     find_exports,
+    has_changed,
     parse_mountinfo,
     read_mountinfo,
+    read_once,
 )
 
 SERVER = "fs-1.efs.us-east-1.amazonaws.com"
@@ -156,6 +161,45 @@ def test_bytes_that_are_no_text_are_read_too(tmp_path: Path) -> None:
     file.write_bytes(b"1 2 0:5 / /a\xff rw - nfs4 s:/ rw\n")
     (entry,) = read_mountinfo(file)
     assert os.fsencode(entry.mount_point) == b"/a\xff"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_the_kernel_says_that_its_table_has_changed(tmp_path: Path) -> None:
+    with MOUNTINFO.open("rb", buffering=0) as table:
+        before = table.readall()
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
+        subprocess.run(["umount", str(tmp_path)], check=True)
+        assert has_changed(table)
+    assert before
+
+
+def test_a_table_that_stands_still_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "mountinfo"
+    file.write_bytes(b"1 2 0:5 / /a rw - nfs4 s:/ rw\n")
+    assert read_once(file) == (file.read_bytes(), True)
+
+
+def _lines(*places: str) -> bytes:
+    return b"".join(f"{place[1:]} 0 0:5 / {place} rw - nfs4 s:/ rw\n".encode() for place in places)
+
+
+@pytest.mark.parametrize(
+    ("readings", "shown"),
+    [
+        pytest.param([(("/1",), True), (("/1", "/2"), True)], ["/1"], id="whole at once"),
+        pytest.param([(("/1",), False), (("/1", "/2"), True)], ["/1", "/2"], id="one was missed"),
+        pytest.param([(("/1", "/2"), False), (("/1",), True)], ["/1"], id="one went"),
+        pytest.param(
+            [(("/1", "/2", "/3"), False), (("/2", "/1"), False)], ["/3", "/2", "/1"], id="never whole"
+        ),
+    ],
+)
+def test_a_table_is_read_until_it_is_whole(
+    readings: list[tuple[tuple[str, ...], bool]], shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [(_lines(*places), is_whole) for places, is_whole in readings]
+    monkeypatch.setattr(mountinfo, "read_once", lambda _: left.pop(0) if len(left) > 1 else left[0])
+    assert [str(entry.mount_point) for entry in read_mountinfo()] == shown
 
 
 def test_without_proc_there_is_an_error(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from kube_efs.tunnels.idleness import IdlePolicy
 from kube_efs.tunnels.keeper import KeeperReport, StunnelKeeper
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.ports import PortReading
-from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.services import TunnelService
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
@@ -92,7 +91,7 @@ class Stunnel:
 
     @property
     def report(self) -> KeeperReport:
-        return KeeperReport(pid=1, loaded=frozenset(self.services))
+        return KeeperReport(pid=1, loaded=self.services)
 
     @property
     def ports(self) -> dict[int, TunnelService]:
@@ -161,7 +160,7 @@ class Node:
             self.options, TunnelMetrics(CollectorRegistry()), clock=lambda: self.now, read=self.read
         )
         agent._keeper = cast("StunnelKeeper", self.stunnel)
-        agent._probe_all = _no_probes  # type: ignore[method-assign]
+        agent._prober.probe_all = _no_probes  # type: ignore[method-assign]
         certificates = agent._certificates
         certificates._key = self._loop.create_task(_key())
         return agent
@@ -237,8 +236,8 @@ class Node:
         self._loop.close()
 
 
-async def _no_probes() -> Mapping[str, ProbeResult]:
-    return {}
+async def _no_probes(report: KeeperReport) -> None:
+    del report
 
 
 async def _key() -> ClientKey:

@@ -20,7 +20,7 @@ from kube_efs.tunnels.plan import PlannedTunnel, make_plan
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.reachability import Reachability
 from kube_efs.tunnels.served import Served, follow
-from kube_efs.tunnels.services import NodeLocation
+from kube_efs.tunnels.services import NodeLocation, TunnelService
 from kube_efs.tunnels.status import (
     TunnelsStatus,
     TunnelState,
@@ -36,7 +36,14 @@ NEAR, FAR = "10.0.1.1", "10.0.2.1"
 OPTIONS = TunnelOptions(
     region=Region("us-east-1"), location=NodeLocation(subnets=frozenset({A}), zone=ZONE_A)
 )
-LOADED = KeeperReport(pid=1, loaded=frozenset({"fs-1"}))
+SERVICE = TunnelService(
+    name="fs-1",
+    file_system_id=FS,
+    port=20490,
+    addresses=(NEAR,),
+    check_host="fs-1.efs.us-east-1.amazonaws.com",
+)
+LOADED = KeeperReport(pid=1, loaded={"fs-1": SERVICE})
 ANSWERED = {"fs-1": ProbeResult(ok=True, seconds=0.002)}
 SILENT = {"fs-1": ProbeResult(ok=False, seconds=8, reason="no answer within 8 s")}
 
