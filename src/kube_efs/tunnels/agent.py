@@ -217,7 +217,8 @@ class TunnelAgent:
         """Plan anew, and have the keeper follow."""
         served = self._served or Served()
         demands = self._demanded.demands if self._demanded else Demands()
-        self._plan = make_plan(served, self._reachability, self._options, demands.ports)
+        ports = self._demanded.ports if self._demanded else ()
+        self._plan = make_plan(served, self._reachability, self._options, ports)
         if demands.tunnels:
             files = self._certificates.files
             self._plan += plan_demands(demands, files, served, self._reachability, self._options)

@@ -85,6 +85,14 @@ class DemandedTunnels:
         """What could not be read of the remembered state."""
         return self._remembered.problems
 
+    @property
+    def ports(self) -> frozenset[int]:
+        """The ports that are promised, and those that will be as soon as the disk lets them.
+
+        Who asked is not answered yet, but asking again gives the same port: nobody else may have it meanwhile.
+        """
+        return self.demands.ports | self._wanted.ports
+
     def each(self) -> Collection[DemandedTunnel]:
         """The tunnels of this moment."""
         return self.demands.tunnels.values()
