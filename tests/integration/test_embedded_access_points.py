@@ -20,8 +20,8 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
-from kube_efs.aws.credential_loading import CredentialOptions, load_credentials
-from kube_efs.aws.credential_sources import CredentialSource, ProfileFiles, SourceKind
+from kube_efs.aws.credential_loading import load_credentials
+from kube_efs.aws.credential_sources import CredentialOptions, CredentialSource, ProfileFiles, SourceKind
 from kube_efs.local.efs.aws_api import ACCOUNT_ID, CREDENTIALS
 from kube_efs.local.efs.identities import INSTANCE_ROLE
 from kube_efs.local.efs.process import ChildProcess

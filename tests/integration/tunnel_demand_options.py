@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from kube_efs.aws.credential_loading import CredentialOptions
-from kube_efs.aws.credential_sources import ProfileFiles
+from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.ids import Region
 from kube_efs.tunnels.certificates import ClientInfo
 from kube_efs.tunnels.demands import PortRange

@@ -7,7 +7,6 @@ and cleaned of what looks like a secret.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -22,11 +21,15 @@ from botocore import UNSIGNED
 from botocore.exceptions import MetadataRetrievalError
 
 from kube_efs.aws.connection import AwsCredentials, LoadedCredentials
-from kube_efs.aws.credential_sources import CredentialSource, ProfileFiles, SourceKind, read_sections
+from kube_efs.aws.credential_sources import (
+    CredentialOptions,
+    CredentialSource,
+    SourceKind,
+    read_sections,
+)
 from kube_efs.aws.errors import FOREIGN_ERRORS, translate
-from kube_efs.aws.metadata import DEFAULT_ENDPOINT, InstanceMetadata
+from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.model.errors import AwsDenied, AwsUnavailable, InvalidSetting, KubeEfsError
-from kube_efs.model.ids import Region
 from kube_efs.telemetry.secrets import REMOVED, text_without_secrets
 
 # The name that efs-utils gives its sessions: trust policies and searches in CloudTrail may name it.
@@ -36,23 +39,6 @@ _CLIENT: Final = AioConfig(
 )
 _ROLES: Final = "meta-data/iam/security-credentials/"
 _CONTAINER_RETRY_SECONDS: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialOptions:
-    """Where and how sources are asked.
-
-    ``sts_endpoint_url`` None means AWS_ENDPOINT_URL_STS, else the STS of the region. ``timeout_seconds``
-    bounds one source with all its retries.
-    """
-
-    region: Region
-    files: ProfileFiles
-    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    sts_endpoint_url: str | None = None
-    metadata_endpoint: str = DEFAULT_ENDPOINT
-    container_endpoint: str = "http://169.254.170.2"
-    timeout_seconds: float = 15.0
 
 
 async def load_credentials(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:

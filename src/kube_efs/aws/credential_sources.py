@@ -5,16 +5,16 @@ Keys in AWS_ACCESS_KEY_ID are none of them, there and here.
 
 import pwd
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from os import getuid
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self
 
-from botocore.configloader import raw_config_parse
-from botocore.exceptions import ConfigNotFound, ConfigParseError
-
+from kube_efs.aws.metadata import DEFAULT_ENDPOINT
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.ids import Region
 
 _DEFAULT_PROFILE: Final = "default"
 
@@ -78,6 +78,23 @@ class ProfileFiles:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialOptions:
+    """Where and how sources are asked.
+
+    ``sts_endpoint_url`` None means AWS_ENDPOINT_URL_STS, else the STS of the region. ``timeout_seconds``
+    bounds one source with all its retries.
+    """
+
+    region: Region
+    files: ProfileFiles
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    sts_endpoint_url: str | None = None
+    metadata_endpoint: str = DEFAULT_ENDPOINT
+    container_endpoint: str = "http://169.254.170.2"
+    timeout_seconds: float = 15.0
+
+
 def _home() -> Path:
     """The home of this process's user; a user whom the image does not know has none, so the root's."""
     try:
@@ -104,6 +121,10 @@ def order_sources(
 
 def read_sections(file: Path) -> dict[str, dict[str, Any]]:
     """The sections of a profile file, none when it is not there; raises InvalidSetting."""
+    # It brings 10 MB along, which no process has to have for the values of this module.
+    from botocore.configloader import raw_config_parse  # noqa: PLC0415
+    from botocore.exceptions import ConfigNotFound, ConfigParseError  # noqa: PLC0415
+
     try:
         sections: dict[str, dict[str, Any]] = raw_config_parse(str(file))
     except ConfigNotFound:

@@ -3,12 +3,8 @@
 import structlog
 
 from kube_efs.aws.connection import AwsConnection, LoadedCredentials, Service
-from kube_efs.aws.credential_loading import (
-    CredentialOptions,
-    load_credentials,
-    parse_credentials,
-)
-from kube_efs.aws.credential_sources import CredentialSource, IamOptions, order_sources
+from kube_efs.aws.credential_loading import load_credentials, parse_credentials
+from kube_efs.aws.credential_sources import CredentialOptions, CredentialSource, IamOptions, order_sources
 from kube_efs.model.errors import AwsDenied, KubeEfsError
 
 log = structlog.get_logger()

@@ -9,16 +9,18 @@ import asyncio
 import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from kube_efs.aws.connection import AwsCredentials
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.signature import ConnectRequest, sign
+
+if TYPE_CHECKING:  # whoever makes certificates without credentials needs no client of AWS
+    from kube_efs.aws.connection import AwsCredentials
 
 ACCESS_POINT_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.1")
 IAM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")
@@ -110,7 +112,7 @@ def make_certificate(
     key: ClientKey,
     *,
     now: datetime,
-    credentials: AwsCredentials | None = None,
+    credentials: "AwsCredentials | None" = None,
     credentials_expire_at: datetime | None = None,
 ) -> ClientCertificate:
     """The certificate of this moment, valid for 3 hours; with ``credentials`` it names their IAM identity."""
@@ -157,7 +159,7 @@ def _sign_certificate(
 
 
 def _extensions(
-    subject: CertificateSubject, key: ClientKey, created_at: datetime, credentials: AwsCredentials | None
+    subject: CertificateSubject, key: ClientKey, created_at: datetime, credentials: "AwsCredentials | None"
 ) -> dict[x509.ObjectIdentifier, bytes]:
     """The values of EFS's extensions, in efs-utils' order."""
     extensions = {}
@@ -173,7 +175,7 @@ def _extensions(
 
 
 def _iam(
-    subject: CertificateSubject, key: ClientKey, signed_at: datetime, credentials: AwsCredentials
+    subject: CertificateSubject, key: ClientKey, signed_at: datetime, credentials: "AwsCredentials"
 ) -> bytes:
     request = ConnectRequest(
         file_system_id=subject.file_system_id,

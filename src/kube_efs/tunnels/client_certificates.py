@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from cryptography import x509
 
-from kube_efs.aws.connection import LoadedCredentials
-from kube_efs.aws.credential_loading import load_credentials
 from kube_efs.aws.credential_sources import CredentialSource
-from kube_efs.aws.credentials import find_credentials
 from kube_efs.model.errors import KubeEfsError, TunnelNotReady
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
 from kube_efs.tunnels.certificates import (
@@ -33,6 +30,9 @@ from kube_efs.tunnels.demands import DemandedTunnel
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.services import CertificateFile
+
+if TYPE_CHECKING:
+    from kube_efs.aws.connection import LoadedCredentials
 
 log = structlog.get_logger()
 
@@ -181,9 +181,13 @@ class ClientCertificates:
 
     async def _load(
         self, spec: TunnelSpec, source: CredentialSource | None
-    ) -> tuple[CredentialSource | None, LoadedCredentials | None]:
+    ) -> "tuple[CredentialSource | None, LoadedCredentials | None]":
         if spec.iam is None:
             return None, None
+        # The client of AWS is 11 MB, which a node without such volumes need not have.
+        from kube_efs.aws.credential_loading import load_credentials  # noqa: PLC0415
+        from kube_efs.aws.credentials import find_credentials  # noqa: PLC0415
+
         options = replace(self._demand.credentials, region=spec.region or self._region)
         try:
             if source is not None:
@@ -193,7 +197,7 @@ class ClientCertificates:
             self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
             raise
 
-    async def _make(self, spec: TunnelSpec, loaded: LoadedCredentials | None) -> None:
+    async def _make(self, spec: TunnelSpec, loaded: "LoadedCredentials | None") -> None:
         subject = CertificateSubject(
             node=self._demand.node,
             file_system_id=spec.file_system_id,

@@ -89,7 +89,7 @@ class DemandedTunnels:
     def ports(self) -> frozenset[int]:
         """The ports that are promised, and those that will be as soon as the disk lets them.
 
-        Who asked is not answered yet, but asking again gives the same port: nobody else may have it meanwhile.
+        Who asked for the latter is not answered yet, but asking again gives the same port.
         """
         return self.demands.ports | self._wanted.ports
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kube_efs.aws.credential_loading import CredentialOptions
+from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.ids import Region
 from kube_efs.tunnels.certificates import ClientInfo
 from kube_efs.tunnels.demands import PortRange

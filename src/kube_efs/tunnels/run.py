@@ -10,8 +10,7 @@ import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
 
-from kube_efs.aws.credential_loading import CredentialOptions
-from kube_efs.aws.credential_sources import ProfileFiles
+from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.aws.location import NodeLocation as Place
 from kube_efs.aws.location import resolve_location
 from kube_efs.aws.metadata import InstanceMetadata

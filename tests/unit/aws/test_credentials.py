@@ -18,12 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, LoadedCredentials
-from kube_efs.aws.credential_loading import (
-    CredentialOptions,
-    load_credentials,
-    parse_credentials,
-)
+from kube_efs.aws.credential_loading import load_credentials, parse_credentials
 from kube_efs.aws.credential_sources import (
+    CredentialOptions,
     CredentialSource,
     IamOptions,
     ProfileFiles,

@@ -14,8 +14,7 @@ from typing import Any, cast
 from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.credential_loading import CredentialOptions
-from kube_efs.aws.credential_sources import ProfileFiles
+from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics

@@ -7,8 +7,13 @@ import pytest
 from cryptography import x509
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.credential_loading import CredentialOptions
-from kube_efs.aws.credential_sources import CredentialSource, IamOptions, ProfileFiles, SourceKind
+from kube_efs.aws.credential_sources import (
+    CredentialOptions,
+    CredentialSource,
+    IamOptions,
+    ProfileFiles,
+    SourceKind,
+)
 from kube_efs.model.errors import KubeEfsError, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.telemetry.metrics import TunnelMetrics

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.credential_loading import CredentialOptions
-from kube_efs.aws.credential_sources import ProfileFiles
+from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.errors import PortTaken, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.targets import TunnelTargets
