@@ -22,7 +22,6 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.location import resolve_region
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.controllers.csi import Aws
-from kube_efs.controllers.csi_socket import serve_csi
 from kube_efs.controllers.directory_backends import check_file_system, directory_services
 from kube_efs.controllers.leading import Surroundings, lead
 from kube_efs.kube.client import connect, load_config
@@ -99,6 +98,9 @@ async def _run(settings: ControllerSettings) -> None:
         aws = Aws(gateway=gateway, options=_aws_options(settings, region), metrics=aws_metrics)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         if BackendName.CSI in settings.backends and settings.csi_endpoint is not None:
+            # gRPC takes 14 MB, and only those who run csi-provisioner need it.
+            from kube_efs.controllers.csi_socket import serve_csi  # noqa: PLC0415
+
             tasks.create_task(serve_csi(settings.csi_endpoint, settings, client, aws, metrics, registry))
         leadership = Leadership(client, _lease_terms(settings), time.monotonic)
         if settings.leader_election:
