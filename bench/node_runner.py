@@ -5,10 +5,8 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from kube_efs.csi.run_node import run_node
+from kube_efs.cli import load_logging
 from kube_efs.mounts.mountinfo import MountEntry
-from kube_efs.settings import NodeSettings, load
-from kube_efs.telemetry.logging import configure
 
 
 class MounterWithoutKernel:
@@ -42,7 +40,17 @@ class MounterWithoutKernel:
         return tuple(self._mounted.values())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """As the command does it, and with all that it has imported."""
+    load_logging()
+    from kube_efs.csi.run_node import run_node  # noqa: PLC0415
+    from kube_efs.settings import NodeSettings, load  # noqa: PLC0415
+    from kube_efs.telemetry.logging import configure  # noqa: PLC0415
+
     settings = load(NodeSettings)
     configure(settings.logging_level)
     asyncio.run(run_node(settings, MounterWithoutKernel()))
+
+
+if __name__ == "__main__":
+    main()

@@ -85,7 +85,7 @@ def _finish(work: Coroutine[Any, Any, _Answer]) -> _Answer:
     return asyncio.run(work)
 
 
-def _load_logging() -> None:
+def load_logging() -> None:
     """Load the library of the logs without rich, which it takes for tracebacks that no process here shows.
 
     That is 6 MB and a tenth of the start of each process that stays.
@@ -121,7 +121,7 @@ def controller(
     ] = "",
 ) -> None:
     """Turn claims into volumes (runs in a Deployment; settings come from the environment)."""
-    _load_logging()
+    load_logging()
     from kube_efs.controllers.run import run_controller
     from kube_efs.settings import ControllerSettings, load
     from kube_efs.telemetry.logging import configure
@@ -134,7 +134,7 @@ def controller(
 @app.command()
 def tunnel() -> None:
     """Keep this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
-    _load_logging()
+    load_logging()
     from kube_efs.telemetry.logging import configure
 
     if os.getpid() == 1:  # the first process of a container, with which all others end, stunnel too
@@ -154,7 +154,7 @@ def tunnel() -> None:
 @app.command()
 def node() -> None:
     """Mount volumes for this node's kubelet (runs in a DaemonSet; settings come from the environment)."""
-    _load_logging()
+    load_logging()
     from kube_efs.csi.run_node import run_node
     from kube_efs.settings import NodeSettings, load
     from kube_efs.telemetry.logging import configure
@@ -167,7 +167,7 @@ def node() -> None:
 @app.command("operator")
 def run_the_operator() -> None:
     """Install and look after kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
-    _load_logging()
+    load_logging()
     from kube_efs.operator.run import run_operator
     from kube_efs.settings import OperatorSettings, load
     from kube_efs.telemetry.logging import configure

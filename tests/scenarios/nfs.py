@@ -16,6 +16,7 @@ from kube_efs.model.ids import FileSystemId
 CHUNK_BYTES = 256 * 1024
 _TIMEOUT_MILLISECONDS = 5000
 _PAUSE_SECONDS = 0.1
+_CONNECT_SECONDS = 20.0
 
 
 class LibnfsError(Exception):
@@ -98,7 +99,9 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
         await asyncio.to_thread(large.write_bytes, content)
         self._expected = hashlib.sha256(content).hexdigest()
         self._port = await port_of(self._cluster, self._file_system_id)
-        self._file = await asyncio.to_thread(LibnfsFile, self._port, "large")
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            # As mount(8) does: what is just connecting when stunnel loads its configuration is reset.
+            await self._connect()
         await self._read_piece()
         return self
 
@@ -152,6 +155,9 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
     async def _connect_anew(self) -> None:
         assert self._file
         await asyncio.to_thread(self._file.close)
+        await self._connect()
+
+    async def _connect(self) -> None:
         while True:
             try:
                 self._file = await asyncio.to_thread(LibnfsFile, self._port, "large")

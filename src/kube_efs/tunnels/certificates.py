@@ -127,6 +127,11 @@ def make_certificate(
     )
 
 
+def renewal_of(not_after: datetime, *, now: datetime) -> datetime:
+    """When a certificate without credentials, which ends then, is to be renewed: in an hour at most."""
+    return min(not_after - _VALID_AFTER, now) + _RENEWED_AFTER
+
+
 def _renewal(created_at: datetime, credentials_expire_at: datetime | None) -> datetime:
     """A third of the certificate's life, or half of what is left to the credentials, but not at once.
 

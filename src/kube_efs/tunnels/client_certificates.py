@@ -24,6 +24,7 @@ from kube_efs.tunnels.certificates import (
     ClientCertificate,
     ClientKey,
     make_certificate,
+    renewal_of,
 )
 from kube_efs.tunnels.demand_specs import TunnelSpec
 from kube_efs.tunnels.demands import DemandedTunnel
@@ -86,8 +87,10 @@ class ClientCertificates:
         return MappingProxyType(self._files)
 
     def take_over(self, tunnels: Iterable[DemandedTunnel]) -> None:
-        """Use the certificates that an earlier agent left, until they are renewed, which is due at once.
+        """Use the certificates that an earlier agent left, until they are renewed.
 
+        That is due at once where nothing tells when credentials end. The others keep their time: a renewal
+        has stunnel load its configuration, which resets what is just connecting, as all do after a start.
         Those that are of none of the tunnels are removed: it was killed before it promised them.
         """
         for tunnel in tunnels:
@@ -95,11 +98,15 @@ class ClientCertificates:
             with suppress(OSError, ValueError):
                 self._files[tunnel.name] = _describe(path, path.read_bytes())
             self._sources[tunnel.name] = tunnel.source
-            self._renewals[tunnel.name] = _Renewal(due=self._now())
+            self._renewals[tunnel.name] = _Renewal(due=self._due(tunnel))
         known = {self._path(name) for name in self._sources}
         with suppress(OSError):
             for path in set(self._folder.iterdir()) - known:
                 path.unlink()
+
+    def _due(self, tunnel: DemandedTunnel) -> datetime:
+        now, file = self._now(), self._files.get(tunnel.name)
+        return now if file is None or tunnel.spec.iam else renewal_of(file.not_after, now=now)
 
     async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
         """See that there is a certificate, and give where its credentials come from, None without any.

@@ -272,7 +272,8 @@ class StunnelKeeper:
                 await self._write(self._loaded.text)
 
     async def _write(self, text: str) -> None:
-        await asyncio.to_thread(write_atomically, self._options.conf_path, text)
+        # One that is lost with the node's power is written anew before stunnel is started.
+        await asyncio.to_thread(write_atomically, self._options.conf_path, text, durable=False)
         self._written = text
 
     def _publish(self, left_out: Mapping[str, KubeEfsError]) -> None:

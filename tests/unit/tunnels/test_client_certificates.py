@@ -144,8 +144,30 @@ async def test_one_of_an_earlier_agent_serves_until_its_successor_is_there(tmp_p
     second.now += timedelta(minutes=5)
     second.certificates.take_over([tunnel(PLAIN)])
     assert second.certificates.files == first.certificates.files
+    assert await second.certificates.renew_due([tunnel(PLAIN)]) == START + timedelta(hours=1)
+    assert (second.certificates.files, second.renewed) == (first.certificates.files, 0)
+    second.now = START + timedelta(hours=1)
     await second.certificates.renew_due([tunnel(PLAIN)])
     assert second.certificates.files[PLAIN.name].not_after == second.now + timedelta(hours=3)
+
+
+async def test_one_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_path: Path) -> None:
+    first, second = Node(tmp_path), Node(tmp_path)
+    first.keys("AKIAONE")
+    source = await first.certificates.ensure(SIGNED, None)
+    second.certificates.take_over([tunnel(SIGNED, source)])
+    before = dict(second.certificates.files)
+    await second.certificates.renew_due([tunnel(SIGNED, source)])
+    assert before == first.certificates.files
+    assert second.certificates.files[SIGNED.name] != before[SIGNED.name]
+
+
+async def test_one_that_a_wrong_clock_has_made_is_renewed_within_an_hour(tmp_path: Path) -> None:
+    first, second = Node(tmp_path), Node(tmp_path)
+    first.now += timedelta(days=365)
+    await first.certificates.ensure(PLAIN, None)
+    second.certificates.take_over([tunnel(PLAIN)])
+    assert await second.certificates.renew_due([tunnel(PLAIN)]) == START + timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
