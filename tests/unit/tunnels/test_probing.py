@@ -1,0 +1,107 @@
+"""Which tunnels are probed: by a server that counts who calls."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+import pytest
+import pytest_asyncio
+from prometheus_client import CollectorRegistry
+
+from kube_efs.model.ids import FileSystemId
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.keeper import KeeperReport
+from kube_efs.tunnels.probing import Prober
+from kube_efs.tunnels.services import TunnelService
+
+_CALL_BYTES = 44
+
+
+@dataclass
+class Servers:
+    """An NFS server for each of these names, and which of them were called since the last question."""
+
+    services: dict[str, TunnelService] = field(default_factory=dict)
+    _called: list[str] = field(default_factory=list)
+
+    async def start(self, name: str, stack: AsyncExitStack) -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._called.append(name)
+            call = await reader.readexactly(_CALL_BYTES)
+            (xid,) = struct.unpack_from(">I", call, 4)
+            accepted = struct.pack(">6I", xid, 1, 0, 0, 0, 0)
+            writer.write(struct.pack(">I", 0x8000_0000 | len(accepted)) + accepted)
+            writer.close()
+
+        server = await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", 0))
+        self.services[name] = TunnelService(
+            name=name,
+            file_system_id=FileSystemId(name),
+            port=server.sockets[0].getsockname()[1],
+            addresses=("10.0.1.1",),
+            check_host=f"{name}.efs.us-east-1.amazonaws.com",
+        )
+
+    def report(self, *names: str, pid: int = 1) -> KeeperReport:
+        return KeeperReport(pid=pid, loaded={name: self.services[name] for name in names})
+
+    def called(self) -> list[str]:
+        found, self._called = sorted(self._called), []
+        return found
+
+
+@pytest_asyncio.fixture
+async def servers() -> AsyncIterator[Servers]:
+    async with AsyncExitStack() as stack:
+        found = Servers()
+        for name in ("fs-1", "fs-2", "fs-3"):
+            await found.start(name, stack)
+        yield found
+
+
+@pytest.fixture
+def prober() -> Prober:
+    return Prober(TunnelMetrics(CollectorRegistry()), timeout_seconds=5)
+
+
+def up(prober: Prober) -> Mapping[str, bool]:
+    return {name: result.ok for name, result in prober.results.items()}
+
+
+async def test_only_a_tunnel_that_is_new_is_probed(servers: Servers, prober: Prober) -> None:
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    assert servers.called() == ["fs-1", "fs-2"]
+    await prober.probe_new(servers.report("fs-1", "fs-2", "fs-3"))
+    assert servers.called() == ["fs-3"]
+    assert up(prober) == {"fs-1": True, "fs-2": True, "fs-3": True}
+
+
+async def test_one_that_is_changed_or_served_by_another_stunnel_is_new(
+    servers: Servers, prober: Prober
+) -> None:
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    servers.called()
+    servers.services["fs-1"] = replace(servers.services["fs-1"], addresses=("10.0.2.1",))
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    assert servers.called() == ["fs-1"]
+    await prober.probe_new(servers.report("fs-1", "fs-2", pid=2))
+    assert servers.called() == ["fs-1", "fs-2"]
+
+
+async def test_one_that_is_no_longer_served_has_no_result_and_is_new_when_it_is_back(
+    servers: Servers, prober: Prober
+) -> None:
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    servers.called()
+    await prober.probe_new(servers.report("fs-1"))
+    assert up(prober) == {"fs-1": True}
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    assert servers.called() == ["fs-2"]
+
+
+async def test_a_round_probes_all(servers: Servers, prober: Prober) -> None:
+    await prober.probe_all(servers.report("fs-1", "fs-2"))
+    await prober.probe_all(servers.report("fs-1", "fs-2"))
+    assert servers.called() == ["fs-1", "fs-1", "fs-2", "fs-2"]
