@@ -6,29 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kube_efs.cli import load_logging
-from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.mounts.mountinfo import MountEntry, parse_mountinfo
 
 
 class MounterWithoutKernel:
     """Notes what it is to mount, and says afterwards that it is mounted."""
 
     def __init__(self) -> None:
-        self._mounted: dict[Path, MountEntry] = {}
+        self._mounted: dict[Path, str] = {}
         self._ids = itertools.count(1)
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         """Note it."""
-        self._mounted[target] = MountEntry(
-            mount_id=next(self._ids),
-            parent_id=0,
-            device="0:99",
-            root="/",
-            mount_point=target,
-            options=("rw",),
-            file_system_type="nfs4",
-            source=source,
-            super_options=tuple(options.split(",")),
-        )
+        self._mounted[target] = f"{next(self._ids)} 0 0:99 / {target} rw,relatime - nfs4 {source} {options}\n"
 
     async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         """Forget it; there is nobody to force."""
@@ -36,8 +26,8 @@ class MounterWithoutKernel:
         self._mounted.pop(target, None)
 
     def mounts(self) -> Sequence[MountEntry]:
-        """All that was noted."""
-        return tuple(self._mounted.values())
+        """All that was noted, from lines such as the kernel's."""
+        return parse_mountinfo("".join(self._mounted.values()))
 
 
 def main() -> None:

@@ -120,6 +120,8 @@ def _parse_line(line: str) -> MountEntry | None:
 
 def _unescaped(text: str) -> str:
     r"""The field with each ``\ooo`` replaced by the byte that it stands for."""
+    if "\\" not in text:  # as nearly always: there may be thousands of lines
+        return text
     return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), os.fsencode(text)))
 
 
