@@ -117,6 +117,12 @@ async def _burst(
         f"{percentile(bound, 50):.1f} s; moto took {in_aws:.2f} s for a call; "
         f"CPU a claim: {_shares(costs, size)}",
     )
+    yield plain(
+        f"their volumes made a second, {size:,} at once",
+        rate(made),
+        "/s",
+        "what is after that is Kubernetes' binder, which serves one claim after the other",
+    )
     own = costs["kube-efs controller"] / size
     yield plain(
         f"what the controller's own CPU would allow, {size:,} at once", 1000 / own, "/s", f"{own:.1f} ms each"
