@@ -12,6 +12,9 @@
     oc get nodes
     ```
 
+    <!-- as in: docs/install.md -->
+    ```console            not run once more: a session of that page has its commands, perhaps with more words
+
     <!-- file: claim.yaml -->
     ```yaml               written under that name into the folder in which the page's sessions run
     ```
@@ -29,7 +32,7 @@ SESSION = "console"
 SHELL = "sh"
 # What nobody would type into a shell; drawings and shown answers are text.
 _OTHERS = frozenset({"ini", "json", "promql", "python", "text", "yaml"})
-_COMMENT = re.compile(r"<!-- (not run|file|given): (.+?) -->")
+_COMMENT = re.compile(r"<!-- (not run|as in|file|given): (.+?) -->")
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>.*)")
 
 
@@ -39,6 +42,11 @@ class Command:
 
     text: str
     shown: tuple[str, ...] = ()
+
+    def is_part_of(self, other: "Command") -> bool:
+        """Whether the other one has all its words, in their order."""
+        words = iter(other.text.replace("\\\n", " ").split())
+        return all(word in words for word in self.text.replace("\\\n", " ").split())
 
     def missing(self, output: str) -> list[str]:
         """Those of the shown lines that are not in the output, each looked for after the one before."""
@@ -56,20 +64,24 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block; ``reason`` is why it is not run, ``file`` its name, ``given`` what it stands on."""
+    """A fenced block; ``reason`` is why it is not run, ``file`` its name, ``given`` what it stands on.
+
+    ``elsewhere`` is the page whose sessions have its commands, too.
+    """
 
     page: str
     line: int
     language: str
     text: str
     reason: str = ""
+    elsewhere: str = ""
     file: str = ""
     given: str = ""
 
     @property
     def is_run(self) -> bool:
         """Whether its commands are run."""
-        return self.language == SESSION and not self.reason
+        return self.language == SESSION and not self.reason and not self.elsewhere
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -116,6 +128,7 @@ def read_blocks(page: str, text: str) -> Iterator[Block]:
             language=start["language"],
             text="".join(f"{one[indent:]}\n" for one in lines[opened + 1 : number]),
             reason=mark[2] if mark and mark[1] == "not run" else "",
+            elsewhere=mark[2] if mark and mark[1] == "as in" else "",
             file=mark[2] if mark and mark[1] == "file" else "",
             given=mark[2] if mark and mark[1] == "given" else "",
         )

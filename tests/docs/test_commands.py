@@ -29,6 +29,15 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
     assert [f"{page}:{one.line}: {one.problem}" for one in _blocks(page) if one.problem] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_said_to_be_run_on_another_page_is(page: str) -> None:
+    for block in _blocks(page):
+        if block.elsewhere:
+            run = [one for other in _blocks(block.elsewhere) if other.is_run for one in other.commands]
+            missing = [one.text for one in block.commands if not any(one.is_part_of(other) for other in run)]
+            assert missing == [], block.elsewhere
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
@@ -49,6 +58,7 @@ async def test_the_sessions_that_install_do_what_is_shown(
 
 async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
     (folder / "deploy").symlink_to(ROOT / "deploy")
+    (folder / ".kube-efs").symlink_to(cluster.kubeconfig.parent)  # where kube-efs up writes it
     text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, cluster.file_system_ids[0])
     await run_page(list(read_blocks(page, text)), folder, environment_of(cluster, folder))
 
@@ -71,6 +81,8 @@ def test_a_session_s_commands_have_their_continuations_and_output() -> None:
         pytest.param("```sh\ntrue\n```", "say above why", id="shell without a reason"),
         pytest.param("<!-- not run: needs oc -->\n```sh\noc\n```", "", id="shell with a reason"),
         pytest.param("<!-- not run: needs oc -->\n```console\n$ oc\n```", "", id="a session that is not run"),
+        pytest.param("<!-- as in: page -->\n```console\n$ true\n```", "", id="a session of another page"),
+        pytest.param("<!-- as in: page -->\n```sh\ntrue\n```", "say above why", id="shell of another page"),
         pytest.param("```\ntrue\n```", "no language is none of", id="no language"),
         pytest.param("```bash\ntrue\n```", "bash is none of", id="shell by another name"),
         pytest.param(
@@ -95,6 +107,19 @@ def test_how_a_block_is_marked(text: str, problem: str) -> None:
 )
 def test_what_is_shown_must_be_printed(shown: tuple[str, ...], missing: list[str]) -> None:
     assert Command(text="", shown=shown).missing("NAME    STATUS\npvc-1   Bound\n") == missing
+
+
+@pytest.mark.parametrize(
+    ("command", "is_part"),
+    [
+        pytest.param("kubectl get pods", True, id="the same"),
+        pytest.param("kubectl get", True, id="fewer words"),
+        pytest.param("kubectl get pods -A", False, id="more words"),
+        pytest.param("get kubectl pods", False, id="another order"),
+    ],
+)
+def test_what_is_part_of_a_command(command: str, is_part: bool) -> None:
+    assert Command(text=command).is_part_of(Command(text="kubectl get \\\npods")) is is_part
 
 
 async def test_a_page_s_commands_share_a_shell_and_a_folder(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ _PROGRAM_FILES = tuple(
 )
 _CA_FILE = "/run/amazon/efs-utils.crt"
 # Pods have the machine's own network here, and so have other clusters on it.
-_LOOPBACK = {"KUBE_EFS_HEALTH_HOST": LOOPBACK}
+_LOOPBACK = {"KUBE_EFS_HEALTH_HOST": LOOPBACK, "KUBE_EFS_STATUS_PAGE_PORT": "0"}
 _PORT = "KUBE_EFS_HEALTH_PORT"
 _REGION = frozenset({"AWS_REGION", "AWS_DEFAULT_REGION"})
 _CONNECT_SECONDS = 1.0

@@ -1,0 +1,8 @@
+# What openshift-efs-stunnel leaves in a cluster.
+set -e
+kubectl create namespace openshift-efs-stunnel
+for account in efs-manager efs-stunnel efs-worker; do
+  kubectl create serviceaccount -n openshift-efs-stunnel $account
+done
+kubectl apply -f "$(dirname "$0")/../../conformance/openshift-efs-stunnel.yaml"
+kubectl rollout status -n openshift-efs-stunnel daemonset/efs-stunnel
