@@ -177,6 +177,16 @@ async def test_what_cannot_be_written_is_not_promised(agent: Agent) -> None:
     assert agent.tunnels.demands.holders == load_demands(agent.path).demands.holders == frozenset()
 
 
+async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
+    agent.path.mkdir()
+    with pytest.raises(TunnelNotReady):
+        await agent.tunnels.ensure(spec(), POD)
+    kept = agent.tunnels.ports
+    assert not agent.tunnels.demands.ports
+    agent.path.rmdir()
+    assert kept == {await agent.tunnels.ensure(spec(), POD)}
+
+
 async def test_many_promises_at_once_are_written_together(agent: Agent) -> None:
     asked = [agent.tunnels.ensure(spec(number % 4), Holder(f"pod {number}")) for number in range(100)]
     assert len(set(await asyncio.gather(*asked))) == 4
