@@ -55,7 +55,7 @@ class Burst:
 
     async def reaches(self, moment: "Moment") -> None:
         """Wait until that moment has come."""
-        await steps.eventually(lambda: moment(self), what="the moment has come")
+        await steps.eventually(lambda: moment(self), what="the moment has come", pause_seconds=0.05)
 
     async def served(self, *, seconds: float = 120.0) -> None:
         """Wait until all are Bound; fails unless each has one volume then, and that its directory."""

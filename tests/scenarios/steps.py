@@ -39,6 +39,7 @@ from kube_efs.model.volumes import PROVISIONED_BY, Volume
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
+_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.05, 0.2
 DEADLINE_SECONDS = 60.0
 
 T = TypeVar("T")
@@ -69,17 +70,24 @@ async def eventually(
     *,
     what: str,
     seconds: float = DEADLINE_SECONDS,
-    pause_seconds: float = 0.05,
+    pause_seconds: float | None = None,
 ) -> T:
-    """The first answer that is true; fails with ``what`` and the last answer after ``seconds``."""
+    """The first answer that is true; fails with ``what`` and the last answer after ``seconds``.
+
+    Without ``pause_seconds`` the pauses between looks grow: what takes long need not be seen at once, and
+    each look is work for the cluster that is looked at.
+    """
     answer: T | None = None
+    pause = pause_seconds or _FIRST_PAUSE_SECONDS
     try:
         async with asyncio.timeout(seconds):
             while True:
                 answer = await look()
                 if answer:
                     return answer
-                await asyncio.sleep(pause_seconds)
+                await asyncio.sleep(pause)
+                if pause_seconds is None:
+                    pause = min(pause * 1.3, _LAST_PAUSE_SECONDS)
     except TimeoutError:
         raise AssertionError(f"{what}: not so after {seconds:.0f} s; last answer: {answer!r}") from None
 
