@@ -187,7 +187,7 @@ async def test_a_mount_target_that_is_gone(cluster: EmbeddedCluster) -> None:
         await cluster.efs.delete_file_system(system)
 
 
-async def test_a_security_group_that_is_closed(cluster: EmbeddedCluster) -> None:
+async def test_a_security_group_that_is_closed_and_a_policy_that_refuses(cluster: EmbeddedCluster) -> None:
     options = AwsOptions(region=cluster.efs.region)
     subnet = cluster.efs.subnets[0]
     async with AwsConnection(options) as ec2, AwsGateway(options) as gateway:
@@ -207,6 +207,13 @@ async def test_a_security_group_that_is_closed(cluster: EmbeddedCluster) -> None
                 Service.EC2, "AuthorizeSecurityGroupIngress", GroupId=group, IpPermissions=[network]
             )
             assert await _gathered(options, system) == ()
+
+            refusing = {"Effect": "Allow", "Principal": "*", "Action": "elasticfilesystem:ClientMount"}
+            policy = json.dumps({"Version": "2012-10-17", "Statement": [refusing]})
+            await ec2.call(Service.EFS, "PutFileSystemPolicy", FileSystemId=system, Policy=policy)
+            found = await _gathered(options, system)
+            assert [one.kind.id for one in found] == ["file-system/policy"]
+            assert "ClientWrite, ClientRootAccess" in found[0].problem
         finally:
             await cluster.efs.delete_file_system(system)
 

@@ -70,6 +70,19 @@ class AwsGateway:
         )
         return understood(parse_mount_target, entries)
 
+    async def file_system_policy(self, file_system_id: FileSystemId) -> str | None:
+        """The policy of a file system, as JSON; None when it has none, and so is open to all who reach it."""
+        try:
+            answer = await self._connection.call(
+                Service.EFS,
+                "DescribeFileSystemPolicy",
+                subject=file_system_id,
+                FileSystemId=file_system_id,
+            )
+        except AwsNotFound:
+            return None
+        return str(answer["Policy"])
+
     async def caller_account(self) -> str:
         """The id of the account that the credentials belong to."""
         answer = await self._connection.call(Service.STS, "GetCallerIdentity")

@@ -209,12 +209,14 @@ class ClusterFacts:
 class AwsFacts:
     """What AWS tells of the file systems of a region, with mount targets for those that the cluster names.
 
-    ``groups_by_*`` have the ids of security groups, ``groups`` what each lets in.
+    ``policies`` are those of file systems that have one, as JSON. ``groups_by_*`` have the ids of security
+    groups, ``groups`` what each lets in.
     """
 
     region: str
     file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))
     looked_into: frozenset[FileSystemId] = frozenset()
+    policies: Mapping[FileSystemId, str] = field(default_factory=lambda: MappingProxyType({}))
     groups_by_target: Mapping[MountTargetId, tuple[str, ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )

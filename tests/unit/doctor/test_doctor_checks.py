@@ -60,6 +60,17 @@ _FAILED_SHARED = replace(
 )
 _GOING_SHARED = replace(_SHARED, deleting=True, finalizers=("efs",))
 _RELEASED = replace(ex.VOLUME, phase=VolumePhase.RELEASED)
+_DENIED = """{"Statement": [
+    {"Effect": "Allow", "Principal": "*", "Action": "*"},
+    {"Sid": "NoMounts", "Effect": "Deny", "Principal": "*", "Action": "elasticfilesystem:ClientMount"}]}"""
+_NO_ROOT = """{"Statement": {"Effect": "Allow", "Principal": {"AWS": "*"},
+    "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"]}}"""
+
+
+def _policy(text: str) -> Facts:
+    return ex.aws(policies={ex.SYSTEM: text})
+
+
 _CLOSED = SecurityGroup(
     group_id="sg-target", permissions=(Permission(first_port=443, last_port=443, groups=("sg-node",)),)
 )
@@ -297,6 +308,8 @@ PROVOKED = [
     ("mount-target/state", "fsmt-1 at 10.0.1.5 is error", _target(state=LifeCycleState.ERROR)),
     ("mount-target/zone", "no mount target in us-east-1a", _target(zone="us-east-1b")),
     ("targets/stale", "in AWS: 10.0.1.7", _target(address="10.0.1.7")),
+    ("file-system/policy", "ClientMount: denied by NoMounts", _policy(_DENIED)),
+    ("file-system/policy", "ClientRootAccess: allowed by no statement", _policy(_NO_ROOT)),
     ("security-group/closed", "sg-target lets in sg-node at 443", _groups(_CLOSED)),
     # nodes, from afar
     ("agent/silent", "never heard", ex.cluster(statuses=())),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kube_efs.doctor.checks.common import VolumeKind, our_volumes, provisioners, targets_of
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.policies import refused_without_identity
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi_parameters import parse_parameters
@@ -19,6 +20,9 @@ _STATE = broken("file-system/state", "A file system cannot be used in the state 
 _NO_TARGET = broken("mount-target/none", "A file system has no mount target that can be used.")
 _TARGET_STATE = risk("mount-target/state", "A mount target cannot be used in the state that it is in.")
 _ZONE = risk("mount-target/zone", "A zone with nodes has no mount target of a file system.")
+_POLICY = risk(
+    "file-system/policy", "The policy of a file system keeps something from clients without an IAM identity."
+)
 _STALE = risk("targets/stale", "The nodes are told other mount targets than AWS has.")
 
 _SHOWN = 10
@@ -46,6 +50,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
             )
         elif file_system_id in aws.looked_into:
             yield from _mount_targets(system, cluster)
+    for file_system_id, text in sorted(aws.policies.items()):
+        yield from _policy(file_system_id, text)
 
 
 def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]]:
@@ -118,6 +124,29 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts) -> Iterator[Findin
         )
 
 
+def _policy(file_system_id: FileSystemId, text: str) -> Iterator[Finding]:
+    try:
+        refusals = refused_without_identity(text)
+    except InvalidValue:
+        return  # EFS has accepted it, so it is the doctor who does not understand
+    if refusals:
+        refused = ", ".join(one.access for one in refusals)
+        yield Finding(
+            kind=_POLICY,
+            subject=Subject("FileSystem", file_system_id),
+            problem=f"its policy refuses {refused} to clients that show no identity",
+            evidence=tuple(
+                f"{one.access}: denied by {one.by}" if one.by else f"{one.access}: allowed by no statement"
+                for one in refusals
+            ),
+            remedy=(
+                "allow it to the principal *, or mount CSI volumes with the option iam; tunnel and directory"
+                " volumes need ClientMount, ClientWrite and ClientRootAccess, those with access points no"
+                " ClientRootAccess"
+            ),
+        )
+
+
 def _zones(system: FileSystem, cluster: ClusterFacts) -> Iterator[Finding]:
     nodes = {one.zone for one in cluster.nodes or () if one.zone}
     without = sorted(nodes - {one.zone for one in system.usable_mount_targets})
@@ -143,4 +172,4 @@ def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
             )
 
 
-TOPIC = Topic(check=_check, kinds=(_MISSING, _STATE, _NO_TARGET, _TARGET_STATE, _ZONE, _STALE))
+TOPIC = Topic(check=_check, kinds=(_MISSING, _STATE, _NO_TARGET, _TARGET_STATE, _ZONE, _POLICY, _STALE))

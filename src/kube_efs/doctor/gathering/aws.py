@@ -45,11 +45,15 @@ async def gather_aws(
         looked_into = await asyncio.gather(
             *(_with_mount_targets(gateway, found[one], attempts) for one in wanted)
         )
+        policies = await asyncio.gather(*(_policy(gateway, one, attempts) for one in wanted))
         found |= {one.file_system_id: one for one in looked_into if one is not None}
         facts = AwsFacts(
             region=options.region,
             file_systems=MappingProxyType(found),
             looked_into=frozenset(one.file_system_id for one in looked_into if one is not None),
+            policies=MappingProxyType(
+                {one: text for one, text in zip(wanted, policies, strict=True) if text}
+            ),
         )
         return await _with_security_groups(gateway, facts, nodes, attempts)
 
@@ -60,6 +64,11 @@ async def _with_mount_targets(
     what = f"the mount targets of {system.file_system_id}"
     targets = await attempts.look(what, gateway.mount_targets(system.file_system_id), area=Area.AWS)
     return None if targets is None else replace(system, mount_targets=targets)
+
+
+async def _policy(gateway: AwsGateway, file_system_id: FileSystemId, attempts: Attempts) -> str | None:
+    what = f"the policy of {file_system_id}"
+    return await attempts.look(what, gateway.file_system_policy(file_system_id), area=Area.AWS)
 
 
 async def _with_security_groups(
