@@ -22,22 +22,33 @@ _READY_SECONDS = 30.0
 class AwsApi:
     """moto's server in a process of its own; it keeps everything in memory."""
 
-    def __init__(self, process: ChildProcess, endpoint_url: str) -> None:
+    def __init__(self, process: ChildProcess, endpoint_url: str, *, changes_file: Path | None = None) -> None:
         self._process = process
+        self._changes_file = changes_file
         self.endpoint_url = endpoint_url
 
     @classmethod
     async def start(cls, log_file: Path) -> Self:
         """Run the server on a free loopback port; raises PlatformError."""
+        changes_file = log_file.with_suffix(".changes")
+        changes_file.write_bytes(b"")
         process = await ChildProcess.start(
-            sys.executable, "-m", "kube_efs.local.efs.aws_server", log_file=log_file
+            sys.executable, "-m", "kube_efs.local.efs.aws_server", str(changes_file), log_file=log_file
         )
         try:
             port = await process.listening_port(timeout_seconds=_READY_SECONDS)
         except BaseException:
             await process.kill()
             raise
-        return cls(process, f"http://127.0.0.1:{port}")
+        return cls(process, f"http://127.0.0.1:{port}", changes_file=changes_file)
+
+    @property
+    def changes(self) -> int | None:
+        """How many changes of file systems and mount targets there were; None when that is not counted.
+
+        To ask the API all the time what there is would keep a processor busy, and cost a laptop its battery.
+        """
+        return self._changes_file.stat().st_size if self._changes_file else None
 
     async def stop(self) -> None:
         """End the server; all that it knew is gone."""

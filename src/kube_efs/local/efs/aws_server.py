@@ -7,6 +7,10 @@ API_DescribeAccessPoints.html there.
 
 import json
 import logging
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from moto.efs.exceptions import AccessPointNotFound, EFSError, FileSystemNotFound
@@ -96,14 +100,37 @@ class PagedAnswers(EFSResponse):
         return json.dumps(answer), {"Content-Type": "application/json"}
 
 
+def note_changes(file: Path) -> None:
+    """Add a byte to the file at each change of file systems and mount targets, before it is answered."""
+    for name in ("create_file_system", "delete_file_system", "create_mount_target", "delete_mount_target"):
+        setattr(EFSBackend, name, _noted(getattr(EFSBackend, name), file))
+
+
+def _noted(change: Callable[..., Any], file: Path) -> Callable[..., Any]:
+    @wraps(change)
+    def noted(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever moto passes
+        try:
+            return change(*given, **named)
+        finally:
+            with file.open("ab") as changes:
+                changes.write(b".")
+
+    return noted
+
+
 def main() -> None:
-    """Serve on a free loopback port, without a line for each request: a cluster may run for days."""
+    """Serve on a free loopback port, without a line for each request: a cluster may run for days.
+
+    An argument is the file that tells of changes, see ``note_changes``.
+    """
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # moto finds a service by the module of its class, so a class of our own cannot take its place.
     for ours, theirs in ((StrictEfs, EFSBackend), (PagedAnswers, EFSResponse)):
         for name, method in vars(ours).items():
             if not name.startswith("_"):
                 setattr(theirs, name, method)
+    for file in sys.argv[1:]:
+        note_changes(Path(file))
     serve(["-H", "127.0.0.1", "-p", "0"])
 
 

@@ -59,6 +59,7 @@ class EmbeddedEfs:
         self.work_dir = work_dir.absolute()
         self.ca_file = self.work_dir / "ca.pem"
         self._poll_seconds = poll_seconds
+        self._discovered: tuple[int | None, tuple[FileSystem, ...]] = (None, ())
         self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -83,7 +84,7 @@ class EmbeddedEfs:
         self.ca_file.write_text(self.authority.pem)
         addresses = LoopbackRange.acquire()
         self._exit_stack.callback(addresses.release)
-        api = await AwsApi.start(self.work_dir / "aws-api.log")
+        self._api = api = await AwsApi.start(self.work_dir / "aws-api.log")
         self._exit_stack.push_async_callback(api.stop)
         self.endpoint_url = api.endpoint_url
         options = api.options(self.region)
@@ -200,6 +201,12 @@ class EmbeddedEfs:
         return self.data_plane.front(mount_target_id).traffic
 
     async def _discover(self) -> tuple[FileSystem, ...]:
+        changes = self._api.changes
+        if changes is None or changes != self._discovered[0]:
+            self._discovered = changes, await self._read_file_systems()
+        return self._discovered[1]
+
+    async def _read_file_systems(self) -> tuple[FileSystem, ...]:
         systems = await self._gateway.file_systems()
         targets = await asyncio.gather(*(self._mount_targets_if_any(s.file_system_id) for s in systems))
         return tuple(
