@@ -29,6 +29,9 @@ log = structlog.get_logger()
 
 _LOAD_SECONDS = 5.0
 _LOG_POLL_SECONDS = 0.005
+# Who was told that a tunnel is listened on connects now, which the next load would reset. And of many who ask
+# at once, the first has its own load and all others have the second.
+_QUIET_SECONDS = 0.1
 # SIGTERM leaves the agent 5 s for everything.
 _STOP_SECONDS = 3.0
 
@@ -83,6 +86,7 @@ class StunnelKeeper:
         self._is_doubted = False
         self._delay = RestartDelay()
         self._not_before = 0.0
+        self._quiet_until = 0.0
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self.report = KeeperReport()
@@ -112,6 +116,7 @@ class StunnelKeeper:
         """Take over a stunnel that is there and keep it as wanted; leaves it running when cancelled."""
         self._take_over()
         while True:
+            await asyncio.sleep(self._quiet_until - asyncio.get_running_loop().time())
             self._wake.clear()
             retry_seconds = await self._converge() if self._wanted is not None else None
             with suppress(TimeoutError):
@@ -221,6 +226,7 @@ class StunnelKeeper:
             await process.stop(timeout_seconds=_STOP_SECONDS)
         if isinstance(outcome, Loaded):
             self._loaded = _Configuration(text, MappingProxyType({one.name: one for one in services}))
+            self._quiet_until = asyncio.get_running_loop().time() + _QUIET_SECONDS
         elif is_start:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._process = None

@@ -37,14 +37,17 @@ class Prober:
         self._known = await self._probed(report.loaded.values(), report.pid)
 
     async def probe_new(self, report: KeeperReport) -> None:
-        """The same for those only that it did not serve so before.
+        """The same for those only that it did not serve so before, or that did not work then.
 
-        A probe is a TLS handshake: with a thousand tunnels, one more must not cost a thousand of them.
+        A probe is a TLS handshake: with a thousand tunnels, one more must not cost a thousand of them. One
+        that failed may have been reset by the load itself.
         """
         known = {
             name: there
             for name, service in report.loaded.items()
-            if (there := self._known.get(name)) and (there.service, there.pid) == (service, report.pid)
+            if (there := self._known.get(name))
+            and there.result.ok
+            and (there.service, there.pid) == (service, report.pid)
         }
         new = [service for name, service in report.loaded.items() if name not in known]
         self._known = known | await self._probed(new, report.pid)

@@ -24,6 +24,7 @@ class Servers:
     """An NFS server for each of these names, and which of them were called since the last question."""
 
     services: dict[str, TunnelService] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
     _called: list[str] = field(default_factory=list)
 
     async def start(self, name: str, stack: AsyncExitStack) -> None:
@@ -32,7 +33,8 @@ class Servers:
             call = await reader.readexactly(_CALL_BYTES)
             (xid,) = struct.unpack_from(">I", call, 4)
             accepted = struct.pack(">6I", xid, 1, 0, 0, 0, 0)
-            writer.write(struct.pack(">I", 0x8000_0000 | len(accepted)) + accepted)
+            if name not in self.broken:
+                writer.write(struct.pack(">I", 0x8000_0000 | len(accepted)) + accepted)
             writer.close()
 
         server = await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", 0))
@@ -99,6 +101,17 @@ async def test_one_that_is_no_longer_served_has_no_result_and_is_new_when_it_is_
     assert up(prober) == {"fs-1": True}
     await prober.probe_new(servers.report("fs-1", "fs-2"))
     assert servers.called() == ["fs-2"]
+
+
+async def test_one_that_did_not_work_is_probed_again(servers: Servers, prober: Prober) -> None:
+    servers.broken.add("fs-1")
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    assert up(prober) == {"fs-1": False, "fs-2": True}
+    assert servers.called() == ["fs-1", "fs-2"]
+    servers.broken.clear()
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    assert servers.called() == ["fs-1"]
+    assert up(prober) == {"fs-1": True, "fs-2": True}
 
 
 async def test_a_round_probes_all(servers: Servers, prober: Prober) -> None:
