@@ -102,7 +102,9 @@ async def _run(settings: ControllerSettings) -> None:
             from kube_efs.controllers.csi_socket import serve_csi  # noqa: PLC0415
 
             tasks.create_task(serve_csi(settings.csi_endpoint, settings, client, aws, metrics, registry))
-        leadership = Leadership(client, _lease_terms(settings), time.monotonic)
+        # Its connections are its own: the lease must not wait behind thousands of claims.
+        lease_client = await stack.enter_async_context(connect(load_config(settings.kubeconfig)))
+        leadership = Leadership(lease_client, _lease_terms(settings), time.monotonic)
         if settings.leader_election:
             state.waiting_to_lead = True
             await leadership.acquire()

@@ -1,7 +1,9 @@
 """Persistent volumes in the Kubernetes API, as values."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Final
 
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
@@ -14,17 +16,22 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import KubeConflict, KubeNotFound
 from kube_efs.model.volumes import FINALIZER, Volume
 
+# More at a time make a busy API server slower, and fill the client's connections, for which others wait too.
+_CREATED_AT_ONCE: Final = 16
+
 
 class VolumeStore:
     """Creates, reads and deletes volumes; raises KubeError."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
+        self._slots = asyncio.Semaphore(_CREATED_AT_ONCE)
 
     async def create(self, volume: Volume) -> Volume:
         """The volume as the API server took it; raises KubeAlreadyExists."""
-        with translated(f"volume {volume.name}"):
-            return read_volume((await self._client.create(build_volume(volume))).to_dict())
+        async with self._slots:
+            with translated(f"volume {volume.name}"):
+                return read_volume((await self._client.create(build_volume(volume))).to_dict())
 
     async def get(self, name: str) -> Volume:
         """The volume of that name; raises KubeNotFound."""

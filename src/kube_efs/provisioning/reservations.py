@@ -31,7 +31,8 @@ class Reservations:
             yield
         finally:
             self._making[location] -= 1
-            self._making += Counter()  # drops what is at zero
+            if not self._making[location]:
+                del self._making[location]
             self._tell()
 
     @asynccontextmanager

@@ -1,10 +1,14 @@
+import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import httpx2
 import pytest
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
 from lightkube.types import PatchType
+from tests.unit.kube.conftest import Answer
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import ReclaimPolicy
@@ -154,3 +158,23 @@ async def test_a_new_volume_of_that_name_is_left_alone(
     with pytest.raises(KubeInvalid, match="uid"):
         await change(store, replace(created, uid="of-a-former-one"))
     assert await store.get("pv") == created
+
+
+async def test_thousands_do_not_take_all_connections(client_of: Callable[[Answer], AsyncClient]) -> None:
+    under_way, most = set[str](), 0
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        nonlocal most
+        body = json.loads(request.content)
+        under_way.add(body["metadata"]["name"])
+        most = max(most, len(under_way))
+        await asyncio.sleep(0)
+        under_way.discard(body["metadata"]["name"])
+        return httpx2.Response(201, json=body)
+
+    async with client_of(answer) as client:
+        store = VolumeStore(client)
+        made = await asyncio.gather(*(store.create(replace(VOLUME, name=f"pv-{n}")) for n in range(200)))
+
+    assert {one.name for one in made} == {f"pv-{number}" for number in range(200)}
+    assert 1 < most <= 16
