@@ -33,6 +33,11 @@ def resident_megabytes(pids: Iterable[int]) -> float:
     return sum(psutil.Process(pid).memory_info().rss for pid in pids) / _MEGABYTE
 
 
+def megabytes_in_parts(pids: Iterable[int]) -> float:
+    """The same, of what several processes share only each one's part (PSS)."""
+    return sum(psutil.Process(pid).memory_full_info().pss for pid in pids) / _MEGABYTE
+
+
 async def cores_used(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
     """The share of a core that each of the processes uses in so many seconds."""
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
