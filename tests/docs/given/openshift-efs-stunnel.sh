@@ -1,5 +1,6 @@
-# What openshift-efs-stunnel leaves in a cluster.
+# What openshift-efs-stunnel leaves in a cluster; a page before has perhaps installed kube-efs there.
 set -e
+kubectl delete namespace openshift-efs-stunnel --ignore-not-found
 kubectl create namespace openshift-efs-stunnel
 for account in efs-manager efs-stunnel efs-worker; do
   kubectl create serviceaccount -n openshift-efs-stunnel $account
