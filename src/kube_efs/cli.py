@@ -197,11 +197,14 @@ def up(
             dir_okay=False, resolve_path=True, help="Where the embedded cluster's kubeconfig is written."
         ),
     ] = Path(".kube-efs/kubeconfig"),
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Leave kube-efs out, for trying how it is installed.")
+    ] = False,
 ) -> None:
     """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
     from kube_efs.local.up import run_up
 
-    _finish(run_up(kubeconfig))
+    _finish(run_up(kubeconfig, empty=empty))
 
 
 @app.command()

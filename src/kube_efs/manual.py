@@ -68,6 +68,7 @@ MANUALS: Final[Mapping[str, Manual]] = {
         examples=(
             Example(command="kube-efs up", does="a cluster until Ctrl-C, with .kube-efs/kubeconfig"),
             Example(command="kube-efs up --kubeconfig /tmp/kubeconfig", does="the same, at another place"),
+            Example(command="kube-efs up --empty", does="a cluster without kube-efs, to install it in"),
         ),
     ),
     "demo": Manual(

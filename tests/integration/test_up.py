@@ -27,12 +27,12 @@ def _until(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 class _Up:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.kubeconfig = folder / "kubeconfig"
         self._output = folder / "output"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "kube_efs", "up", "--kubeconfig", str(self.kubeconfig)],
+                [sys.executable, "-m", "kube_efs", "up", "--kubeconfig", str(self.kubeconfig), *options],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -43,7 +43,7 @@ class _Up:
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.output()
-        return "kubectl get" in self.output()
+        return "Ctrl-C ends everything" in self.output()
 
     def run(self, *command: str, text: str = "") -> str:
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
@@ -59,8 +59,8 @@ class _Up:
 
 
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator[_Up]:
-    running = _Up(tmp_path)
+def up(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_Up]:
+    running = _Up(tmp_path, *getattr(request, "param", ()))
     try:
         _until(running.is_ready, 120, "the cluster is up")
         yield running
@@ -123,3 +123,15 @@ def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up
     _until(lambda: "kube-efs controller has ended (exit code -9)" in up.output(), 20, "its end is told")
     up.kubectl("apply", "-f", "-", text=EXAMPLE_CLAIM)
     up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=30s")
+
+
+@pytest.mark.parametrize("up", [("--empty",)], indirect=True)
+def test_an_empty_cluster_can_have_kube_efs_installed(up: _Up) -> None:
+    assert "fs-" in up.output()
+    assert "openshift-efs-stunnel" not in up.kubectl("get", "namespaces,storageclasses,crd", "-o", "name")
+    manifests = up.run(sys.executable, "-m", "kube_efs", "render", "--for", "kubernetes")
+    up.kubectl("apply", "-f", "-", text=manifests)
+    daemon_set = ("rollout", "status", "-n", "openshift-efs-stunnel", "daemonset/efs-stunnel")
+    assert "successfully rolled out" in up.kubectl(*daemon_set, "--timeout=90s")
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(timeout=60) == 0, up.output()

@@ -21,12 +21,18 @@ from kube_efs.signals import run_until_told_to_stop
 
 _REFRESH_SECONDS = 1.0
 _RESTART_SECONDS = 1.0
+# Somebody looks on.
+_OFTEN = {"KUBE_EFS_RESYNC_SECONDS": "2"}
 
 
-async def run_up(kubeconfig: Path) -> None:
-    """Run the cluster until SIGINT or SIGTERM; its kubeconfig is there meanwhile. Raises PlatformError."""
+async def run_up(kubeconfig: Path, *, empty: bool = False) -> None:
+    """Run the cluster until SIGINT or SIGTERM; its kubeconfig is there meanwhile. Raises PlatformError.
+
+    An ``empty`` one has nothing of kube-efs, which can be installed in it.
+    """
+    run = _run_empty if empty else _run
     with tempfile.TemporaryDirectory(prefix="kube-efs-up-") as name, logging_to(Path(name) / "up.log"):
-        await run_until_told_to_stop(_run(Path(name), kubeconfig, make_console()))
+        await run_until_told_to_stop(run(Path(name), kubeconfig, make_console()))
 
 
 async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
@@ -41,6 +47,17 @@ async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
                 tasks.create_task(_keep_running(cluster.tunnel, console))
                 tasks.create_task(_keep_running(cluster.node, console))
                 tasks.create_task(_show(cluster, console))
+        finally:
+            console.print("Stopping ...")
+
+
+async def _run_empty(folder: Path, kubeconfig: Path, console: Console) -> None:
+    console.print("Starting ...")
+    plane = EmbeddedControlPlane(kubeconfig)
+    async with EmbeddedCluster(folder, control_plane=plane, settings=_OFTEN, installed=False) as cluster:
+        console.print(_empty_usage(cluster), soft_wrap=True)
+        try:
+            await _show(cluster, console)
         finally:
             console.print("Stopping ...")
 
@@ -65,6 +82,19 @@ efs.csi.aws.com, whose volumes have an access point each. In another terminal:
   kubectl get storageclass,pvc,pv
   kubectl apply -f your-claim.yaml
   kube-efs status
+
+The AWS API is at {cluster.efs.endpoint_url}, for making file systems and mount targets with any credentials.
+The logs of all parts are in {cluster.folder}. Ctrl-C ends everything and removes the data.
+"""
+
+
+def _empty_usage(cluster: EmbeddedCluster) -> str:
+    return f"""
+The cluster is there, with nothing of kube-efs in it. It has file systems: {", ".join(cluster.file_system_ids)}.
+In another terminal:
+
+  export KUBECONFIG={cluster.kubeconfig}
+  kube-efs render --for kubernetes --csi | kubectl apply -f -
 
 The AWS API is at {cluster.efs.endpoint_url}, for making file systems and mount targets with any credentials.
 The logs of all parts are in {cluster.folder}. Ctrl-C ends everything and removes the data.
