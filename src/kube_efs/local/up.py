@@ -89,8 +89,9 @@ The logs of all parts are in {cluster.folder}. Ctrl-C ends everything and remove
 
 
 def _empty_usage(cluster: EmbeddedCluster) -> str:
+    file_systems = " and ".join(cluster.file_system_ids)
     return f"""
-The cluster is there, with nothing of kube-efs in it. It has file systems: {", ".join(cluster.file_system_ids)}.
+The cluster is there, with nothing of kube-efs in it. Its file systems are {file_systems}.
 In another terminal:
 
   export KUBECONFIG={cluster.kubeconfig}
