@@ -74,6 +74,7 @@ async def measure(folder: Path) -> AsyncIterator[Figure | Curve]:
                         yield at_most(
                             f"CPU of {name} idle with {size:,} volumes", share * 100, 1, "% of a core"
                         )
+            yield controller.curve()
     finally:
         await planes.stop()
 

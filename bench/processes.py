@@ -60,7 +60,7 @@ def _program(process: psutil.Process) -> str:
     match process.cmdline():
         case [_, "-m", "kube_efs", command, *_]:
             return f"kube-efs {command}"
-        case [_, "-m", "kube_efs.local.efs.aws_server"]:
+        case [_, "-m", "kube_efs.local.efs.aws_server", *_]:
             return "moto"
     return process.name()
 
