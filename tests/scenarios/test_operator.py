@@ -88,11 +88,17 @@ async def test_an_empty_specification_counts_as_managed(cluster: OperatorCluster
     assert message == "managementState is not set, which counts as Managed"
 
 
-async def test_at_rest_nothing_is_written(cluster: OperatorCluster) -> None:
+async def test_at_rest_nothing_is_written_and_nothing_of_others_is_removed(cluster: OperatorCluster) -> None:
+    # As docs/usage.md has it where there is no operator.
+    metadata = {"name": "kube-efs-observing", "namespace": NAMESPACE}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": []}
+    await cluster.create(yaml.safe_dump(role))
     await _installed(cluster)
     versions = await _versions(cluster)
     await asyncio.sleep(2 * RESYNC_SECONDS)  # that nothing happens takes a time to see
     assert await _versions(cluster) == versions
+    assert await cluster.get("Role", "kube-efs-observing")
+    await cluster.kubectl("delete", "role", "kube-efs-observing", "-n", NAMESPACE)
 
 
 async def _versions(cluster: OperatorCluster) -> dict[str, object]:
