@@ -2,7 +2,7 @@
 
 The kernel gives the table away piece by piece. While other mounts come and go, a reader can miss one that is
 there all the time (before Linux 5.8 for certain, and reports go on). But poll(2) tells whether the table has
- it was opened: what was read of one that has not is all of it.
+changed since it was opened: what was read of one that has not is all of it.
 """
 
 import os
