@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 from bench.claiming import Load, Order
 from bench.figures import Curve, Figure, Line, at_most, exactly, plain
-from bench.processes import cpu_seconds, resident_megabytes
+from bench.processes import resident_megabytes
 from lightkube import ApiError
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from tests.scenarios import steps
@@ -28,16 +28,12 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one more volume costs: calls to AWS, milliseconds, those without AWS's, and the controller's CPU.
-
-    Each is the median of some, but the CPU, which is the mean.
-    """
+    """What one more volume costs, each the median of some: calls to AWS, milliseconds, and without AWS's."""
 
     calls: float
     all_calls: float
     ms: float
     own_ms: float
-    cpu_ms: float
 
 
 class Controller:
@@ -63,7 +59,6 @@ class Controller:
         calls = f"{cost.all_calls:g} calls of all kinds while {_MORE} were made"
         yield exactly(f"AWS calls for one more CSI volume at {size:,}", cost.calls, 1, detail=calls)
         yield _time(size, cost, self._costs[0])
-        yield _cpu(size, cost, self._costs[0])
         yield _memory(size, resident_megabytes([program.pid]))
 
     def curve(self) -> Curve:
@@ -75,18 +70,15 @@ class Controller:
             x="volumes",
             y="ms",
             lines=(
+                Line(name="with moto", points=tuple((float(size), one.ms) for size, one in costs)),
                 Line(name="without moto", points=tuple((float(size), one.own_ms) for size, one in costs)),
-                Line(
-                    name="CPU of the controller",
-                    points=tuple((float(size), one.cpu_ms) for size, one in costs),
-                ),
             ),
         )
 
     async def _one_more(self, load: Load, size: int, storage_class: str) -> Cost:
         """Claims one after the other."""
         steps_taken = []
-        before, used = await _state(self._cluster.controller), cpu_seconds(self._cluster.controller.pid)
+        before = await _state(self._cluster.controller)
         for number in range(_MORE):
             await self._claim(load, f"more-{number}-at-{size}", storage_class)
             now = await _state(self._cluster.controller)
@@ -98,7 +90,6 @@ class Controller:
             all_calls=sum(calls for calls, _, _ in steps_taken),
             ms=statistics.median(seconds for _, seconds, _ in steps_taken) * _MILLISECONDS,
             own_ms=statistics.median(seconds - aws for _, seconds, aws in steps_taken) * _MILLISECONDS,
-            cpu_ms=(cpu_seconds(self._cluster.controller.pid) - used) / _MORE * _MILLISECONDS,
         )
 
     async def _claim(self, load: Load, name: str, storage_class: str) -> None:
@@ -155,14 +146,6 @@ def _time(size: int, now: Cost, first: Cost) -> Figure:
         return plain("time of one more CSI volume at 0", now.ms, "ms", detail)
     name = f"time of one more CSI volume at {size:,} ÷ at 0, moto's time apart"
     return at_most(name, now.own_ms / first.own_ms, _GROWTH_MOST, detail=detail)
-
-
-def _cpu(size: int, now: Cost, first: Cost) -> Figure:
-    detail = f"{now.cpu_ms:.1f} ms each, with what it is asked for metrics in between"
-    if size == 0:
-        return plain("CPU of the controller for one more CSI volume at 0", now.cpu_ms, "ms", detail)
-    name = f"CPU of the controller for one more CSI volume at {size:,} ÷ at 0"
-    return plain(name, now.cpu_ms / first.cpu_ms, detail=detail)
 
 
 def _memory(size: int, used: float) -> Figure:
