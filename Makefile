@@ -8,9 +8,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-WORKERS := auto
-# A file to each worker: what a file shares, such as a whole cluster, is made once.
-PYTEST = $(BIN)/pytest --timeout=300 --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# A file to each core: what a file shares, such as a whole cluster, is made once.
+PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 # Which of the kernel's scenarios, in pytest's words for -k; all by default.
 SCENARIOS :=
@@ -33,8 +32,6 @@ test: setup ## Set up what is missing, then run the tests
 	@scripts/install-programs tests
 	$(PYTEST)
 
-# These often wait for a control plane, which leaves the cores to others.
-conformance: WORKERS := 4
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build
 	$(PYTEST) --cluster real tests/conformance tests/scenarios --ignore tests/scenarios/test_operator_pods.py

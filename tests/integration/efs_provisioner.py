@@ -281,7 +281,9 @@ async def check_removal_of_the_provisioner(site: Site) -> None:
     [waiting] = (await site.get("pv"))["items"]
     assert waiting["metadata"]["finalizers"] == [FINALIZER]
     _, _, section = TROUBLESHOOTING.read_text().partition("## Before kube-efs is removed")
-    await _run(section.split("```sh\n")[1].split("```")[0], site.folder, site.kubectl)
+    session = section.partition("\n## ")[0].split("```console\n")[1].split("```")[0]
+    commands = "\n".join(line.removeprefix("$ ") for line in session.splitlines())
+    await _run(commands, site.folder, site.kubectl)
     assert (await site.get("pv"))["items"] == []
     assert path.is_dir()
 
