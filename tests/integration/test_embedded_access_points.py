@@ -586,5 +586,5 @@ async def test_servers_end_when_they_are_idle_and_with_the_cluster(tmp_path: Pat
             assert await laboratory.ask(laboratory.pem(laboratory.subject(second))) == OK
         children = psutil.Process().children()
         own = [child for child in children if any(str(tmp_path) in part for part in child.cmdline())]
-        assert [child.name() for child in own] == ["ganesha.nfsd"] * 3
+        assert [child.name() for child in own].count("ganesha.nfsd") == 3
     assert not [child for child in own if child.is_running()]

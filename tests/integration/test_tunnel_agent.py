@@ -491,7 +491,8 @@ async def test_a_killed_agent_is_followed_by_one_that_takes_over(
 def start_early_stunnel(conf: Path) -> int:
     """What stunnel is before it handles SIGHUP: here a program that never does."""
     conf.write_text("import time\ntime.sleep(60)\n")
-    return os.posix_spawn(sys.executable, ["/usr/bin/stunnel", str(conf)], {})
+    # With nohup(1) the tests themselves ignore it.
+    return os.posix_spawn(sys.executable, ["/usr/bin/stunnel", str(conf)], {}, setsigdef=[signal.SIGHUP])
 
 
 async def test_a_stunnel_that_is_taken_over_as_it_starts_and_dies_of_that_is_replaced(
