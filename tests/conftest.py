@@ -29,8 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with long modules; leave out on the embedded cluster what only another API server has."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """Leave out of the embedded cluster's tests what is about an API server of another kind."""
     if config.getoption("--cluster") == "embedded":
         left_out = [item for item in items if item.get_closest_marker("real_only")]
         config.hook.pytest_deselected(items=left_out)

@@ -14,7 +14,7 @@ from tests.scenarios.steps import Cluster
 
 from kube_efs.local.control_plane import ControlPlane
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FAULTS = (
     faulty_api.answering(429, retry_after=1),

@@ -29,7 +29,7 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, Volume, VolumePhase
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROLE = "arn:aws:iam::123456789012:role/storage"
 CALLS = 'kube_efs_aws_calls_total{operation="'

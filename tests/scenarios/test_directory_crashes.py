@@ -17,7 +17,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs.local.control_plane import ControlPlane
 from kube_efs.provisioning.trash import TRASH
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NAMES = [f"claim-{number}" for number in range(6)]
 WITHOUT_VOLUME = "kube_efs_directories_without_volume"

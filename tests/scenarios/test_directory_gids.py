@@ -15,7 +15,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs.model.gids import GID_ANNOTATION
 from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, VolumePhase
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from kube_efs.operator.injecting import CREDENTIALS_SECRET, mark_key
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import Manifest
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OPENSHIFT_EFS_STUNNEL = Path(__file__).parents[1] / "conformance" / "openshift-efs-stunnel.yaml"
 WORKLOADS = (("DaemonSet", "efs-stunnel"), ("DaemonSet", "efs-csi-node"), ("Deployment", "efs-manager"))
