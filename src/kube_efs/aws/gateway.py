@@ -7,6 +7,7 @@ from typing import Self
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.errors import error_code
+from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import AwsOwned
 from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood, understood_one
@@ -72,16 +73,7 @@ class AwsGateway:
 
     async def file_system_policy(self, file_system_id: FileSystemId) -> str | None:
         """The policy of a file system, as JSON; None when it has none, and so is open to all who reach it."""
-        try:
-            answer = await self._connection.call(
-                Service.EFS,
-                "DescribeFileSystemPolicy",
-                subject=file_system_id,
-                FileSystemId=file_system_id,
-            )
-        except AwsNotFound:
-            return None
-        return str(answer["Policy"])
+        return await file_system_policy(self._connection, file_system_id)
 
     async def caller_account(self) -> str:
         """The id of the account that the credentials belong to."""

@@ -3,6 +3,7 @@
 import asyncio
 
 from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.local.efs.access_points import EmbeddedAccessPoint, parse_access_point
 from kube_efs.local.efs.client_certificate import ClientCertificate
 from kube_efs.local.efs.identities import Identities
@@ -69,13 +70,5 @@ class Admission:
         return access_point
 
     async def _policy(self, file_system_id: FileSystemId) -> tuple[Statement, ...] | None:
-        try:
-            answer = await self._connection.call(
-                Service.EFS,
-                "DescribeFileSystemPolicy",
-                subject=file_system_id,
-                FileSystemId=file_system_id,
-            )
-        except AwsNotFound:
-            return None
-        return parse_policy(answer["Policy"])
+        text = await file_system_policy(self._connection, file_system_id)
+        return None if text is None else parse_policy(text)

@@ -1,0 +1,19 @@
+"""The policy of a file system: who may mount it, write to it, and be root in it."""
+
+from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.model.errors import AwsNotFound
+from kube_efs.model.ids import FileSystemId
+
+
+async def file_system_policy(connection: AwsConnection, file_system_id: FileSystemId) -> str | None:
+    """The policy, as JSON; None when there is none, so that all who reach the file system may do all.
+
+    Raises AwsError.
+    """
+    try:
+        answer = await connection.call(
+            Service.EFS, "DescribeFileSystemPolicy", subject=file_system_id, FileSystemId=file_system_id
+        )
+    except AwsNotFound:
+        return None
+    return str(answer["Policy"])
