@@ -210,6 +210,54 @@ async def test_deployment_is_rolled_out_scaled_updated_and_removed(world: World)
     await until(all_is_gone)
 
 
+async def test_pods_outlive_their_workloads_and_become_those_of_the_next_ones(world: World) -> None:
+    kinds = ("deployment", "daemonset", "statefulset")
+    given = yaml.safe_dump_all([_of_kind(kind) for kind in ("Deployment", "DaemonSet", "StatefulSet")])
+    await world("apply", "-f", "-", given=given)
+    for kind in kinds:
+        await world("rollout", "status", f"{kind}/{kind}", "--timeout=30s")
+    before = await _owners(world)
+    assert len(before) == 3
+
+    await world("delete", *(f"{kind}/{kind}" for kind in kinds), "--cascade=orphan")
+    left = await _owners(world)
+    assert left.keys() == before.keys()
+    # The Deployment's belongs to a ReplicaSet, which is left to itself and keeps it.
+    assert sum(owner is None for owner in left.values()) == 2
+
+    await world("apply", "-f", "-", given=given)
+    for kind in kinds:
+        await world("rollout", "status", f"{kind}/{kind}", "--timeout=30s")
+    after = await _owners(world)
+    assert after.keys() == before.keys()
+    assert None not in after.values()
+    assert len(set(after.values()) & set(before.values())) == 1
+
+    await world("label", "pods", "-l", "app=daemonset", "app=taken-out", "--overwrite")
+
+    async def there_is_another() -> bool:
+        owners = (await _owners(world)).values()
+        return len(owners) == 4 and sum(owner is not None for owner in owners) == 3
+
+    await until(there_is_another)
+    assert (await _owners(world)).keys() > before.keys()
+
+
+def _of_kind(kind: str) -> Any:
+    found = deployment(kind.lower(), replicas=1)
+    if kind == "DaemonSet":
+        del found["spec"]["replicas"]
+    return {**found, "kind": kind}
+
+
+async def _owners(world: World) -> dict[str, str | None]:
+    """The uid of each pod's owner, by that of the pod."""
+    return {
+        pod["metadata"]["uid"]: next((one["uid"] for one in pod["metadata"].get("ownerReferences", ())), None)
+        for pod in (await world.get("pods"))["items"]
+    }
+
+
 async def test_recreate_has_no_old_pod_beside_a_new_one(world: World) -> None:
     marks = {"name": "marks", "hostPath": {"path": str(world.data)}}
     # Each holds a directory while it runs; two at once would fail.

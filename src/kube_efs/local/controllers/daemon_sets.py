@@ -2,8 +2,10 @@
 
 from lightkube import AsyncClient
 from lightkube.resources.apps_v1 import DaemonSet as DaemonSetObject
+from lightkube.resources.core_v1 import Pod as PodObject
 
 from kube_efs.kube.events import EventRecorder
+from kube_efs.local.controllers.adoption import concerned
 from kube_efs.local.controllers.caches import Cache, Change
 from kube_efs.local.controllers.daemon_planning import (
     MakeNodePod,
@@ -50,9 +52,8 @@ class DaemonSets:
         await self._queue.run(_WORKERS)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        pod = change.known
-        if pod.controller is not None and pod.controller.kind == "DaemonSet":
-            self._queue.add(Key(pod.meta.key.namespace, pod.controller.name))
+        for key in concerned(change, "DaemonSet", self._sets.values):
+            self._queue.add(key)
 
     def _node_changed(self, change: Change[Node]) -> None:
         """Nodes come, go, and get other labels; what else changes of them is of no interest."""
@@ -65,6 +66,7 @@ class DaemonSets:
         found = self._sets.values.get(key)
         if found is None:
             return
+        await self._writer.adopt(found, PodObject, self._pods.values.values(), self._pods)
         wanted = wanted_nodes(found, self._nodes.values.values())
         for step in plan_daemon_set(found, wanted, self._own(found)):
             match step:

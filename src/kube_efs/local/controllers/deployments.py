@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 from lightkube import AsyncClient
 from lightkube.resources.apps_v1 import Deployment as DeploymentObject
 from lightkube.resources.apps_v1 import ReplicaSet as ReplicaSetObject
+from lightkube.resources.core_v1 import Pod as PodObject
 
 from kube_efs.kube.events import EventRecorder
+from kube_efs.local.controllers.adoption import concerned
 from kube_efs.local.controllers.caches import Cache, Change
 from kube_efs.local.controllers.replica_planning import (
     MakePods,
@@ -50,14 +52,16 @@ class ReplicaSets:
         await self._queue.run(_WORKERS)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        pod = change.known
-        if pod.controller is not None and pod.controller.kind == "ReplicaSet":
-            self._queue.add(Key(pod.meta.key.namespace, pod.controller.name))
+        for key in concerned(change, "ReplicaSet", self._sets.values):
+            self._queue.add(key)
 
     async def _look_at(self, key: Key) -> None:
         found = self._sets.values.get(key)
         if found is None:
             return
+        # What has ended counts no more, so it would be of no use.
+        counted = [pod for pod in self._pods.values.values() if not pod.finished]
+        await self._writer.adopt(found, PodObject, counted, self._pods)
         match plan_replica_set(found, self._own(found)):
             case MakePods(count=count):
                 for _ in range(count):
@@ -90,7 +94,7 @@ class Deployments:
         self._writer = WorkloadWriter(client, events, DeploymentObject)
         self._queue: WorkQueue[Key] = WorkQueue("deployments", self._look_at)
         deployments.listen(lambda change: self._queue.add(change.known.meta.key))
-        sets.listen(lambda change: self._set_changed(change.known))
+        sets.listen(self._set_changed)
         pods.listen(self._pod_changed)
 
     async def run(self) -> None:
@@ -99,9 +103,9 @@ class Deployments:
             await cache.synced.wait()
         await self._queue.run(_WORKERS)
 
-    def _set_changed(self, found: ReplicaSet) -> None:
-        if found.controller is not None and found.controller.kind == "Deployment":
-            self._queue.add(Key(found.meta.key.namespace, found.controller.name))
+    def _set_changed(self, change: Change[ReplicaSet]) -> None:
+        for key in concerned(change, "Deployment", self._deployments.values):
+            self._queue.add(key)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         """A pod that is gone may be the last one that a rollout has waited for."""
@@ -109,12 +113,13 @@ class Deployments:
         if change.after is None and pod.controller is not None:
             owner = self._sets.values.get(Key(pod.meta.key.namespace, pod.controller.name))
             if owner is not None:
-                self._set_changed(owner)
+                self._set_changed(Change(owner, owner))
 
     async def _look_at(self, key: Key) -> None:
         found = self._deployments.values.get(key)
         if found is None:
             return
+        await self._writer.adopt(found, ReplicaSetObject, self._sets.values.values(), self._sets)
         sets = self._own(found)
         for step in plan_deployment(found, sets, pods_of({one.meta.uid for one in sets}, self._pods)):
             await self._take(found, step)

@@ -74,7 +74,7 @@ def read_claim(found: core_v1.PersistentVolumeClaim) -> Claim:
         volume_mode=spec.volumeMode or "Filesystem",
         access_modes=tuple(spec.accessModes or ()),
         request_bytes=_bytes(requests.get("storage"), "resources.requests.storage"),
-        selector=_read_selector(spec.selector),
+        selector=read_selector(spec.selector),
         status_modes=tuple(status.accessModes or ()),
         status_bytes=None if held is None else _bytes(held, "status.capacity.storage"),
     )
@@ -136,6 +136,21 @@ def read_node(found: core_v1.Node) -> Node:
     return Node(meta=read_meta(found.metadata))
 
 
+def read_selector(found: LabelSelector | None) -> tuple[Requirement, ...]:
+    """All that an object must have which a selector selects."""
+    if found is None:
+        return ()
+    equal = (
+        Requirement(label=label, operator=Operator.IN, values=frozenset({value}))
+        for label, value in (found.matchLabels or {}).items()
+    )
+    expressions = (
+        Requirement(label=item.key, operator=Operator(item.operator), values=frozenset(item.values or ()))
+        for item in found.matchExpressions or ()
+    )
+    return (*equal, *expressions)
+
+
 def _required_node(spec: PodSpec) -> str:
     """The node that a required affinity names, in the form in which DaemonSets have it."""
     affinity = spec.affinity and spec.affinity.nodeAffinity
@@ -156,17 +171,3 @@ def _bytes(quantity: object, field: str) -> Decimal:
         return parse_quantity(None if quantity is None else str(quantity)) or Decimal(0)
     except ValueError as error:
         raise InvalidValue("is no quantity", field=field, value=quantity, remedy="use e.g. 1Gi") from error
-
-
-def _read_selector(found: LabelSelector | None) -> tuple[Requirement, ...]:
-    if found is None:
-        return ()
-    equal = (
-        Requirement(label=label, operator=Operator.IN, values=frozenset({value}))
-        for label, value in (found.matchLabels or {}).items()
-    )
-    expressions = (
-        Requirement(label=item.key, operator=Operator(item.operator), values=frozenset(item.values or ()))
-        for item in found.matchExpressions or ()
-    )
-    return (*equal, *expressions)

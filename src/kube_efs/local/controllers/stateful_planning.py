@@ -4,7 +4,7 @@ Pods come and go in the order of their ordinals, one at a time unless they are m
 update goes from the last pod to the first. Claims are made with their pods, and are never removed.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lightkube.models.core_v1 import PersistentVolumeClaim
@@ -43,15 +43,22 @@ class RemovePod:
 Step = MakeClaim | MakePod | RemovePod
 
 
-def pods_by_ordinal(found: StatefulSet, pods: Collection[Pod]) -> dict[int, Pod]:
+def pods_by_ordinal(found: StatefulSet, pods: Iterable[Pod]) -> dict[int, Pod]:
     """The pods of the set, in order."""
-    numbered = {}
+    numbered = {
+        int(pod.meta.key.name.rpartition("-")[2]): pod
+        for pod in named_as_its_own(found, pods)
+        if pod.controller is not None and pod.controller.uid == found.meta.uid
+    }
+    return dict(sorted(numbered.items()))
+
+
+def named_as_its_own(found: StatefulSet, pods: Iterable[Pod]) -> Iterator[Pod]:
+    """Those with the name of the set and a number, whoever has made them."""
     for pod in pods:
         name, _, number = pod.meta.key.name.rpartition("-")
-        ours = pod.controller is not None and pod.controller.uid == found.meta.uid
-        if ours and name == found.meta.key.name and number.isdecimal():
-            numbered[int(number)] = pod
-    return dict(sorted(numbered.items()))
+        if name == found.meta.key.name and number.isdecimal():
+            yield pod
 
 
 def plan_stateful_set(

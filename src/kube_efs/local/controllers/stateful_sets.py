@@ -2,14 +2,17 @@
 
 from lightkube import AsyncClient
 from lightkube.resources.apps_v1 import StatefulSet as StatefulSetObject
+from lightkube.resources.core_v1 import Pod as PodObject
 
 from kube_efs.kube.events import EventRecorder
+from kube_efs.local.controllers.adoption import concerned
 from kube_efs.local.controllers.caches import Cache, Caches, Change
 from kube_efs.local.controllers.stateful_planning import (
     MakeClaim,
     MakePod,
     RemovePod,
     Step,
+    named_as_its_own,
     plan_stateful_set,
     pods_by_ordinal,
     status_of,
@@ -44,14 +47,15 @@ class StatefulSets:
         await self._queue.run(_WORKERS)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        pod = change.known
-        if pod.controller is not None and pod.controller.kind == "StatefulSet":
-            self._queue.add(Key(pod.meta.key.namespace, pod.controller.name))
+        for key in concerned(change, "StatefulSet", self._sets.values):
+            self._queue.add(key)
 
     async def _look_at(self, key: Key) -> None:
         found = self._sets.values.get(key)
         if found is None:
             return
+        pods = self._caches.pods
+        await self._writer.adopt(found, PodObject, named_as_its_own(found, pods.values.values()), pods)
         claims = {name for namespace, name in self._caches.claims.values if namespace == key.namespace}
         for step in plan_stateful_set(found, self._pods(found), claims):
             await self._take(found, step)

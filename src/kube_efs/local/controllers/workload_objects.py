@@ -106,11 +106,23 @@ def build_replica_set(owner: Deployment, replicas: int) -> ReplicaSetObject:
         spec=ReplicaSetSpec(
             replicas=replicas,
             selector=LabelSelector(
-                matchLabels={**(owner.selector.matchLabels or {}), **mark},
-                matchExpressions=owner.selector.matchExpressions,
+                matchLabels={**(owner.spec_selector.matchLabels or {}), **mark},
+                matchExpressions=owner.spec_selector.matchExpressions,
             ),
             template=replace(owner.template, metadata=replace(meta, labels=labels)),
         ),
+    )
+
+
+def controlled_by(owner: Meta, kind: str) -> OwnerReference:
+    """The reference by which an object says that a workload of this kind controls it."""
+    return OwnerReference(
+        apiVersion=_API_VERSION,
+        kind=kind,
+        name=owner.key.name,
+        uid=owner.uid,
+        controller=True,
+        blockOwnerDeletion=True,
     )
 
 
@@ -125,19 +137,11 @@ def _metadata(
 ) -> ObjectMeta:
     """Labels and annotations of the template, these labels, and the owner."""
     meta = template.metadata or ObjectMeta()
-    reference = OwnerReference(
-        apiVersion=_API_VERSION,
-        kind=kind,
-        name=owner.key.name,
-        uid=owner.uid,
-        controller=True,
-        blockOwnerDeletion=True,
-    )
     return ObjectMeta(
         namespace=owner.key.namespace,
         name=name,
         generateName=generate,
         labels={**(meta.labels or {}), **labels},
         annotations=meta.annotations,
-        ownerReferences=[reference],
+        ownerReferences=[controlled_by(owner, kind)],
     )

@@ -12,7 +12,7 @@ from lightkube.models.core_v1 import PodTemplateSpec
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources import apps_v1
 
-from kube_efs.local.controllers.reading import read_controller, read_meta
+from kube_efs.local.controllers.reading import read_controller, read_meta, read_selector
 from kube_efs.local.controllers.replica_planning import share_of
 from kube_efs.local.controllers.workloads import (
     DaemonSet,
@@ -45,6 +45,7 @@ def read_stateful_set(found: apps_v1.StatefulSet) -> StatefulSet:
         parallel=spec.podManagementPolicy == "Parallel",
         partition=None if update.type == "OnDelete" else rolling.partition or 0,
         service_name=spec.serviceName or "",
+        selector=read_selector(spec.selector),
         match_labels=MappingProxyType(dict(spec.selector.matchLabels or {})),
         revision=f"{meta.key.name}-{hash_of(spec.template)}",
         template=spec.template,
@@ -68,6 +69,7 @@ def read_replica_set(found: apps_v1.ReplicaSet) -> ReplicaSet:
         meta=read_meta(found.metadata),
         generation=_generation(found.metadata),
         replicas=1 if spec.replicas is None else spec.replicas,
+        selector=read_selector(spec.selector),
         controller=read_controller(found.metadata),
         template=spec.template or PodTemplateSpec(),
         status=ReplicaSetStatus(
@@ -95,7 +97,8 @@ def read_deployment(found: apps_v1.Deployment) -> Deployment:
         surge=surge,
         # Neither more nor less would be no way to go on.
         unavailable=unavailable or int(not surge and not recreates),
-        selector=spec.selector,
+        selector=read_selector(spec.selector),
+        spec_selector=spec.selector,
         revision=hash_of(spec.template),
         template=spec.template,
         status=_read_deployment_status(found.status or models.DeploymentStatus()),
@@ -115,6 +118,7 @@ def read_daemon_set(found: apps_v1.DaemonSet) -> DaemonSet:
     return DaemonSet(
         meta=read_meta(found.metadata),
         generation=_generation(found.metadata),
+        selector=read_selector(spec.selector),
         node_selector=MappingProxyType(dict((pod and pod.nodeSelector) or {})),
         unavailable=(
             None if update.type == "OnDelete" else share_of(allowed, status.desiredNumberScheduled, up=True)

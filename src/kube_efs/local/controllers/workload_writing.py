@@ -1,5 +1,6 @@
 """The writes of the controllers of workloads, each with the event that people look for."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from lightkube import AsyncClient
@@ -8,9 +9,12 @@ from lightkube.types import CascadeType, PatchType
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.local.controllers.adoption import Adopt, Controlled, Release, Selecting, plan_adoption
 from kube_efs.local.controllers.caches import Cache
 from kube_efs.local.controllers.kinds import Kind
+from kube_efs.local.controllers.reading import read_meta
 from kube_efs.local.controllers.values import Meta, Pod
+from kube_efs.local.controllers.workload_objects import controlled_by
 from kube_efs.model.errors import KubeError, KubeNotFound
 
 
@@ -33,6 +37,22 @@ class WorkloadWriter:
             raise
         cache.remember(made)
         self._say(owner, "SuccessfulCreate", f"create {type(found).__name__} {made.metadata.name} successful")
+
+    async def adopt(
+        self, owner: Selecting, kind: Kind, found: Iterable[Controlled], cache: Cache[Any]
+    ) -> None:
+        """Take over and let go of objects of a kind, as the workload's selector says; raises KubeError."""
+        steps = tuple(plan_adoption(owner, found))
+        # What nobody controls may have been left behind by the very deletion that is not heard of yet.
+        if not steps or not await self._lives(owner.meta):
+            return
+        for step in steps:
+            match step:
+                case Adopt(target=target):
+                    reference = controlled_by(owner.meta, self._kind.__name__).to_dict()
+                case Release(target=target):
+                    reference = {"$patch": "delete", "uid": owner.meta.uid}
+            await self._write_owner(kind, target, reference, cache)
 
     async def remove(self, owner: Meta, pod: Pod) -> None:
         """Delete a pod, with its grace; raises KubeError."""
@@ -77,6 +97,30 @@ class WorkloadWriter:
                 {"metadata": {"uid": owner.uid}, "status": status},
                 namespace=key.namespace,
                 patch_type=PatchType.MERGE,
+            )
+        cache.remember(written)
+
+    async def _lives(self, owner: Meta) -> bool:
+        key = owner.key
+        with translated(f"{self._kind.__name__} {key}"):
+            found = read_meta(
+                (await self._client.get(self._kind, key.name, namespace=key.namespace)).metadata
+            )
+        return found.uid == owner.uid and not found.deleting
+
+    async def _write_owner(
+        self, kind: Kind, target: Meta, reference: dict[str, Any], cache: Cache[Any]
+    ) -> None:
+        """Change one of an object's owners, unless it is another object by now, or has changed."""
+        metadata = {"uid": target.uid, "resourceVersion": target.version, "ownerReferences": [reference]}
+        key = target.key
+        with translated(f"{kind.__name__} {key}"):
+            written = await self._client.patch(
+                kind,
+                key.name,
+                {"metadata": metadata},
+                namespace=key.namespace,
+                patch_type=PatchType.STRATEGIC,
             )
         cache.remember(written)
 

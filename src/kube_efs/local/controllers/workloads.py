@@ -10,7 +10,7 @@ from datetime import datetime
 from lightkube.models.core_v1 import PersistentVolumeClaim, PodTemplateSpec
 from lightkube.models.meta_v1 import LabelSelector
 
-from kube_efs.local.controllers.values import Controller, Meta, nothing
+from kube_efs.local.controllers.values import Controller, Meta, Requirement, nothing
 
 # The labels by which a pod says which template it was made from (apps/v1).
 REVISION_LABEL = "controller-revision-hash"
@@ -51,6 +51,7 @@ class StatefulSet:
     parallel: bool = False
     partition: int | None = 0
     service_name: str = ""
+    selector: tuple[Requirement, ...] = ()
     match_labels: Mapping[str, str] = field(default_factory=nothing)
     revision: str = ""
     template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
@@ -91,6 +92,7 @@ class ReplicaSet:
     meta: Meta
     generation: int
     replicas: int
+    selector: tuple[Requirement, ...] = ()
     controller: Controller | None = None
     template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
     status: ReplicaSetStatus = ReplicaSetStatus()
@@ -124,7 +126,7 @@ class DeploymentStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A Deployment. ``revision`` is the hash of its template.
+    """A Deployment. ``revision`` is the hash of its template, ``spec_selector`` is the selector as written.
 
     ``surge`` and ``unavailable`` are how many pods there may be more, and less, while it is rolled out;
     ``recreates`` when all old ones go first.
@@ -137,7 +139,8 @@ class Deployment:
     recreates: bool = False
     surge: int = 0
     unavailable: int = 0
-    selector: LabelSelector = field(default_factory=LabelSelector)
+    selector: tuple[Requirement, ...] = ()
+    spec_selector: LabelSelector = field(default_factory=LabelSelector)
     revision: str = ""
     template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
     status: DeploymentStatus = DeploymentStatus()
@@ -165,6 +168,7 @@ class DaemonSet:
 
     meta: Meta
     generation: int
+    selector: tuple[Requirement, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=nothing)
     unavailable: int | None = 1
     revision: str = ""
