@@ -258,6 +258,32 @@ async def _owners(world: World) -> dict[str, str | None]:
     }
 
 
+async def test_node_is_drained_and_taken_into_use_again(world: World) -> None:
+    scratch = deployment("scratch", replicas=1)
+    scratch["spec"]["template"]["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
+    await world("apply", "-f", "-", given=yaml.safe_dump_all([scratch, _of_kind("DaemonSet")]))
+    for name in ("deployment/scratch", "daemonset/daemonset"):
+        await world("rollout", "status", name, "--timeout=30s")
+    before = {pod["metadata"]["labels"]["app"]: pod for pod in (await world.get("pods"))["items"]}
+
+    drain = ("drain", "node-1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=30s")
+    assert f"pod/{before['scratch']['metadata']['name']} evicted" in await world(*drain)
+    assert "Ready,SchedulingDisabled" in await world("get", "nodes")
+    (waiting,) = (await world.get("pods", "-l", "app=scratch"))["items"]
+    assert waiting["metadata"]["uid"] != before["scratch"]["metadata"]["uid"]
+    await until(lambda: _refused(world, waiting["metadata"]["name"]))
+    await world("rollout", "restart", "daemonset/daemonset")
+    await world("rollout", "status", "daemonset/daemonset", "--timeout=30s")
+
+    await world("uncordon", "node-1")
+    await world("wait", "pods", "-l", "app=scratch", "--for=condition=Ready", "--timeout=30s")
+
+
+async def _refused(world: World, name: str) -> bool:
+    conditions = (await world.get("pod", name)).get("status", {}).get("conditions", ())
+    return any("1 node(s) were unschedulable" in one.get("message", "") for one in conditions)
+
+
 async def test_recreate_has_no_old_pod_beside_a_new_one(world: World) -> None:
     marks = {"name": "marks", "hostPath": {"path": str(world.data)}}
     # Each holds a directory while it runs; two at once would fail.

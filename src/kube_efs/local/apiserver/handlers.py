@@ -22,6 +22,7 @@ from kube_efs.local.apiserver.request_bodies import (
     check_patch_options,
     parse_delete_options,
     parse_dry_run,
+    parse_eviction,
     parse_field_validation,
     parse_object,
     parse_patch,
@@ -149,6 +150,8 @@ class ResourceHandlers:
         )
         if call.path.subresource == "token":
             return self._issue_token(call, body)
+        if call.path.subresource == "eviction":
+            return self._evict(call, body)
         if call.path.subresource:
             return self._bind(call, body)
         if "list" not in call.resource.verbs:
@@ -160,6 +163,11 @@ class ResourceHandlers:
     def _bind(self, call: Call, body: Json) -> web.Response:
         options = call.write_options()
         self._backend.service.bind(call.resource, call.key, body, dry_run=options.dry_run)
+        return _json(201, encode({**success(), "code": 201}))
+
+    def _evict(self, call: Call, body: Json) -> web.Response:
+        options = parse_eviction(body, call.path.name, call.parameters)
+        self._backend.service.evict(call.resource, call.key, options)
         return _json(201, encode({**success(), "code": 201}))
 
     def _issue_token(self, call: Call, body: Json) -> web.Response:

@@ -84,7 +84,19 @@ def check_patch_options(patch: Patch, parameters: Parameters) -> None:
 def parse_delete_options(content: bytes, content_type: str, parameters: Parameters) -> DeleteOptions:
     """The options of a delete request, from its body or else its query; raises 400 or 422."""
     given = parse_object(content, content_type)[0] if content.strip() else None
-    options = _options_in_query(parameters) if given is None else given
+    return _read_delete_options(_options_in_query(parameters) if given is None else given, parameters)
+
+
+def parse_eviction(eviction: Json, name: str, parameters: Parameters) -> DeleteOptions:
+    """How the pod of this name is to be deleted; raises 400 for an Eviction of another one."""
+    given = lookup(eviction, "metadata", "name") or ""
+    if given != name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    return _read_delete_options(eviction.get("deleteOptions") or {}, parameters)
+
+
+def _read_delete_options(options: Json, parameters: Parameters) -> DeleteOptions:
+    """DeleteOptions as a value; raises 422. ``dryRun`` may be in the query."""
     propagation = options.get("propagationPolicy")
     orphan = options.get("orphanDependents")
     if propagation is not None and orphan is not None:

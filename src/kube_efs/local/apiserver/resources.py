@@ -19,10 +19,12 @@ SUBRESOURCE_VERBS = {
     "finalize": ("update",),
     "log": ("get",),
     "binding": ("create",),
+    "eviction": ("create",),
     "scale": ("get", "patch", "update"),
     "token": ("create",),
 }
 SUBRESOURCE_KINDS = {
+    "eviction": ("policy", "v1", "Eviction"),
     "scale": ("autoscaling", "v1", "Scale"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }

@@ -14,6 +14,7 @@ from kube_efs.local.apiserver.admission import Admission
 from kube_efs.local.apiserver.bindings import bound_pod
 from kube_efs.local.apiserver.bodies import decoding, in_stored_form, in_wire_form
 from kube_efs.local.apiserver.deletion import DeleteOptions, begin_deletion, removed_by_update
+from kube_efs.local.apiserver.evictions import evicted_pod
 from kube_efs.local.apiserver.json_types import Json, json_equal, lookup, without
 from kube_efs.local.apiserver.metadata import (
     finalizer_problems,
@@ -174,6 +175,15 @@ class ObjectService:
         old = self.get(resource, key)
         new = bound_pod(old.json, binding, resource.subject(key.name), self._clock())
         self._put(resource, new, old, dry_run=dry_run)
+
+    def evict(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> None:
+        """Have a pod end as by ``delete``, and its status say why; raises 409 when it is another pod."""
+        old = self.get(resource, key)
+        check_deletion(resource, old, options)
+        told = self._put(resource, evicted_pod(old.json, self._clock()), old, dry_run=options.dry_run)
+        if options.resource_version is not None:
+            options = replace(options, resource_version=told.json["metadata"]["resourceVersion"])
+        self.delete(resource, key, options)
 
     def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
         """The object removed, or marked as being deleted while something holds it."""

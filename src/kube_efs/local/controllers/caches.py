@@ -9,13 +9,20 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 from lightkube import AsyncClient
 from lightkube.core.resource import Resource
+from lightkube.resources.core_v1 import Node as NodeObject
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.storage_v1 import StorageClass as StorageClassObject
 
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.local.controllers.reading import read_claim, read_pod, read_storage_class, read_volume
-from kube_efs.local.controllers.values import Claim, Key, Meta, Pod, StorageClass, Volume
+from kube_efs.local.controllers.reading import (
+    read_claim,
+    read_node,
+    read_pod,
+    read_storage_class,
+    read_volume,
+)
+from kube_efs.local.controllers.values import Claim, Key, Meta, Node, Pod, StorageClass, Volume
 from kube_efs.model.errors import InvalidValue
 
 log = structlog.get_logger(__name__)
@@ -136,6 +143,7 @@ class Caches:
     volumes: Cache[Volume]
     classes: Cache[StorageClass]
     pods: Cache[Pod]
+    nodes: Cache[Node]
 
     @classmethod
     def empty(cls) -> "Caches":
@@ -145,6 +153,7 @@ class Caches:
             volumes=Cache(PersistentVolume, read_volume),
             classes=Cache(StorageClassObject, read_storage_class),
             pods=Cache(PodObject, read_pod, namespace="*"),
+            nodes=Cache(NodeObject, read_node),
         )
 
     async def run(self, client: AsyncClient) -> None:
@@ -154,8 +163,9 @@ class Caches:
             tasks.create_task(self.volumes.run(client))
             tasks.create_task(self.classes.run(client))
             tasks.create_task(self.pods.run(client))
+            tasks.create_task(self.nodes.run(client))
 
     async def ready(self) -> None:
         """Wait until each has seen everything once: before that, what is missing may only be unseen."""
-        for cache in (self.claims, self.volumes, self.classes, self.pods):
+        for cache in (self.claims, self.volumes, self.classes, self.pods, self.nodes):
             await cache.synced.wait()

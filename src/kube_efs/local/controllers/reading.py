@@ -13,6 +13,7 @@ from lightkube.models.core_v1 import (
     PersistentVolumeSpec,
     PodSpec,
     PodStatus,
+    Toleration,
 )
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources import core_v1, storage_v1
@@ -20,6 +21,7 @@ from lightkube.utils.quantity import parse_quantity
 
 from kube_efs.local.controllers.values import (
     BETA_STORAGE_CLASS,
+    UNSCHEDULABLE,
     Claim,
     ClaimReference,
     Controller,
@@ -128,12 +130,13 @@ def read_pod(found: core_v1.Pod) -> Pod:
         claim_names=tuple(claim.claimName for claim in claims if claim is not None),
         controller=read_controller(found.metadata),
         required_node=_required_node(spec),
+        tolerates_cordon=any(_tolerates_cordon(one) for one in spec.tolerations or ()),
     )
 
 
 def read_node(found: core_v1.Node) -> Node:
     """A Node."""
-    return Node(meta=read_meta(found.metadata))
+    return Node(meta=read_meta(found.metadata), cordoned=bool(found.spec and found.spec.unschedulable))
 
 
 def read_selector(found: LabelSelector | None) -> tuple[Requirement, ...]:
@@ -149,6 +152,14 @@ def read_selector(found: LabelSelector | None) -> tuple[Requirement, ...]:
         for item in found.matchExpressions or ()
     )
     return (*equal, *expressions)
+
+
+def _tolerates_cordon(found: Toleration) -> bool:
+    if found.effect not in {None, "", "NoSchedule"}:
+        return False
+    if found.operator == "Exists":
+        return found.key in {None, "", UNSCHEDULABLE}
+    return found.key == UNSCHEDULABLE and not found.value
 
 
 def _required_node(spec: PodSpec) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 
 from lightkube import AsyncClient
-from lightkube.resources import apps_v1, core_v1
+from lightkube.resources import apps_v1
 
 from kube_efs.kube.events import EventRecorder
 from kube_efs.local.controllers.binder import Binder
@@ -13,7 +13,6 @@ from kube_efs.local.controllers.deployments import Deployments, ReplicaSets
 from kube_efs.local.controllers.garbage import GarbageCollector
 from kube_efs.local.controllers.namespaces import NamespaceKeeper
 from kube_efs.local.controllers.protection import Protection
-from kube_efs.local.controllers.reading import read_node
 from kube_efs.local.controllers.scheduler import Scheduler
 from kube_efs.local.controllers.stateful_sets import StatefulSets
 from kube_efs.local.controllers.workload_reading import (
@@ -59,7 +58,6 @@ async def _run_workloads(client: AsyncClient, caches: Caches) -> None:
     sets = Cache(apps_v1.ReplicaSet, read_replica_set, namespace="*")
     deployments = Cache(apps_v1.Deployment, read_deployment, namespace="*")
     daemons = Cache(apps_v1.DaemonSet, read_daemon_set, namespace="*")
-    nodes = Cache(core_v1.Node, read_node)
     async with (
         EventRecorder(client, component="statefulset-controller") as numbered_events,
         EventRecorder(client, component="replicaset-controller") as set_events,
@@ -70,6 +68,6 @@ async def _run_workloads(client: AsyncClient, caches: Caches) -> None:
         tasks.create_task(StatefulSets(client, caches, numbered, numbered_events).run())
         tasks.create_task(ReplicaSets(client, caches.pods, sets, set_events).run())
         tasks.create_task(Deployments(client, caches.pods, sets, deployments, deployment_events).run())
-        tasks.create_task(DaemonSets(client, caches.pods, nodes, daemons, daemon_events).run())
-        for cache in (numbered, sets, deployments, daemons, nodes):
+        tasks.create_task(DaemonSets(client, caches.pods, caches.nodes, daemons, daemon_events).run())
+        for cache in (numbered, sets, deployments, daemons):
             tasks.create_task(cache.run(client))

@@ -17,7 +17,7 @@ from kube_efs.local.controllers.binding import ReferClaim, SetClaim
 from kube_efs.local.controllers.caches import Caches, Change
 from kube_efs.local.controllers.patches import on_top_of
 from kube_efs.local.controllers.scheduling import Prepare, Refuse, Run, place
-from kube_efs.local.controllers.values import SELECTED_NODE, Claim, ClaimReference, Key, Pod, Volume
+from kube_efs.local.controllers.values import SELECTED_NODE, Claim, ClaimReference, Key, Node, Pod, Volume
 from kube_efs.local.controllers.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,7 @@ class Scheduler:
         self._pods: WorkQueue[Key] = WorkQueue("scheduler", self._look_at)
         caches.pods.listen(self._pod_changed)
         caches.claims.listen(self._claim_changed)
+        caches.nodes.listen(self._node_changed)
 
     async def run(self) -> None:
         """Work until cancelled; somebody else fills the caches."""
@@ -59,12 +60,21 @@ class Scheduler:
             if waits and pod.meta.key.namespace == key.namespace:
                 self._pods.add(pod.meta.key)
 
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.before and change.after and change.before.cordoned == change.after.cordoned:
+            return
+        for pod in self._caches.pods.values.values():
+            if _wants_node(pod):
+                self._pods.add(pod.meta.key)
+
     async def _look_at(self, key: Key) -> None:
         pod = self._caches.pods.values.get(key)
         if pod is None or not _wants_node(pod):
             return
         known = self._caches
-        match place(pod, known.claims.values, known.volumes.values, known.classes.values):
+        node = known.nodes.values.get(Key("", self._node))
+        cordoned = node is not None and node.cordoned and not pod.tolerates_cordon
+        match place(pod, known.claims.values, known.volumes.values, known.classes.values, cordoned=cordoned):
             case Run():
                 await self._bind(pod)
             case Prepare(reserve, provision):

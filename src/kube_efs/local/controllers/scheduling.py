@@ -56,8 +56,10 @@ def place(
     claims: Mapping[Key, Claim],
     volumes: Mapping[Key, Volume],
     classes: Mapping[Key, StorageClass],
+    *,
+    cordoned: bool = False,
 ) -> Placement:
-    """What can be done about a pod that has no node yet."""
+    """What can be done about a pod that has no node yet; ``cordoned`` is what the node is to this pod."""
     waiting: list[Claim] = []
     for name in pod.claim_names:
         claim = claims.get(Key(pod.meta.key.namespace, name))
@@ -69,6 +71,8 @@ def place(
         if not _waits(claim, classes):
             return Refuse("pod has unbound immediate PersistentVolumeClaims")
         waiting.append(claim)
+    if cordoned:
+        return Refuse("1 node(s) were unschedulable")
     return _prepare(waiting, volumes, classes) if waiting else Run()
 
 

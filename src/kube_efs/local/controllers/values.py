@@ -18,6 +18,8 @@ STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
 BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# The taint that stands for a node's ``spec.unschedulable`` (core/v1, TaintNodeUnschedulable).
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
@@ -140,9 +142,10 @@ class StorageClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A Node."""
+    """A Node; ``cordoned`` is its ``spec.unschedulable``."""
 
     meta: Meta
+    cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,8 @@ class Controller:
 class Pod:
     """A Pod, its claims by name, and whether it is kept back from or refused by the scheduler.
 
-    ``required_node`` is the only node that its affinity allows, as that of every DaemonSet's pod does.
+    ``required_node`` is the only node that its affinity allows, as that of every DaemonSet's pod does;
+    ``tolerates_cordon`` says whether it may go to a node that takes no other new pods.
     """
 
     meta: Meta
@@ -171,3 +175,4 @@ class Pod:
     claim_names: tuple[str, ...] = ()
     controller: Controller | None = None
     required_node: str = ""
+    tolerates_cordon: bool = False

@@ -10,6 +10,7 @@ from lightkube.models.core_v1 import (
     PersistentVolumeClaimVolumeSource,
     PodSpec,
     PodTemplateSpec,
+    Toleration,
     Volume,
 )
 from lightkube.models.core_v1 import (
@@ -33,6 +34,17 @@ from kube_efs.local.controllers.workloads import (
 
 _API_VERSION = "apps/v1"
 _POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
+# What pods of DaemonSets do not mind about a node (pkg/controller/daemon/util/daemonset_util.go).
+_EVERYWHERE = (
+    *(
+        Toleration(key=f"node.kubernetes.io/{taint}", operator="Exists", effect="NoExecute")
+        for taint in ("not-ready", "unreachable")
+    ),
+    *(
+        Toleration(key=f"node.kubernetes.io/{taint}", operator="Exists", effect="NoSchedule")
+        for taint in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
+    ),
+)
 _POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
 
@@ -91,7 +103,7 @@ def build_node_pod(owner: DaemonSet, node: str) -> Pod:
     mark = {REVISION_LABEL: owner.revision}
     return Pod(
         metadata=_metadata(owner.meta, "DaemonSet", owner.template, mark, generate=f"{owner.meta.key.name}-"),
-        spec=replace(spec, affinity=affinity),
+        spec=replace(spec, affinity=affinity, tolerations=[*(spec.tolerations or ()), *_EVERYWHERE]),
     )
 
 

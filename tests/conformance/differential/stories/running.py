@@ -99,6 +99,30 @@ async def binding(play: Player) -> None:
     await play.delete("delete the node", f"nodes/{name}")
 
 
+async def eviction(play: Player) -> None:
+    name = f"{play.namespace}-node"
+    await play.create("create a node", "nodes", node(name))
+    await play.create("create", "pods", pod("one"))
+    target = {"kind": "Node", "name": name}
+    await play.create("send it there", "pods/one/binding", {"metadata": {"name": "one"}, "target": target})
+    wanted: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "one"}}
+    await play.get("read one", "pods/one/eviction")
+    await play.create("of what is not there", "pods/none/eviction", {**wanted, "metadata": {"name": "none"}})
+    await play.create("under another name", "pods/one/eviction", {**wanted, "metadata": {"name": "two"}})
+    other = {"preconditions": {"uid": "other"}}
+    await play.create("under another uid", "pods/one/eviction", {**wanted, "deleteOptions": other})
+    await play.create("only as a trial", "pods/one/eviction", wanted, DRY_RUN)
+    await play.create("evict", "pods/one/eviction", {**wanted, "deleteOptions": {"gracePeriodSeconds": 20}})
+    await play.get("see it end", "pods/one")
+    await play.create("evict it again", "pods/one/eviction", wanted)
+    await play.create("at once", "pods/one/eviction", {**wanted, "deleteOptions": {"gracePeriodSeconds": 0}})
+    await play.get("see it gone", "pods/one")
+    await play.create("what does not run", "pods", pod("two"))
+    await play.create("evict that", "pods/two/eviction", {**wanted, "metadata": {"name": "two"}})
+    await play.get("see that gone", "pods/two")
+    await play.delete("delete the node", f"nodes/{name}")
+
+
 async def leases(play: Player) -> None:
     moment = "2026-01-02T03:04:05.000006Z"
     created = await play.create(
@@ -212,4 +236,4 @@ async def reviews_and_discovery(play: Player) -> None:
     await play.get("health", "/healthz")
 
 
-STORIES = (pods, binding, leases, events, workloads, reviews_and_discovery)
+STORIES = (pods, binding, eviction, leases, events, workloads, reviews_and_discovery)

@@ -93,3 +93,12 @@ def test_refusal_in_kubernetes_words() -> None:
         "0/1 nodes are available: x. preemption: 0/1 nodes are available:"
         " 1 Preemption is not helpful for scheduling."
     )
+
+
+def test_node_that_takes_no_new_pods() -> None:
+    pod = Pod(meta=POD.meta)
+    assert place(pod, {}, {}, {}, cordoned=True) == Refuse("1 node(s) were unschedulable")
+
+
+def test_unready_claims_are_told_before_a_cordon() -> None:
+    assert place(POD, {}, {}, {}, cordoned=True) == Refuse('persistentvolumeclaim "data" not found')
