@@ -1,10 +1,9 @@
 """The command line: each command parses, builds settings, and calls the one function that does the work.
 
 Exit status: 0 done, 1 failed, 2 wrong usage or bad settings. What a command needs is imported when it runs,
-so that ``--help`` and the worker inside a pod start at once.
+so that ``--help`` is there at once.
 """
 
-import importlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,6 +18,7 @@ from kube_efs.manual import add_manuals
 from kube_efs.migration.command import migrate
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
+from kube_efs.telemetry.loading import load_logging
 
 if TYPE_CHECKING:
     from kube_efs.aws.gateway import AwsGateway
@@ -83,18 +83,6 @@ def _finish(work: Coroutine[Any, Any, _Answer]) -> _Answer:
     import asyncio
 
     return asyncio.run(work)
-
-
-def load_logging() -> None:
-    """Load the library of the logs without rich, which it takes for tracebacks that no process here shows.
-
-    That is 6 MB and a tenth of the start of each process that stays.
-    """
-    if "rich" not in sys.modules:
-        # Which import takes for: not there.
-        sys.modules["rich"] = None  # type: ignore[assignment]
-        importlib.import_module("structlog")
-        del sys.modules["rich"]
 
 
 def _show_version(wanted: bool) -> None:
@@ -175,18 +163,6 @@ def run_the_operator() -> None:
     settings = load(OperatorSettings)
     configure(settings.logging_level)
     _finish(run_operator(settings))
-
-
-@app.command(
-    hidden=True,
-    add_help_option=False,
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
-)
-def worker(arguments: Annotated[list[str], typer.Argument()]) -> None:
-    """Make or remove directories of a mounted file system (runs in worker pods)."""
-    from kube_efs.provisioning.worker import main as run_worker
-
-    raise typer.Exit(run_worker(arguments))
 
 
 @app.command()

@@ -86,6 +86,19 @@ def test_a_cluster_that_does_not_answer_exits_with_1_and_one_line(tmp_path: Path
 
 @pytest.mark.parametrize("module", ["asyncio", "pydantic", "lightkube", "kopf", "aiobotocore", "rich.table"])
 def test_help_loads_nothing_heavy(module: str) -> None:
-    # Worker pods run this program once a batch; each of these would cost them more than their work.
     code = f"import sys, kube_efs.cli; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+
+
+def test_a_worker_s_pod_loads_no_command_line(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.argv = ['kube-efs', 'worker', 'make', '--root', {str(tmp_path)!r}, '--', '/a']\n"
+        "from kube_efs.__main__ import main\n"
+        "status = main()\n"
+        "print(sorted({'kube_efs.cli', 'pydantic', 'rich', 'typer'} & set(sys.modules)), status)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert answer.stdout == "make /a: done\n[] 0\n", answer.stderr
+    assert (tmp_path / "a").is_dir()
