@@ -226,6 +226,12 @@ _ROWS = (
                 unit="ops",
             ),
             Panel(
+                title="Requests to the API server",
+                about="By code of the answer; none without one.",
+                queries=((_rate("code", "kube_efs_api_requests_total"), "{{code}}"),),
+                unit="ops",
+            ),
+            Panel(
                 title="Calls to the CSI services that failed",
                 about="By method and code of gRPC.",
                 queries=(

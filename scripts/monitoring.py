@@ -23,15 +23,16 @@ BEGIN, END = "<!-- begin: scripts/monitoring.py -->", "<!-- end -->"
 # What each process registers.
 PROCESSES: Mapping[str, tuple[type, ...]] = {
     "controller": (
+        metrics.ApiServerMetrics,
         metrics.AwsMetrics,
         metrics.ControllerMetrics,
         metrics.UsageMetrics,
         metrics.SharedVolumeMetrics,
         metrics.CsiMetrics,
     ),
-    "tunnel": (metrics.TunnelMetrics,),
-    "node": (metrics.CsiMetrics,),
-    "operator": (metrics.OperatorMetrics,),
+    "tunnel": (metrics.ApiServerMetrics, metrics.TunnelMetrics),
+    "node": (metrics.ApiServerMetrics, metrics.CsiMetrics),
+    "operator": (metrics.ApiServerMetrics, metrics.OperatorMetrics),
 }
 _ASSETS = ("controller-metrics", "observing-rbac", "pod-monitors", "rules")
 _HEADER = "# Written by `make monitoring` from src/kube_efs/operator/assets.\n"

@@ -33,6 +33,7 @@ from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer, combine
 from kube_efs.telemetry.metrics import (
+    ApiServerMetrics,
     AwsMetrics,
     ControllerMetrics,
     SharedVolumeMetrics,
@@ -77,7 +78,8 @@ async def _run(settings: ControllerSettings) -> None:
     async with AsyncExitStack() as stack:
         region = await _region(settings)
         directories = await stack.enter_async_context(directory_services(settings, region))
-        client = await stack.enter_async_context(connect(load_config(settings.kubeconfig)))
+        config, api_metrics = load_config(settings.kubeconfig), ApiServerMetrics(registry)
+        client = await stack.enter_async_context(connect(config, metrics=api_metrics))
         aws_metrics = AwsMetrics(registry)
         gateway = await stack.enter_async_context(AwsGateway(_aws_options(settings, region), aws_metrics))
         catalogue = Catalogue(gateway, settings.polling_interval_seconds, metrics=aws_metrics)
@@ -103,7 +105,7 @@ async def _run(settings: ControllerSettings) -> None:
 
             tasks.create_task(serve_csi(settings.csi_endpoint, settings, client, aws, metrics, registry))
         # Its connections are its own: the lease must not wait behind thousands of claims.
-        lease_client = await stack.enter_async_context(connect(load_config(settings.kubeconfig)))
+        lease_client = await stack.enter_async_context(connect(config, metrics=api_metrics))
         leadership = Leadership(lease_client, _lease_terms(settings), time.monotonic)
         if settings.leader_election:
             state.waiting_to_lead = True

@@ -30,7 +30,7 @@ from kube_efs.mounts.mount import Mounter, SystemMounter
 from kube_efs.settings import NodeSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
-from kube_efs.telemetry.metrics import CsiMetrics, new_registry
+from kube_efs.telemetry.metrics import ApiServerMetrics, CsiMetrics, new_registry
 from kube_efs.tunnels.client import connect_tunnels
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ async def run_node(settings: NodeSettings, mounter: Mounter | None = None) -> No
 async def _run(settings: NodeSettings, mounter: Mounter) -> None:
     registry = new_registry()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(_cluster(settings))
+        client = await stack.enter_async_context(_cluster(settings, ApiServerMetrics(registry)))
         place = await _place(settings, client)
         tunnels = await stack.enter_async_context(connect_tunnels(settings.tunnel_socket))
         terms = UnmountTerms(timeout_seconds=settings.unmount_timeout_seconds, force=settings.force_unmount)
@@ -107,7 +107,7 @@ async def _reconcile(
 
 
 @asynccontextmanager
-async def _cluster(settings: NodeSettings) -> AsyncIterator[AsyncClient | None]:
+async def _cluster(settings: NodeSettings, metrics: ApiServerMetrics) -> AsyncIterator[AsyncClient | None]:
     """A client of the cluster, None if there is no way to it: volumes can be mounted without."""
     try:
         config = load_config(settings.kubeconfig)
@@ -115,7 +115,7 @@ async def _cluster(settings: NodeSettings) -> AsyncIterator[AsyncClient | None]:
         log.info("cluster-not-used", reason=str(error))
         yield None
         return
-    async with connect(config) as client:
+    async with connect(config, metrics=metrics) as client:
         yield client
 
 

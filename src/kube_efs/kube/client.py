@@ -10,8 +10,10 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 
 from kube_efs.kube.errors import configured
+from kube_efs.kube.measuring import MeasuringTransport
 from kube_efs.kube.retrying import RetryingTransport
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.telemetry.metrics import ApiServerMetrics
 
 FIELD_MANAGER = "kube-efs"
 REQUEST_TIMEOUT_SECONDS = 30.0
@@ -37,16 +39,22 @@ def load_config(kubeconfig: Path | None = None) -> SingleConfig:
 
 
 def connect(
-    config: SingleConfig, *, field_manager: str = FIELD_MANAGER, patience_seconds: float = PATIENCE_SECONDS
+    config: SingleConfig,
+    *,
+    field_manager: str = FIELD_MANAGER,
+    patience_seconds: float = PATIENCE_SECONDS,
+    metrics: ApiServerMetrics | None = None,
 ) -> AsyncClient:
     """A client for that cluster, to be closed with ``async with``; raises InvalidSetting.
 
-    What the server has not carried out is sent again for ``patience_seconds``.
+    What the server has not carried out is sent again for ``patience_seconds``. Attempts are in ``metrics``.
     """
     # A burst of claims must not wait for the pool of connections, which counts open watches too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
     with configured():
-        transport = RetryingTransport(_transport(config), patience_seconds)
+        inner = _transport(config)
+        attempts = MeasuringTransport(inner, metrics) if metrics else inner
+        transport = RetryingTransport(attempts, patience_seconds)
         return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
 
 

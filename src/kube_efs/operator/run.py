@@ -26,7 +26,7 @@ from kube_efs.operator.telling import COMPONENT, Announcer
 from kube_efs.settings import OperatorSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
-from kube_efs.telemetry.metrics import OperatorMetrics, new_registry
+from kube_efs.telemetry.metrics import ApiServerMetrics, OperatorMetrics, new_registry
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,8 @@ async def _run(settings: OperatorSettings) -> None:
     metrics = OperatorMetrics(registry)
     async with AsyncExitStack() as stack:
         config = load_config(settings.kubeconfig)
-        client = await stack.enter_async_context(connect(config, field_manager=FIELD_MANAGER))
+        connection = connect(config, field_manager=FIELD_MANAGER, metrics=ApiServerMetrics(registry))
+        client = await stack.enter_async_context(connection)
         health = HealthServer(
             settings.health_host,
             settings.health_port,

@@ -27,6 +27,8 @@ class Outcome(StrEnum):
 _PROVISIONING_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 # A NULL call on loopback takes 1 ms, to another zone 2 ms; the probe gives up after some seconds.
 _PROBE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+# An API server answers in some ms; a busy one holds requests back for seconds.
+_API_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 30)
 # What is known at once is told in 1 ms, an access point takes some 100 ms, a mount of a sick server minutes.
 _CSI_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 180)
 
@@ -38,6 +40,25 @@ def new_registry() -> CollectorRegistry:
     GCCollector(registry=registry)
     Info("kube_efs_build", "Version of kube-efs", registry=registry).info({"version": version("kube-efs")})
     return registry
+
+
+class ApiServerMetrics:
+    """Requests to the Kubernetes API server."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "kube_efs_api_requests",
+            "Requests to the API server, repeated ones each; code is the answer's, or none without an answer",
+            ["verb", "resource", "code"],
+            registry=registry,
+        )
+        self.request_seconds = Histogram(
+            "kube_efs_api_request_seconds",
+            "Time until the API server's answer begins",
+            ["verb", "resource"],
+            registry=registry,
+            buckets=_API_SECONDS,
+        )
 
 
 class AwsMetrics:

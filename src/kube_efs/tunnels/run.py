@@ -9,6 +9,7 @@ from importlib.metadata import version
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
+from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.aws.location import NodeLocation as Place
@@ -22,7 +23,7 @@ from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.settings import TunnelSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import HealthServer
-from kube_efs.telemetry.metrics import TunnelMetrics, new_registry
+from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.certificates import ClientInfo
 from kube_efs.tunnels.demands import PortRange
@@ -45,18 +46,20 @@ async def run_tunnel(settings: TunnelSettings) -> None:
 
 
 async def _run(settings: TunnelSettings) -> None:
-    node = settings.node_name
+    node, registry = settings.node_name, new_registry()
     async with (
-        connect(load_config(settings.kubeconfig)) as client,
+        connect(load_config(settings.kubeconfig), metrics=ApiServerMetrics(registry)) as client,
         EventRecorder(client, component=COMPONENT, host=node) as recorder,
     ):
-        await _serve(settings, client, telling_by_events(recorder, node))
+        await _serve(settings, client, registry, telling_by_events(recorder, node))
 
 
 async def _serve(
-    settings: TunnelSettings, client: AsyncClient, tell: Callable[[MountTargetNews], None]
+    settings: TunnelSettings,
+    client: AsyncClient,
+    registry: CollectorRegistry,
+    tell: Callable[[MountTargetNews], None],
 ) -> None:
-    registry = new_registry()
     agent = TunnelAgent(await _options(settings), TunnelMetrics(registry), tell=tell)
     health = HealthServer(
         settings.health_host,

@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kube_efs.telemetry.metrics import (
+    ApiServerMetrics,
     AwsMetrics,
     ControllerMetrics,
     CsiMetrics,
@@ -12,7 +13,7 @@ from kube_efs.telemetry.metrics import (
     new_registry,
 )
 
-GROUPS = [AwsMetrics, ControllerMetrics, CsiMetrics, TunnelMetrics]
+GROUPS = [ApiServerMetrics, AwsMetrics, ControllerMetrics, CsiMetrics, TunnelMetrics]
 
 
 @pytest.mark.parametrize("group", GROUPS)
