@@ -2,14 +2,14 @@
 
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
 from bench.claiming import Load, Order
 from bench.figures import Curve, Figure, Line, at_most, exactly, plain
-from bench.processes import resident_megabytes
+from bench.processes import cpu_seconds, quiet, resident_megabytes
 from lightkube import ApiError
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from tests.scenarios import steps
@@ -17,7 +17,7 @@ from tests.scenarios import steps
 from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.local.program import Program
 
-_MORE: Final = 30
+_MORE: Final = 60
 _PATIENCE_SECONDS: Final = 120.0
 _MILLISECONDS: Final = 1000.0
 _MEGABYTES_MOST: Final = {0: 110.0, 10_000: 170.0}
@@ -28,12 +28,37 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one more volume costs, each the median of some: calls to AWS, milliseconds, and without AWS's."""
+    """What one more volume costs: medians of calls to AWS and of milliseconds, and CPU on average.
+
+    ``own_ms`` leaves out what AWS and the API server took.
+    """
 
     calls: float
     all_calls: float
     ms: float
+    aws_ms: float
+    api_ms: float
     own_ms: float
+    cpu_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """Calls to AWS, the seconds in which claims were served, and those of them in AWS and the API server."""
+
+    calls: float
+    seconds: float
+    in_aws: float
+    in_api: float
+
+    def since(self, before: "_State") -> "_State":
+        """What has come to it."""
+        return _State(
+            calls=self.calls - before.calls,
+            seconds=self.seconds - before.seconds,
+            in_aws=self.in_aws - before.in_aws,
+            in_api=self.in_api - before.in_api,
+        )
 
 
 class Controller:
@@ -58,38 +83,49 @@ class Controller:
         self._costs[size] = cost
         calls = f"{cost.all_calls:g} calls of all kinds while {_MORE} were made"
         yield exactly(f"AWS calls for one more CSI volume at {size:,}", cost.calls, 1, detail=calls)
-        yield _time(size, cost, self._costs[0])
+        for figure in _times(size, cost, self._costs[0]):
+            yield figure
         yield _memory(size, resident_megabytes([program.pid]))
 
     def curve(self) -> Curve:
         """The time of one more volume by how many there were."""
-        costs = self._costs.items()
+        costs = self._costs
         return Curve(
             name="volumes",
             title="Time of one more CSI volume, by how many there are",
             x="volumes",
             y="ms",
             lines=(
-                Line(name="with moto", points=tuple((float(size), one.ms) for size, one in costs)),
-                Line(name="without moto", points=tuple((float(size), one.own_ms) for size, one in costs)),
+                Line(name="in all", points=_points(costs, lambda one: one.ms)),
+                Line(name="without moto's part", points=_points(costs, lambda one: one.ms - one.aws_ms)),
+                Line(name="the controller's own part", points=_points(costs, lambda one: one.own_ms)),
             ),
         )
 
     async def _one_more(self, load: Load, size: int, storage_class: str) -> Cost:
-        """Claims one after the other."""
-        steps_taken = []
-        before = await _state(self._cluster.controller)
+        """Claims one after the other, once nobody has anything else to do any more."""
+        await quiet()
+        controller = self._cluster.controller
+        used = cpu_seconds(controller.pid)
+        for number in range(_MORE):
+            await self._claim(load, f"unwatched-{number}-at-{size}", storage_class)
+        used = cpu_seconds(controller.pid) - used
+        taken = []
+        before = await _state(controller)
         for number in range(_MORE):
             await self._claim(load, f"more-{number}-at-{size}", storage_class)
-            now = await _state(self._cluster.controller)
-            steps_taken.append(tuple(new - old for new, old in zip(now, before, strict=True)))
+            now = await _state(controller)
+            taken.append(now.since(before))
             before = now
         return Cost(
             # A look for new file systems may come in between.
-            calls=statistics.median(calls for calls, _, _ in steps_taken),
-            all_calls=sum(calls for calls, _, _ in steps_taken),
-            ms=statistics.median(seconds for _, seconds, _ in steps_taken) * _MILLISECONDS,
-            own_ms=statistics.median(seconds - aws for _, seconds, aws in steps_taken) * _MILLISECONDS,
+            calls=statistics.median(one.calls for one in taken),
+            all_calls=sum(one.calls for one in taken),
+            ms=_median_ms(one.seconds for one in taken),
+            aws_ms=_median_ms(one.in_aws for one in taken),
+            api_ms=_median_ms(one.in_api for one in taken),
+            own_ms=_median_ms(one.seconds - one.in_aws - one.in_api for one in taken),
+            cpu_ms=used / _MORE * _MILLISECONDS,
         )
 
     async def _claim(self, load: Load, name: str, storage_class: str) -> None:
@@ -123,13 +159,23 @@ async def _leads(program: Program) -> None:
     await steps.eventually(look, what="the controller leads", pause_seconds=0.02)
 
 
-async def _state(controller: Program) -> tuple[float, float, float]:
-    """All calls to AWS, seconds in which claims were served, and those of them that AWS took."""
-    return (
-        await steps.metric(controller, "kube_efs_aws_calls_total"),
-        await steps.metric(controller, "kube_efs_provisioning_seconds_sum"),
-        await steps.metric(controller, "kube_efs_aws_call_seconds_sum"),
+async def _state(controller: Program) -> _State:
+    return _State(
+        calls=await steps.metric(controller, "kube_efs_aws_calls_total"),
+        seconds=await steps.metric(controller, "kube_efs_provisioning_seconds_sum"),
+        in_aws=await steps.metric(controller, "kube_efs_aws_call_seconds_sum"),
+        in_api=await steps.metric(
+            controller, 'kube_efs_api_request_seconds_sum{resource="persistentvolumes",verb="post"}'
+        ),
     )
+
+
+def _median_ms(seconds: Iterable[float]) -> float:
+    return statistics.median(seconds) * _MILLISECONDS
+
+
+def _points(costs: Mapping[int, Cost], value: Callable[[Cost], float]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(size), value(one)) for size, one in costs.items())
 
 
 def _start(size: int, seconds: float) -> Figure:
@@ -137,15 +183,20 @@ def _start(size: int, seconds: float) -> Figure:
     return at_most(name, seconds, _START_MOST_SECONDS, "s") if size == 10_000 else plain(name, seconds, "s")
 
 
-def _time(size: int, now: Cost, first: Cost) -> Figure:
+def _times(size: int, now: Cost, first: Cost) -> Iterator[Figure]:
     detail = (
-        f"median of {_MORE}: {now.ms:.1f} ms from the sight of a claim to its volume, "
-        f"{now.own_ms:.1f} ms without moto"
+        f"medians of {_MORE}: {now.ms:.1f} ms from the sight of a claim to its volume, of it moto "
+        f"{now.aws_ms:.1f} ms, the API server {now.api_ms:.1f} ms, the controller {now.own_ms:.1f} ms"
     )
+    cpu = f"{now.cpu_ms:.1f} ms of CPU a claim, events and watches too"
     if size == 0:
-        return plain("time of one more CSI volume at 0", now.ms, "ms", detail)
-    name = f"time of one more CSI volume at {size:,} ÷ at 0, moto's time apart"
-    return at_most(name, now.own_ms / first.own_ms, _GROWTH_MOST, detail=detail)
+        yield plain("time of one more CSI volume at 0", now.ms, "ms", detail)
+        yield plain("the controller's CPU for it", now.cpu_ms, "ms", cpu)
+        return
+    # CreateVolume makes the access point; the object in the API is made after it, by whoever called.
+    name = f"time of CreateVolume at {size:,} ÷ at 0, moto's own apart"
+    yield at_most(name, now.own_ms / first.own_ms, _GROWTH_MOST, detail=detail)
+    yield plain(f"the controller's CPU for it at {size:,} ÷ at 0", now.cpu_ms / first.cpu_ms, detail=cpu)
 
 
 def _memory(size: int, used: float) -> Figure:

@@ -13,6 +13,10 @@ from kube_efs.local.cluster import EmbeddedCluster
 
 _MEGABYTE: Final = 1_000_000
 _MILLISECONDS: Final = 1000
+# What is idle when all processes together use so little of a core, for so long.
+_IDLE_SHARE: Final = 0.25
+_IDLE_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 120.0
 # What a real cluster has where the embedded one is quicker, so that nobody waits.
 ORDINARY_SETTINGS: Final[Mapping[str, str]] = {
     "EFS_POLLING_INTERVAL": "300",
@@ -43,6 +47,19 @@ async def cores_used(pids: Mapping[str, int], seconds: float) -> dict[str, float
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     await asyncio.sleep(seconds)
     return {name: (cpu_seconds(pid) - before[name]) / seconds for name, pid in pids.items()}
+
+
+async def quiet() -> None:
+    """Wait until what was begun before has ended; raises TimeoutError when it does not.
+
+    A control plane has work for long after the last claim of many was Bound.
+    """
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while True:
+            before = cpu_by_program().total()
+            await asyncio.sleep(_IDLE_SECONDS)
+            if cpu_by_program().total() - before <= _IDLE_SHARE * _IDLE_SECONDS * _MILLISECONDS:
+                return
 
 
 def cpu_by_program() -> Counter[str]:
