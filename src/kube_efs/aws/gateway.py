@@ -8,7 +8,9 @@ from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.errors import error_code
 from kube_efs.aws.file_system_policy import file_system_policy
+from kube_efs.aws.interfaces import AwsInterfaces
 from kube_efs.aws.network import AwsNetwork
+from kube_efs.aws.network_acls import AwsNetworkAcls
 from kube_efs.aws.owned import AwsOwned
 from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood, understood_one
 from kube_efs.aws.security_groups import AwsSecurityGroups
@@ -22,8 +24,9 @@ class AwsGateway:
     """Calls to EFS and STS while its context is open.
 
     ``network`` has those to EC2, ``access_points`` those about access points, ``owned`` those about what
-    belongs to a cluster, ``security_groups`` those about who gets in. Every method may raise AwsError. The
-    listings leave out and log entries that cannot be understood: one of them must not hide the others.
+    belongs to a cluster; ``interfaces``, ``security_groups`` and ``network_acls`` those about who gets in.
+    Every method may raise AwsError. The listings leave out and log entries that cannot be understood: one of
+    them must not hide the others.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
@@ -31,7 +34,9 @@ class AwsGateway:
         self.network = AwsNetwork(self._connection)
         self.access_points = AwsAccessPoints(self._connection)
         self.owned = AwsOwned(self._connection)
+        self.interfaces = AwsInterfaces(self._connection)
         self.security_groups = AwsSecurityGroups(self._connection)
+        self.network_acls = AwsNetworkAcls(self._connection)
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()

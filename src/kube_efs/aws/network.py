@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final, NewType
+from typing import NewType
 
 from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.filters import list_by_ids
 from kube_efs.model.ids import SubnetId, ZoneName, parse_subnet_id, parse_zone_name
 
 VpcId = NewType("VpcId", str)
-
-_FILTER_VALUES: Final = 200  # EC2 takes no more values in one filter
 
 
 class AwsNetwork:
@@ -20,16 +19,12 @@ class AwsNetwork:
 
     async def subnets(self, subnet_ids: Collection[SubnetId]) -> Mapping[SubnetId, ZoneName]:
         """The zone of each of these subnets; those that do not exist are left out."""
-        wanted = sorted(subnet_ids)
-        zones: dict[SubnetId, ZoneName] = {}
-        for start in range(0, len(wanted), _FILTER_VALUES):
-            # A filter, since one unknown id among SubnetIds makes the whole call fail.
-            chosen = {"Name": "subnet-id", "Values": wanted[start : start + _FILTER_VALUES]}
-            for entry in await self._connection.list_all(
-                Service.EC2, "DescribeSubnets", "Subnets", Filters=[chosen]
-            ):
-                zones[parse_subnet_id(entry["SubnetId"])] = parse_zone_name(entry["AvailabilityZone"])
-        return MappingProxyType(zones)
+        found = await list_by_ids(
+            self._connection, "DescribeSubnets", "Subnets", name="subnet-id", ids=subnet_ids
+        )
+        return MappingProxyType(
+            {parse_subnet_id(one["SubnetId"]): parse_zone_name(one["AvailabilityZone"]) for one in found}
+        )
 
     async def create_vpc(self, cidr: str) -> VpcId:
         """A new VPC with this range of addresses, such as ``10.0.0.0/16``."""

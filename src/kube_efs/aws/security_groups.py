@@ -1,4 +1,4 @@
-"""What security groups let in: those of mount targets, and those of instances that want to get there.
+"""What security groups let in, and what is in the prefix lists that they name.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_IpPermission.html
 """
@@ -6,26 +6,22 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_IpPermission.html
 import ipaddress
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.filters import list_by_ids
 from kube_efs.model.ids import MountTargetId
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Entry: TypeAlias = Mapping[str, Any]
 
-_FILTER_VALUES: Final = 200  # EC2 takes no more values in one filter
 _ANY: Final = "-1"
 _TCP: Final = frozenset({"tcp", "6"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Who gets in at which TCP ports.
-
-    What is in a prefix list is not known here; ``prefix_lists`` only says that there are some.
-    """
+    """Who gets in at which TCP ports; what is in a prefix list is another call."""
 
     first_port: int
     last_port: int
@@ -58,29 +54,23 @@ class AwsSecurityGroups:
         )
         return tuple(answer.get("SecurityGroups") or ())
 
-    async def of_instances(self, instance_ids: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """The ids of the groups of each of these instances; those that do not exist are left out."""
-        found = await self._filtered("DescribeInstances", "Reservations", "instance-id", instance_ids)
-        return MappingProxyType(
-            {
-                instance["InstanceId"]: tuple(one["GroupId"] for one in instance.get("SecurityGroups") or ())
-                for reservation in found
-                for instance in reservation["Instances"]
-            }
-        )
-
     async def describe(self, group_ids: Collection[str]) -> tuple[SecurityGroup, ...]:
         """These groups; those that do not exist are left out."""
-        found = await self._filtered("DescribeSecurityGroups", "SecurityGroups", "group-id", group_ids)
+        found = await list_by_ids(
+            self._connection, "DescribeSecurityGroups", "SecurityGroups", name="group-id", ids=group_ids
+        )
         return tuple(map(parse_security_group, found))
 
-    async def _filtered(self, operation: str, key: str, name: str, ids: Collection[str]) -> list[_Entry]:
-        """By a filter, since one unknown id as a parameter makes the whole call fail."""
-        wanted, found = sorted(ids), list[_Entry]()
-        for start in range(0, len(wanted), _FILTER_VALUES):
-            chosen = {"Name": name, "Values": wanted[start : start + _FILTER_VALUES]}
-            found += await self._connection.list_all(Service.EC2, operation, key, Filters=[chosen])
-        return found
+    async def in_prefix_list(self, prefix_list_id: str) -> tuple[Network, ...]:
+        """The networks of a managed prefix list, as of its newest version."""
+        entries = await self._connection.list_all(
+            Service.EC2,
+            "GetManagedPrefixListEntries",
+            "Entries",
+            subject=prefix_list_id,
+            PrefixListId=prefix_list_id,
+        )
+        return _networks(entries, "Cidr")
 
 
 def parse_security_group(entry: _Entry) -> SecurityGroup:

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from kube_efs.aws.security_groups import SecurityGroup
+from kube_efs.aws.interfaces import Interface
+from kube_efs.aws.network_acls import NetworkAcl
+from kube_efs.aws.security_groups import Network, SecurityGroup
 from kube_efs.doctor.grants import Grant
 from kube_efs.doctor.node_facts import NodeFacts
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.file_systems import FileSystem
-from kube_efs.model.ids import FileSystemId, MountTargetId
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId
 from kube_efs.model.shared_volumes import SharedVolume
 from kube_efs.model.targets import Rejection, TunnelTargets
 from kube_efs.model.volumes import Volume
@@ -27,11 +29,12 @@ class Area(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Something that could not be looked at, and why."""
+    """Something that could not be looked at, why, and what would help if that is known."""
 
     what: str
     reason: str
     area: Area = Area.PROBE
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +212,10 @@ class ClusterFacts:
 class AwsFacts:
     """What AWS tells of the file systems of a region, with mount targets for those that the cluster names.
 
-    ``policies`` are those of file systems that have one, as JSON. ``groups_by_*`` have the ids of security
-    groups, ``groups`` what each lets in.
+    ``policies`` are those of file systems that have one, as JSON. ``groups_by_target`` has the ids of
+    security groups, ``groups`` what each lets in, ``prefix_lists`` the networks of those that they name.
+    ``interfaces`` are those of instances, ``acls`` the network ACLs of subnets. What could not be asked for
+    is not there.
     """
 
     region: str
@@ -220,8 +225,10 @@ class AwsFacts:
     groups_by_target: Mapping[MountTargetId, tuple[str, ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    groups_by_instance: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     groups: Mapping[str, SecurityGroup] = field(default_factory=lambda: MappingProxyType({}))
+    prefix_lists: Mapping[str, tuple[Network, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    interfaces: Mapping[str, tuple[Interface, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    acls: Mapping[SubnetId, NetworkAcl] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,13 +37,17 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is not as it is to be."""
+    """Something that is not as it is to be.
+
+    ``remedy`` says in words what to do, ``commands`` are what to type for that, or to see more.
+    """
 
     kind: Kind
     subject: Subject
     problem: str
     remedy: str
     evidence: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ Events are anybody's words and may hold anybody's secrets, so all texts go throu
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from importlib.metadata import version
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -21,7 +22,7 @@ _COLOURS = {Severity.BROKEN: "bold red", Severity.RISK: "yellow", Severity.UNCHE
 
 
 def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableType:
-    """A table with what is wrong, what shows it and what to do, and one line that sums it up."""
+    """A table with what is wrong, what shows it and what to do; the commands; one line that sums it up."""
     if not findings:
         return Text(f"Nothing wrong was found with {what}.", style="green")
     columns = ["", "finding", "what is wrong", "what to do"]
@@ -29,7 +30,18 @@ def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableTy
     table.show_lines = True
     counts = count(findings)
     summary = ", ".join(f"{counts[one]} {one}" for one in Severity if counts[one])
-    return Group(table, Text(f"{summary}."))
+    return Group(table, *_commands(findings), Text(f"{summary}."))
+
+
+def _commands(findings: tuple[Finding, ...]) -> Iterator[Text]:
+    """What to type, outside of the table, where no line is broken and all can be copied."""
+    about: dict[str, str] = {}
+    for one in findings:
+        for command in one.commands:
+            about.setdefault(redacted_text(command), f"{one.kind.id}, {one.subject}")
+    for heading, commands in groupby(about, key=lambda command: about[command]):
+        yield Text(f"# {heading}", style="dim", no_wrap=True, overflow="ignore")
+        yield from (Text(command, no_wrap=True, overflow="ignore") for command in commands)
 
 
 def _row(one: Finding) -> tuple[Text | str, ...]:
@@ -68,6 +80,7 @@ def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: Node
                 "problem": redacted_text(one.problem),
                 "evidence": [redacted_text(line) for line in one.evidence],
                 "remedy": redacted_text(one.remedy),
+                "commands": [redacted_text(line) for line in one.commands],
             }
             for one in findings
         ],

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from lightkube import AsyncClient
 
 from kube_efs.doctor.bundle import Bundle, write_bundle
-from kube_efs.doctor.checks.common import controllers, is_ours
+from kube_efs.doctor.checks.common import controllers, is_ours, problem_of
 from kube_efs.doctor.checks.file_systems import named_file_systems
 from kube_efs.doctor.diagnosis import diagnose, is_broken
 from kube_efs.doctor.facts import Area, AwsFacts, ClusterFacts, Facts
@@ -109,7 +109,8 @@ async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: At
     try:
         region = region or parse_region(_region_of(cluster), field="region")
     except InvalidValue as error:
-        attempts.miss("the region", str(error), area=Area.AWS)
+        remedy = "name the region: --region us-east-1"
+        attempts.miss("the region", problem_of(error), area=Area.AWS, remedy=remedy)
         return None
     return await gather_aws(
         aws_options(region, timeout_seconds=_AWS_SECONDS),
@@ -135,7 +136,7 @@ async def _tell(facts: Facts, what: str, bundle: Bundle, answering: Answering) -
     else:
         if facts.node is not None:
             console.print(render_tunnels(facts.node))
-        console.print(render_findings(findings, what=what))
+        console.print(render_findings(findings, what=what), crop=False)  # commands stay whole
     if answering.bundle:
         bundle.add_text("findings.json", document)
         await asyncio.to_thread(write_bundle, answering.bundle, bundle)

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from kube_efs.aws.security_groups import Permission, SecurityGroup
+from kube_efs.aws.interfaces import Interface
 from kube_efs.doctor.facts import (
     AwsFacts,
     ClaimFacts,
@@ -108,8 +109,13 @@ CONTROLLER = Workload(
 )
 TUNNEL = replace(CONTROLLER, kind="DaemonSet", name="efs-stunnel", command="tunnel", wanted=1, ready=1)
 LEASE = LeaseFacts(name="kube-efs-controller", holder="efs-manager-0", renewed=JUST_NOW)
-NODE = NodeObject(name="one", zone="us-east-1a", region="us-east-1", addresses=(NODE_ADDRESS,))
+NODE = NodeObject(
+    name="one", zone="us-east-1a", region="us-east-1", addresses=(NODE_ADDRESS,), instance_id="i-1"
+)
 TUNNEL_UP = TunnelStatus(file_system_id=SYSTEM, port=PORT, state=TunnelState.UP, address=ADDRESS)
+SOURCE = Interface(
+    subnet_id=SubnetId("subnet-22222222"), addresses=(ip_address(NODE_ADDRESS),), groups=("sg-node",)
+)
 TARGETS = TunnelTargets(
     targets={SYSTEM: TunnelTarget(file_system_id=SYSTEM, port=PORT, address_by_subnet={SUBNET: ADDRESS})}
 )
@@ -122,9 +128,6 @@ MOUNT_TARGET = MountTarget(
     state=LifeCycleState.AVAILABLE,
 )
 FILE_SYSTEM = FileSystem(file_system_id=SYSTEM, mount_targets=(MOUNT_TARGET,))
-OPEN_GROUP = SecurityGroup(
-    group_id="sg-target", permissions=(Permission(first_port=2049, last_port=2049, groups=("sg-node",)),)
-)
 
 CLUSTER = ClusterFacts(
     namespace=NAMESPACE,
@@ -138,7 +141,12 @@ CLUSTER = ClusterFacts(
     targets=TargetsFacts(targets=TARGETS),
     statuses=(PublishedStatus(node="one", time=JUST_NOW, status=TunnelsStatus(tunnels=(TUNNEL_UP,))),),
 )
-AWS = AwsFacts(region="us-east-1", file_systems={SYSTEM: FILE_SYSTEM}, looked_into=frozenset({SYSTEM}))
+AWS = AwsFacts(
+    region="us-east-1",
+    file_systems={SYSTEM: FILE_SYSTEM},
+    looked_into=frozenset({SYSTEM}),
+    interfaces={"i-1": (SOURCE,)},
+)
 
 CONFIGURED = ConfiguredTunnel(
     name=SYSTEM,

@@ -75,6 +75,7 @@ def test_json_has_all_parts_and_no_secret() -> None:
             "problem": "could not be checked",
             "evidence": ["password=[removed] was refused"],
             "remedy": "give the doctor the right to read it, and run it again",
+            "commands": ["kubectl auth whoami"],
         }
     ]
 

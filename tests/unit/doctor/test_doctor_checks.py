@@ -1,8 +1,8 @@
 """Every kind of finding is provoked here, and what is nearly one is not told."""
 
-import ipaddress
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from tests.unit.doctor import examples as ex
 from tests.unit.doctor.examples import warned
 
+from kube_efs.aws.network_acls import AclRule, NetworkAcl
 from kube_efs.aws.security_groups import Permission, SecurityGroup
 from kube_efs.doctor.diagnosis import diagnose
 from kube_efs.doctor.facts import (
@@ -73,6 +74,13 @@ def _policy(text: str) -> Facts:
 
 _CLOSED = SecurityGroup(
     group_id="sg-target", permissions=(Permission(first_port=443, last_port=443, groups=("sg-node",)),)
+)
+
+
+_UNREAD = replace(_CLOSED, permissions=(Permission(first_port=2049, last_port=2049, prefix_lists=("pl-1",)),))
+_DENYING = NetworkAcl(
+    acl_id="acl-1",
+    rules=(AclRule(number=90, allows=False, outbound=False, network=ip_network("10.0.0.0/8")),),
 )
 
 
@@ -311,6 +319,13 @@ PROVOKED = [
     ("file-system/policy", "ClientMount: denied by NoMounts", _policy(_DENIED)),
     ("file-system/policy", "ClientRootAccess: allowed by no statement", _policy(_NO_ROOT)),
     ("security-group/closed", "sg-target lets in sg-node at 443", _groups(_CLOSED)),
+    ("security-group/not-judged", "what is in prefix list pl-1 is not known", _groups(_UNREAD)),
+    ("network-acl/closed", "rule 90 denies TCP 2049 in from 10.0.2.9", ex.aws(acls={ex.SUBNET: _DENYING})),
+    (
+        "network-acl/not-judged",
+        "whether node one is in subnet-11111111 itself is not known",
+        ex.aws(acls={ex.SUBNET: _DENYING}, interfaces={}),
+    ),
     # nodes, from afar
     ("agent/silent", "never heard", ex.cluster(statuses=())),
     (
@@ -550,37 +565,6 @@ NOTHING = [
 @pytest.mark.parametrize("facts", NOTHING)
 def test_nothing_is_found_where_nothing_is_wrong(facts: Facts) -> None:
     assert [f"{one.kind.id}: {_text(one)}" for one in diagnose(facts)] == []
-
-
-@pytest.mark.parametrize(
-    ("permission", "is_open"),
-    [
-        pytest.param({"groups": ("sg-node",)}, True, id="the node's group"),
-        pytest.param({"groups": ("sg-other",)}, False, id="another group"),
-        pytest.param({"networks": ("10.0.0.0/16",)}, True, id="the node's network"),
-        pytest.param({"networks": ("10.1.0.0/16", "::/0")}, False, id="another network"),
-        pytest.param({"prefix_lists": ("pl-1",)}, True, id="a prefix list, which nobody can look into"),
-        pytest.param({"groups": ("sg-node",), "last_port": 2048}, False, id="other ports"),
-        pytest.param({"groups": ("sg-node",), "first_port": 0, "last_port": 65535}, True, id="all ports"),
-    ],
-)
-def test_a_security_group_is_read_as_ec2_does(permission: dict[str, Any], is_open: bool) -> None:
-    networks = tuple(ipaddress.ip_network(one) for one in permission.pop("networks", ()))
-    rule = Permission(**{"first_port": 1024, "last_port": 2049, "networks": networks, **permission})
-    group = SecurityGroup(group_id="sg-target", permissions=(rule,))
-    facts = ex.aws(
-        groups_by_target={ex.TARGET: ("sg-target",)},
-        groups={"sg-target": group},
-        groups_by_instance={"i-1": ("sg-node",)},
-    )
-    facts = replace(facts, cluster=replace(ex.CLUSTER, nodes=(replace(ex.NODE, instance_id="i-1"),)))
-    assert (not diagnose(facts)) == is_open
-
-
-def test_a_node_that_says_nothing_of_itself_is_not_shut_out() -> None:
-    facts = _groups(_CLOSED)
-    facts = replace(facts, cluster=replace(ex.CLUSTER, nodes=(replace(ex.NODE, addresses=()),)))
-    assert not diagnose(facts)
 
 
 def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:

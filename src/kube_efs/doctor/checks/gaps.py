@@ -1,6 +1,7 @@
 """What could not be looked at, which may be everything."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from kube_efs.doctor.facts import Area, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
@@ -8,6 +9,9 @@ from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
 _PROBE = unchecked("doctor/not-checked", "Something could not be looked at.")
 _AWS = unchecked("aws/not-checked", "AWS could not be asked, so file systems and the like were not checked.")
 _NO_ANSWER = broken("kubernetes/no-answer", "The Kubernetes API answers nothing that it is asked.")
+
+_AWS_REMEDY: Final = "give the doctor AWS credentials that may read EFS and EC2, and --region"
+_REMEDY: Final = "give the doctor the right to read it, and run it again"
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -17,7 +21,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
             subject=Subject("Kubernetes", "API"),
             problem="answers nothing",
             evidence=tuple(dict.fromkeys(one.reason for one in facts.gaps if one.area is not Area.AWS)),
-            remedy="check the address and the credentials in the kubeconfig: kubectl get nodes",
+            remedy="check the address and the credentials in the kubeconfig",
+            commands=("kubectl config view --minify", "kubectl get --raw /readyz"),
         )
         return
     for gap in facts.gaps:
@@ -27,11 +32,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
             subject=Subject("AWS" if in_aws else "Doctor", gap.what),
             problem="could not be checked",
             evidence=(gap.reason,),
-            remedy=(
-                "give the doctor AWS credentials that may read EFS and EC2, and --region"
-                if in_aws
-                else "give the doctor the right to read it, and run it again"
-            ),
+            remedy=gap.remedy or (_AWS_REMEDY if in_aws else _REMEDY),
+            commands=("aws sts get-caller-identity" if in_aws else "kubectl auth whoami",),
         )
 
 

@@ -1,71 +1,94 @@
 """Whether security groups let nodes reach mount targets on TCP port 2049."""
 
-import ipaddress
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from kube_efs.aws.security_groups import Permission, SecurityGroup
-from kube_efs.doctor.facts import AwsFacts, Facts, NodeObject
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken
+from kube_efs.doctor.facts import AwsFacts, Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
+from kube_efs.doctor.reach import Source, Verdict, judge_groups, ways
+from kube_efs.model.file_systems import MountTarget
+from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.services import NFS_PORT
 
 _CLOSED = broken("security-group/closed", "No security group of a mount target lets a node in at TCP 2049.")
+_NOT_JUDGED = unchecked(
+    "security-group/not-judged", "Whether security groups let a node in could not be found out."
+)
 
 _SHOWN = 10
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
     aws = facts.aws
-    nodes = facts.cluster.nodes if facts.cluster else None
-    if aws is None or not nodes:
+    if aws is None:
         return
-    for file_system_id in sorted(aws.looked_into):
-        for target in aws.file_systems[file_system_id].usable_mount_targets:
-            ids = aws.groups_by_target.get(target.mount_target_id, ())
-            groups = [aws.groups[one] for one in ids if one in aws.groups]
-            shut_out = [node for node in nodes if _is_shut_out(node, groups, aws)]
-            if shut_out:
-                yield Finding(
-                    kind=_CLOSED,
-                    subject=Subject("FileSystem", file_system_id),
-                    problem=f"its mount target {target.mount_target_id} at {target.address} lets"
-                    f" {len(shut_out)} of {len(nodes)} nodes not in",
-                    evidence=(
-                        *(f"node {_tell(node, aws)}" for node in shut_out[:_SHOWN]),
-                        *(f"{one.group_id} lets in {_rules(one)}" for one in groups),
-                    ),
-                    remedy=f"let TCP {NFS_PORT} in from the nodes' security group or network",
-                )
+    doubts: defaultdict[FileSystemId, dict[str, None]] = defaultdict(dict)
+    for target, sources in ways(facts):
+        judged = [(one, judge_groups(one, target, aws)) for one in sources]
+        shut_out = [one for one, judgement in judged if judgement.verdict is Verdict.CLOSED]
+        if shut_out:
+            yield _closed(target, shut_out, len(sources), aws)
+        for _, judgement in judged:
+            doubts[target.file_system_id].update(dict.fromkeys(judgement.reasons))
+    for file_system_id, reasons in doubts.items():
+        if reasons:
+            yield _not_judged(file_system_id, tuple(reasons))
 
 
-def _is_shut_out(node: NodeObject, groups: Sequence[SecurityGroup], aws: AwsFacts) -> bool:
-    """Whether it is certain that the node does not get in."""
-    own = aws.groups_by_instance.get(node.instance_id, ())
-    if not groups or not (node.addresses or own):
-        return False
-    rules = [one for group in groups for one in group.permissions if one.first_port <= NFS_PORT]
-    return not any(one.last_port >= NFS_PORT and lets_in(one, node.addresses, own) for one in rules)
+def _not_judged(file_system_id: FileSystemId, reasons: Sequence[str]) -> Finding:
+    return Finding(
+        kind=_NOT_JUDGED,
+        subject=Subject("FileSystem", file_system_id),
+        problem="whether the security groups of its mount targets let every node in is not known",
+        evidence=tuple(reasons[:_SHOWN]),
+        remedy="give the doctor credentials of the nodes' account with the rights that its page lists",
+        commands=("aws sts get-caller-identity",),
+    )
 
 
-def lets_in(permission: Permission, addresses: Iterable[str], groups: Iterable[str]) -> bool:
-    """Whether somebody with these addresses and groups may get in; a prefix list lets everybody in here."""
-    if permission.prefix_lists or not set(permission.groups).isdisjoint(groups):
-        return True
-    parsed = [ipaddress.ip_address(one) for one in addresses]
-    return any(address in network for address in parsed for network in permission.networks)
+def _closed(target: MountTarget, shut_out: Sequence[Source], of: int, aws: AwsFacts) -> Finding:
+    ids = aws.groups_by_target[target.mount_target_id]
+    return Finding(
+        kind=_CLOSED,
+        subject=Subject("FileSystem", target.file_system_id),
+        problem=f"its mount target {target.mount_target_id} at {target.address} lets"
+        f" {len(shut_out)} of {of} nodes not in",
+        evidence=(
+            *(f"node {one}" for one in shut_out[:_SHOWN]),
+            *(f"{one} lets in {_rules(aws.groups[one], aws)}" for one in ids),
+        ),
+        remedy=f"let TCP {NFS_PORT} in from the nodes' security group or network",
+        commands=(_authorize(ids[0], shut_out[0], aws),),
+    )
 
 
-def _tell(node: NodeObject, aws: AwsFacts) -> str:
-    own = aws.groups_by_instance.get(node.instance_id, ())
-    return " ".join([node.name, *node.addresses, *own])
+def _authorize(group_id: str, source: Source, aws: AwsFacts) -> str:
+    """The command that lets one node in, by a group if it has one, so that all with that group get in."""
+    rule = f"IpProtocol=tcp,FromPort={NFS_PORT},ToPort={NFS_PORT}"
+    if source.groups:
+        who = f"UserIdGroupPairs=[{{GroupId={min(source.groups)}}}]"
+    else:
+        address = source.addresses[0]
+        ranges, key = ("Ipv6Ranges", "CidrIpv6") if address.version == 6 else ("IpRanges", "CidrIp")
+        who = f"{ranges}=[{{{key}={address}/{address.max_prefixlen}}}]"
+    return (
+        f"aws ec2 authorize-security-group-ingress --region {aws.region} --group-id {group_id}"
+        f" --ip-permissions '{rule},{who}'"
+    )
 
 
-def _rules(group: SecurityGroup) -> str:
-    found = [
-        f"{source} at {_ports(one)}"
-        for one in group.permissions
-        for source in (*map(str, one.networks), *one.groups, *one.prefix_lists)
-    ]
+def _rules(group: SecurityGroup, aws: AwsFacts) -> str:
+    found = [f"{source} at {_ports(one)}" for one in group.permissions for source in _sources(one, aws)]
     return ", ".join(found[:_SHOWN]) or "nobody"
+
+
+def _sources(permission: Permission, aws: AwsFacts) -> Iterator[str]:
+    yield from map(str, permission.networks)
+    yield from permission.groups
+    for name in permission.prefix_lists:
+        networks = aws.prefix_lists.get(name, ())
+        yield f"{name} ({', '.join(map(str, networks[:_SHOWN])) or 'empty'})"
 
 
 def _ports(permission: Permission) -> str:
@@ -73,4 +96,4 @@ def _ports(permission: Permission) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-TOPIC = Topic(check=_check, kinds=(_CLOSED,))
+TOPIC = Topic(check=_check, kinds=(_CLOSED, _NOT_JUDGED))

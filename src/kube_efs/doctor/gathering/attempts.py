@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import structlog
 
+from kube_efs.doctor.checks.common import problem_of
 from kube_efs.doctor.facts import Area, Gap
 from kube_efs.model.errors import KubeEfsError
 
@@ -34,13 +35,13 @@ class Attempts:
         except TimeoutError:
             self.miss(what, f"no answer within {self._timeout_seconds:g} s", area=area)
         except KubeEfsError as error:
-            self.miss(what, str(error), area=area)
+            self.miss(what, problem_of(error), area=area, remedy=error.remedy)
         except Exception as error:
             # One odd object, of which nobody has thought, must not hide what else is wrong.
             log.debug("look-failed", what=what, exc_info=True)
             self.miss(what, f"{type(error).__name__}: {error}", area=area)
         return None
 
-    def miss(self, what: str, reason: str, *, area: Area = Area.PROBE) -> None:
+    def miss(self, what: str, reason: str, *, area: Area = Area.PROBE, remedy: str = "") -> None:
         """Note that this could not be looked at."""
-        self._gaps.append(Gap(what=what, reason=reason, area=area))
+        self._gaps.append(Gap(what=what, reason=reason, area=area, remedy=remedy))

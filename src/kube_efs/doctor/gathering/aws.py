@@ -1,16 +1,18 @@
 """The file systems of a region, asked of AWS with whatever credentials the operator has."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.aws.interfaces import Interface
+from kube_efs.aws.security_groups import Network, SecurityGroup
 from kube_efs.doctor.facts import Area, AwsFacts, NodeObject
 from kube_efs.doctor.gathering.attempts import Attempts
-from kube_efs.model.file_systems import FileSystem
+from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region
 
 # Somebody sits in front of it, and the library's own retries would take minutes.
@@ -55,7 +57,7 @@ async def gather_aws(
                 {one: text for one, text in zip(wanted, policies, strict=True) if text}
             ),
         )
-        return await _with_security_groups(gateway, facts, nodes, attempts)
+        return await _with_rules(gateway, facts, nodes, attempts)
 
 
 async def _with_mount_targets(
@@ -71,28 +73,60 @@ async def _policy(gateway: AwsGateway, file_system_id: FileSystemId, attempts: A
     return await attempts.look(what, gateway.file_system_policy(file_system_id), area=Area.AWS)
 
 
-async def _with_security_groups(
+async def _with_rules(
     gateway: AwsGateway, facts: AwsFacts, nodes: Iterable[NodeObject], attempts: Attempts
 ) -> AwsFacts:
-    calls = gateway.security_groups
+    """With what decides whether nodes get to mount targets; judging it is another matter."""
     targets = [target for one in facts.looked_into for target in facts.file_systems[one].usable_mount_targets]
-    instances = {node.instance_id for node in nodes if node.instance_id}
-
-    async def of_target(target_id: MountTargetId) -> tuple[MountTargetId, tuple[str, ...]]:
-        what = f"the security groups of mount target {target_id}"
-        return target_id, await attempts.look(what, calls.of_mount_target(target_id), area=Area.AWS) or ()
-
-    by_target = dict(await asyncio.gather(*(of_target(one.mount_target_id) for one in targets)))
-    wanted = {group for groups in by_target.values() for group in groups}
-    if not wanted:
+    if not targets:
         return facts
-    by_instance, groups = await asyncio.gather(
-        attempts.look("the security groups of nodes", calls.of_instances(instances), area=Area.AWS),
-        attempts.look("what security groups let in", calls.describe(wanted), area=Area.AWS),
+    by_target, interfaces = await asyncio.gather(
+        _groups_of_targets(gateway, targets, attempts),
+        attempts.look("the interfaces of nodes", _interfaces(gateway, nodes), area=Area.AWS),
+    )
+    subnets = {one.subnet_id for found in (interfaces or {}).values() for one in found}
+    subnets |= {one.subnet_id for one in targets}
+    names = {group for groups in by_target.values() for group in groups}
+    acls, groups = await asyncio.gather(
+        attempts.look("network ACLs", gateway.network_acls.of_subnets(subnets), area=Area.AWS),
+        attempts.look("security groups", gateway.security_groups.describe(names), area=Area.AWS),
     )
     return replace(
         facts,
-        groups_by_target=MappingProxyType(by_target),
-        groups_by_instance=by_instance or MappingProxyType({}),
+        groups_by_target=by_target,
         groups=MappingProxyType({one.group_id: one for one in groups or ()}),
+        prefix_lists=await _prefix_lists(gateway, groups or (), attempts),
+        interfaces=interfaces or MappingProxyType({}),
+        acls=acls or MappingProxyType({}),
+    )
+
+
+async def _groups_of_targets(
+    gateway: AwsGateway, targets: Iterable[MountTarget], attempts: Attempts
+) -> Mapping[MountTargetId, tuple[str, ...]]:
+    async def of(target_id: MountTargetId) -> tuple[MountTargetId, tuple[str, ...]]:
+        what = f"the security groups of mount target {target_id}"
+        found = await attempts.look(what, gateway.security_groups.of_mount_target(target_id), area=Area.AWS)
+        return target_id, found or ()
+
+    found = await asyncio.gather(*(of(one.mount_target_id) for one in targets))
+    return MappingProxyType({target_id: groups for target_id, groups in found if groups})
+
+
+async def _interfaces(
+    gateway: AwsGateway, nodes: Iterable[NodeObject]
+) -> Mapping[str, tuple[Interface, ...]]:
+    return await gateway.interfaces.of_instances({one.instance_id for one in nodes if one.instance_id})
+
+
+async def _prefix_lists(
+    gateway: AwsGateway, groups: Iterable[SecurityGroup], attempts: Attempts
+) -> Mapping[str, tuple[Network, ...]]:
+    named = sorted({name for one in groups for rule in one.permissions for name in rule.prefix_lists})
+    calls = gateway.security_groups
+    found = await asyncio.gather(
+        *(attempts.look(f"prefix list {one}", calls.in_prefix_list(one), area=Area.AWS) for one in named)
+    )
+    return MappingProxyType(
+        {name: networks for name, networks in zip(named, found, strict=True) if networks is not None}
     )

@@ -29,8 +29,9 @@ Json: TypeAlias = Mapping[str, Any]
 
 _PART_OF = "app.kubernetes.io/part-of"
 _ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+# Mount targets see nodes by these, never by public addresses.
+_INTERNAL = "InternalIP"
 _OS, _COMPUTE = "kubernetes.io/os", "eks.amazonaws.com/compute-type"
-_ADDRESSES = {"InternalIP", "ExternalIP"}
 
 
 def read_workload(kind: str, body: Json) -> Workload:
@@ -135,7 +136,7 @@ def read_node(body: Json, drivers: Mapping[str, frozenset[str]]) -> NodeObject:
         ready=conditions.get("Ready") == "True",
         zone=labels.get(_ZONE, ""),
         region=labels.get(_REGION, ""),
-        addresses=tuple(one["address"] for one in status.get("addresses") or () if one["type"] in _ADDRESSES),
+        addresses=tuple(one["address"] for one in status.get("addresses") or () if one["type"] == _INTERNAL),
         instance_id=provider.rpartition("/")[2] if provider.startswith("aws:") else "",
         compute=labels.get(_COMPUTE) or ("windows" if labels.get(_OS) == "windows" else ""),
         drivers=drivers.get(meta["name"], frozenset()),

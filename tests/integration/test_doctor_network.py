@@ -1,0 +1,215 @@
+"""What the doctor finds between nodes and mount targets, asked of the embedded AWS API."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Network
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.doctor.diagnosis import diagnose
+from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject
+from kube_efs.doctor.findings import Finding
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.gathering.aws import gather_aws
+from kube_efs.local.efs.aws_api import AwsApi, Subnet, create_subnets
+from kube_efs.model.ids import FileSystemId, Region, SubnetId
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SECONDS = 60.0
+_NFS = {"IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049}
+_REFUSAL = (
+    "<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message>no</Message></Error></Errors>"
+    "<RequestID>1</RequestID></Response>"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Two subnets: a file system's mount target is in the first, an instance in the second."""
+
+    api: AwsApi
+    options: AwsOptions
+    ec2: AwsConnection
+    subnets: tuple[Subnet, ...]
+    system: FileSystemId
+    group: str
+    nodes_group: str
+    node: NodeObject
+
+    async def call(self, operation: str, **parameters: Any) -> Any:
+        """A call to EC2."""
+        return await self.ec2.call(Service.EC2, operation, **parameters)
+
+    async def let_in(self, **source: Any) -> None:
+        """Make this all that the mount target's group lets in."""
+        (found,) = (await self.call("DescribeSecurityGroups", GroupIds=[self.group]))["SecurityGroups"]
+        if found["IpPermissions"]:
+            await self.call(
+                "RevokeSecurityGroupIngress", GroupId=self.group, IpPermissions=found["IpPermissions"]
+            )
+        rule = [{**_NFS, **source}]
+        await self.call("AuthorizeSecurityGroupIngress", GroupId=self.group, IpPermissions=rule)
+
+    async def found(self, options: AwsOptions | None = None) -> dict[str, Finding]:
+        """What the doctor finds, by the kinds of findings."""
+        attempts, nodes = Attempts(timeout_seconds=SECONDS), (self.node,)
+        aws = await gather_aws(options or self.options, attempts, named={self.system}, nodes=nodes)
+        cluster = ClusterFacts(namespace="efs", nodes=nodes)
+        found = diagnose(Facts(cluster=cluster, aws=aws, gaps=attempts.gaps))
+        return {one.kind.id: one for one in found}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def network(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Network]:
+    api = await AwsApi.start(tmp_path_factory.mktemp("aws") / "log")
+    try:
+        options = api.options(Region("us-east-1"))
+        subnets = await create_subnets(options, IPv4Network("10.1.0.0/16"))
+        async with AwsConnection(options) as ec2, AwsGateway(options) as gateway:
+            group, nodes_group = [await _group(ec2, name, subnets[0]) for name in ("targets", "nodes")]
+            system = (await gateway.create_file_system("behind rules")).file_system_id
+            await gateway.create_mount_target(system, subnets[0].subnet_id, security_groups=[group])
+            node = await _instance(ec2, subnets[1].subnet_id, nodes_group)
+            yield Network(
+                api=api,
+                options=options,
+                ec2=ec2,
+                subnets=subnets,
+                system=system,
+                group=group,
+                nodes_group=nodes_group,
+                node=node,
+            )
+    finally:
+        await api.stop()
+
+
+async def _group(ec2: AwsConnection, name: str, subnet: Subnet) -> str:
+    made = {"GroupName": name, "Description": "for a test", "VpcId": subnet.vpc_id}
+    return str((await ec2.call(Service.EC2, "CreateSecurityGroup", **made))["GroupId"])
+
+
+async def _instance(ec2: AwsConnection, subnet_id: SubnetId, group: str) -> NodeObject:
+    (image, *_) = (await ec2.call(Service.EC2, "DescribeImages"))["Images"]
+    many: dict[str, Any] = {"MinCount": 1, "MaxCount": 1, "SecurityGroupIds": [group]}
+    answer = await ec2.call(Service.EC2, "RunInstances", ImageId=image["ImageId"], SubnetId=subnet_id, **many)
+    (instance,) = answer["Instances"]
+    return NodeObject(
+        name="one", instance_id=instance["InstanceId"], addresses=(instance["PrivateIpAddress"],)
+    )
+
+
+async def _prefix_list(network: Network, cidr: str) -> str:
+    listed: dict[str, Any] = {"Entries": [{"Cidr": cidr}], "MaxEntries": 5, "AddressFamily": "IPv4"}
+    answer = await network.call("CreateManagedPrefixList", PrefixListName=cidr, **listed)
+    return str(answer["PrefixList"]["PrefixListId"])
+
+
+async def test_the_group_of_a_node_s_interface_decides(network: Network) -> None:
+    await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
+    assert await network.found() == {}
+    await network.let_in(UserIdGroupPairs=[{"GroupId": network.group}])
+    closed = (await network.found())["security-group/closed"]
+    assert f"node one {network.node.addresses[0]} {network.nodes_group}" in closed.evidence
+    assert f"{network.group} lets in {network.group} at 2049" in closed.evidence
+
+
+async def test_what_is_in_a_prefix_list_decides(network: Network) -> None:
+    ours, others = [await _prefix_list(network, one) for one in ("10.1.0.0/16", "10.7.0.0/16")]
+    await network.let_in(PrefixListIds=[{"PrefixListId": ours}])
+    assert await network.found() == {}
+    await network.let_in(PrefixListIds=[{"PrefixListId": others}])
+    closed = (await network.found())["security-group/closed"]
+    assert f"{network.group} lets in {others} (10.7.0.0/16) at 2049" in closed.evidence
+
+
+async def test_an_instance_that_is_not_known_is_not_said_to_be_shut_out(network: Network) -> None:
+    await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
+    stranger = replace(network, node=replace(network.node, instance_id="i-0123456789abcdef0"))
+    found = await stranger.found()
+    assert found.keys() == {"security-group/not-judged"}
+    assert "the security groups of node one are not known" in found["security-group/not-judged"].evidence[0]
+
+
+async def test_a_network_acl_that_keeps_the_answers_back(network: Network) -> None:
+    await network.let_in(IpRanges=[{"CidrIp": "10.1.0.0/16"}])
+    subnet = network.subnets[0]
+    acl = (await network.call("CreateNetworkAcl", VpcId=subnet.vpc_id))["NetworkAcl"]["NetworkAclId"]
+    in_ = {"Protocol": "6", "Egress": False, "CidrBlock": "10.1.0.0/16", "RuleAction": "allow"}
+    out = {**in_, "Egress": True}
+    await network.call(
+        "CreateNetworkAclEntry",
+        **{**in_, "NetworkAclId": acl, "RuleNumber": 100, "PortRange": {"From": 2049, "To": 2049}},
+    )
+    await network.call(
+        "CreateNetworkAclEntry",
+        **{**out, "NetworkAclId": acl, "RuleNumber": 100, "PortRange": {"From": 40001, "To": 65535}},
+    )
+    before = await _associate(network, subnet.subnet_id, acl)
+    try:
+        found = await network.found()
+        assert found.keys() == {"network-acl/closed"}
+        address = network.node.addresses[0]
+        expected = f"{acl} of {subnet.subnet_id}: rule * denies TCP 32768-40000 out to {address}"
+        assert expected in found["network-acl/closed"].evidence
+    finally:
+        await _associate(network, subnet.subnet_id, before)
+    assert await network.found() == {}
+
+
+async def _associate(network: Network, subnet_id: SubnetId, acl: str) -> str:
+    """Give the subnet that ACL; returns the one that it had."""
+    wanted = [{"Name": "association.subnet-id", "Values": [subnet_id]}]
+    (found,) = (await network.call("DescribeNetworkAcls", Filters=wanted))["NetworkAcls"]
+    (association,) = (one for one in found["Associations"] if one["SubnetId"] == subnet_id)
+    await network.call(
+        "ReplaceNetworkAclAssociation",
+        AssociationId=association["NetworkAclAssociationId"],
+        NetworkAclId=acl,
+    )
+    return str(found["NetworkAclId"])
+
+
+async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network: Network) -> None:
+    await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
+    async with _refusing(network.api.endpoint_url, "GetManagedPrefixListEntries") as url:
+        found = await network.found(replace(network.options, endpoint_url=url))
+    assert found.keys() == {"security-group/not-judged", "aws/not-checked"}
+    assert found["security-group/not-judged"].evidence[0].startswith("what is in prefix list pl-")
+    assert (
+        found["aws/not-checked"].remedy == "allow ec2:GetManagedPrefixListEntries to the role of this process"
+    )
+
+
+@asynccontextmanager
+async def _refusing(upstream: str, action: str) -> AsyncIterator[str]:
+    """The same API for somebody whom EC2 refuses one action, which moto refuses nobody."""
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.read()
+        if f"Action={action}".encode() in body:
+            return web.Response(status=403, text=_REFUSAL, content_type="text/xml")
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(request.method, upstream + request.path_qs, headers=headers, data=body) as found,
+        ):
+            return web.Response(status=found.status, body=await found.read(), content_type=found.content_type)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
