@@ -80,6 +80,15 @@ pytestmark = [
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What became of a kubectl."""
+
+    code: int
+    out: str
+    err: str
+
+
 @dataclass(frozen=True)
 class World:
     """A cluster with one file system; calling it runs kubectl."""
@@ -98,9 +107,8 @@ class World:
         """Where its files are."""
         return self.efs.folder(self.file_system_id)
 
-    async def __call__(self, *arguments: str, given: object = "") -> str:
-        text = given if isinstance(given, str) else yaml.safe_dump(given)
-        process = await asyncio.create_subprocess_exec(
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
             str(KUBECTL),
             *arguments,
             stdin=asyncio.subprocess.PIPE,
@@ -108,10 +116,18 @@ class World:
             stderr=asyncio.subprocess.PIPE,
             env=self.environment,
         )
+
+    async def end(self, *arguments: str, given: object = "") -> Ended:
+        text = given if isinstance(given, str) else yaml.safe_dump(given)
+        process = await self.start(*arguments)
         async with asyncio.timeout(DEADLINE_SECONDS):
             out, err = await process.communicate(text.encode())
-        assert process.returncode == 0, err.decode()
-        return out.decode()
+        return Ended(code=process.returncode or 0, out=out.decode(), err=err.decode())
+
+    async def __call__(self, *arguments: str, given: object = "") -> str:
+        ended = await self.end(*arguments, given=given)
+        assert ended.code == 0, ended.err
+        return ended.out
 
     async def get(self, *arguments: str) -> Any:
         return json.loads(await self("get", *arguments, "-o", "json"))
@@ -282,6 +298,94 @@ async def test_node_is_drained_and_taken_into_use_again(world: World) -> None:
 async def _refused(world: World, name: str) -> bool:
     conditions = (await world.get("pod", name)).get("status", {}).get("conditions", ())
     return any("1 node(s) were unschedulable" in one.get("message", "") for one in conditions)
+
+
+async def test_commands_run_beside_a_container(world: World, tmp_path: Path) -> None:
+    mounted = [{"name": "data", "mountPath": "/data"}]
+    main = {
+        "name": "main",
+        "image": "any",
+        "command": ["sh", "-c", "echo written > /data/file; sleep infinity"],
+        "env": [{"name": "COLOR", "value": "blue"}],
+        "workingDir": "/data",
+        "volumeMounts": mounted,
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "one"},
+        "spec": {
+            "containers": [main],
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "securityContext": {"runAsUser": 1234},
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+    await world("apply", "-f", "-", given=pod)
+    await world("wait", "pod/one", "--for=condition=Ready", "--timeout=30s")
+    surroundings = "test $$ -gt 1; cat file; echo $COLOR; id -u; pwd; hostname >/dev/null"
+    shown = await world("exec", "one", "--", "sh", "-c", surroundings)
+    assert shown.split() == ["written", "blue", "1234", "/data"]
+    assert (
+        await world("exec", "-i", "one", "--", "tr", "a-z", "A-Z", given="loud\n" * 40_000)
+        == "LOUD\n" * 40_000
+    )
+
+    for command, code, told in (
+        (["sh", "-c", "echo oh >&2; exit 7"], 7, "oh\ncommand terminated with exit code 7"),
+        (["none"], 127, 'exec: "none": executable file not found in $PATH'),
+        (["/etc/passwd"], 126, 'exec: "/etc/passwd": Permission denied'),
+        (["sh", "-c", "kill -KILL $$"], 137, "exit code 137"),
+    ):
+        ended = await world.end("exec", "one", "--", *command)
+        assert (ended.code, told in ended.err) == (code, True), ended
+    assert (
+        "container other is not valid for pod one"
+        in (await world.end("exec", "one", "-c", "other", "--", "ls")).err
+    )
+
+    (tmp_path / "given").write_text("copied")
+    await world("cp", str(tmp_path / "given"), "one:/data/given")
+    await world("cp", "one:/data/given", str(tmp_path / "taken"))
+    assert (tmp_path / "taken").read_text() == "copied"
+
+
+async def test_a_command_has_a_terminal_and_goes_with_whoever_asked(world: World) -> None:
+    main = {"name": "main", "image": "any", "command": ["sleep", "infinity"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": {"containers": [main]}}
+    await world("apply", "-f", "-", given=pod)
+    await world("wait", "pod/one", "--for=condition=Ready", "--timeout=30s")
+    typed = "stty size <&1; echo $TERM; exec sleep 7777"
+    command = f"stty cols 91 rows 17; exec kubectl exec -it one -- sh -c '{typed}'"
+    terminal = await asyncio.create_subprocess_exec(
+        *("script", "--quiet", "--return", "--command", command, "/dev/null"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=world.environment,
+    )
+    assert terminal.stdin
+    assert terminal.stdout
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert b"17 91" in await terminal.stdout.readuntil(b"91")
+        await until(lambda: _runs(world, "sleep 7777"))
+        terminal.stdin.write(b"\x03")  # what a terminal makes of Ctrl-C
+        await terminal.stdin.drain()
+        await terminal.stdout.read()
+        assert await terminal.wait() == 130
+
+    left = await world.start("exec", "one", "--", "sleep", "8888")
+    await until(lambda: _runs(world, "sleep 8888"))
+    left.terminate()
+    await left.communicate()
+    await until(lambda: _negated(_runs(world, "sleep 8888")))
+
+
+async def _runs(world: World, command: str) -> bool:
+    return command in await world("exec", "one", "--", "ps", "-eo", "args")
+
+
+async def _negated(found: Awaitable[bool]) -> bool:
+    return not await found
 
 
 async def test_recreate_has_no_old_pod_beside_a_new_one(world: World) -> None:

@@ -1,7 +1,7 @@
 """What an embedded cluster runs on: a Kubernetes API, and the controllers that act on it."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -13,6 +13,8 @@ from lightkube.resources.core_v1 import Namespace
 from kube_efs.kube.errors import translated
 from kube_efs.local.apiserver.server import ApiServer
 from kube_efs.local.controllers.running import run_controllers
+from kube_efs.local.kubelet.commands import RunningCommand
+from kube_efs.local.kubelet.container_runner import NotRunning
 from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.manifests import CSI_DRIVER, SHARED_VOLUMES, apply
 
@@ -44,7 +46,7 @@ class ControlPlane(Protocol):
         """Do what the control plane's own processes leave undone, until cancelled."""
 
     def take_logs_from(self, kubelet: Kubelet) -> None:
-        """Answer for logs of pods with what this kubelet has."""
+        """Answer for logs of pods, and commands in them, with what this kubelet has."""
 
 
 class EmbeddedControlPlane:
@@ -52,8 +54,8 @@ class EmbeddedControlPlane:
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
-        self._logs = _PodLogsLater()
-        self.api = ApiServer(pod_logs=self._logs)
+        self._pods = _PodsLater()
+        self.api = ApiServer(pod_logs=self._pods, pod_commands=self._pods)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -83,12 +85,12 @@ class EmbeddedControlPlane:
         await run_controllers(client, node=node)
 
     def take_logs_from(self, kubelet: Kubelet) -> None:
-        """Answer ``kubectl logs`` with what the kubelet has."""
-        self._logs.kubelet = kubelet
+        """Have the kubelet answer ``kubectl logs`` and ``kubectl exec``."""
+        self._pods.kubelet = kubelet
 
 
-class _PodLogsLater:
-    """Logs of pods, as soon as there is a kubelet that has them: the API server starts before it."""
+class _PodsLater:
+    """Logs of pods and commands in them, as soon as there is a kubelet: the API server starts before it."""
 
     def __init__(self) -> None:
         self.kubelet: Kubelet | None = None
@@ -100,3 +102,10 @@ class _PodLogsLater:
             chunks = self.kubelet.read(namespace, name, container, follow=follow, tail_lines=tail_lines)
             async for chunk in chunks:
                 yield chunk
+
+    def run_command(
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+    ) -> AbstractAsyncContextManager[RunningCommand]:
+        if self.kubelet is None:
+            raise NotRunning(f'container "{container}" is not running')
+        return self.kubelet.run_command(namespace, name, container, argv, reads=reads, terminal=terminal)

@@ -15,6 +15,7 @@ from kube_efs.local.apiserver.negotiation import JSON, representation
 from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.patching import patch_object
 from kube_efs.local.apiserver.paths import ResourcePath
+from kube_efs.local.apiserver.pod_commands import PodCommands, run_command
 from kube_efs.local.apiserver.pod_logs import PodLogs, stream_log
 from kube_efs.local.apiserver.queries import Selection, parse_list_query, parse_selection, parse_watch_query
 from kube_efs.local.apiserver.rendering import Renderer, event_line
@@ -59,6 +60,7 @@ class Backend:
     clock: Callable[[], datetime]
     users: Users
     pod_logs: PodLogs
+    pod_commands: PodCommands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,9 @@ class ResourceHandlers:
             raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
+        if path.subresource == "exec":
+            found = self._backend.service.get(resource, call.key)
+            return await run_command(request, found, self._backend.pod_commands)
         if path.subresource == "scale":
             return await self._scale(call)
         return await self._answers[call.verb](call)

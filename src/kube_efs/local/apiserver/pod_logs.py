@@ -36,7 +36,7 @@ async def stream_log(request: web.Request, pod: Stored, logs: PodLogs) -> web.St
     chunks = logs.read(
         pod.key.namespace,
         pod.key.name,
-        _container(pod, parameters.text("container")),
+        choose_container(pod, parameters.text("container")),
         follow=parameters.flag("follow"),
         tail_lines=parameters.number("tailLines"),
     )
@@ -48,7 +48,8 @@ async def stream_log(request: web.Request, pod: Stored, logs: PodLogs) -> web.St
     return response
 
 
-def _container(pod: Stored, wanted: str) -> str:
+def choose_container(pod: Stored, wanted: str) -> str:
+    """The container of that name, the only one for an empty name; raises 400 when it is not clear."""
     names = [one.get("name", "") for one in lookup(pod.json, "spec", "containers") or []]
     init_names = [one.get("name", "") for one in lookup(pod.json, "spec", "initContainers") or []]
     if wanted in {*names, *init_names}:

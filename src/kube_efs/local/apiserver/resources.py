@@ -20,11 +20,13 @@ SUBRESOURCE_VERBS = {
     "log": ("get",),
     "binding": ("create",),
     "eviction": ("create",),
+    "exec": ("create", "get"),
     "scale": ("get", "patch", "update"),
     "token": ("create",),
 }
 SUBRESOURCE_KINDS = {
     "eviction": ("policy", "v1", "Eviction"),
+    "exec": ("", "v1", "PodExecOptions"),
     "scale": ("autoscaling", "v1", "Scale"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }

@@ -18,6 +18,7 @@ from kube_efs.local.apiserver.discovery import Discovery
 from kube_efs.local.apiserver.front import make_application
 from kube_efs.local.apiserver.handlers import Backend, ResourceHandlers
 from kube_efs.local.apiserver.kubeconfig import render_kubeconfig, write_kubeconfig
+from kube_efs.local.apiserver.pod_commands import NoPodCommands, PodCommands
 from kube_efs.local.apiserver.pod_logs import NoPodLogs, PodLogs
 from kube_efs.local.apiserver.resources import Registry
 from kube_efs.local.apiserver.service import ObjectService
@@ -34,7 +35,7 @@ def _now() -> datetime:
 class ApiServer:
     """A Kubernetes API server on a loopback address, with its own authority and an administrator's token.
 
-    ``port`` 0 takes a free one. ``pod_logs`` answers ``kubectl logs``; it can be set until the first request.
+    ``port`` 0 takes a free one. ``pod_logs`` answers ``kubectl logs``, ``pod_commands`` ``kubectl exec``.
     Use it as an asynchronous context manager, or call ``start`` and ``stop``.
     """
 
@@ -45,6 +46,7 @@ class ApiServer:
         port: int = 0,
         token: str | None = None,
         pod_logs: PodLogs | None = None,
+        pod_commands: PodCommands | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self.host = host
@@ -62,6 +64,7 @@ class ApiServer:
             clock=clock,
             users=users,
             pod_logs=pod_logs or NoPodLogs(),
+            pod_commands=pod_commands or NoPodCommands(),
         )
         CustomTypes(self._store, registry, service)
         self._bootstrap = Bootstrap(self._store, registry, service)

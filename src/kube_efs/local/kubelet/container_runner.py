@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Protocol
 
 import structlog
 
+from kube_efs.local.kubelet.commands import RunningCommand, run_in
 from kube_efs.local.kubelet.launch import START_FAILED_CODE, Launch
 from kube_efs.local.kubelet.logs import last_lines
 from kube_efs.local.kubelet.planning import ContainerPaths
@@ -48,6 +50,10 @@ class Start:
 Prepare = Callable[[], Awaitable[Start]]
 
 
+class NotRunning(KubeEfsError):
+    """The container is not running just now."""
+
+
 class Report(Protocol):
     """Posts an event on the pod."""
 
@@ -79,6 +85,7 @@ class ContainerRunner:
         self._changed = changed
         self._report = report
         self._process: ContainerProcess | None = None
+        self._launch: Launch | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
@@ -98,6 +105,16 @@ class ContainerRunner:
     def finished(self) -> bool:
         """Whether it has ended for good."""
         return isinstance(self.state.state, Terminated) and self.state.state.final
+
+    def run_command(
+        self, argv: tuple[str, ...], *, reads: bool, terminal: bool
+    ) -> AbstractAsyncContextManager[RunningCommand]:
+        """A further command in the container, to be entered as a context; raises NotRunning."""
+        if not self.running or self._process is None or self._launch is None:
+            raise NotRunning(f'container "{self.container.name}" is not running')
+        environment = {**({"TERM": "xterm"} if terminal else {}), **self._launch.env}
+        launch = replace(self._launch, argv=argv, env=environment)
+        return run_in(self._process.launcher, launch, reads=reads, terminal=terminal)
 
     def resume(self, earlier: Earlier) -> None:
         """Go on from what a kubelet before this one wrote; what it had running is gone with it."""
@@ -163,6 +180,7 @@ class ContainerRunner:
         started_at = datetime.now(UTC)
         try:
             self._process = await ContainerProcess.start(start.launch, self.paths.log)
+            self._launch = start.launch
         except (StartFailed, OSError) as error:
             problem = error.problem if isinstance(error, StartFailed) else str(error)
             self._report("Failed", f"Error: {problem}")

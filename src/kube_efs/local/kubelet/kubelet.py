@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,8 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.local.kubelet.cluster import Cluster
+from kube_efs.local.kubelet.commands import RunningCommand
+from kube_efs.local.kubelet.container_runner import ContainerRunner, NotRunning
 from kube_efs.local.kubelet.csi_volumes import CsiVolumes
 from kube_efs.local.kubelet.driver_book import NodeDriverBook
 from kube_efs.local.kubelet.drivers import Drivers
@@ -106,13 +108,27 @@ class Kubelet:
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
     ) -> AsyncIterator[bytes]:
         """What a container wrote, nothing for one that does not run here."""
-        for running in tuple(self._pods.values()):
+        found = self._find(namespace, name, container)
+        if found is not None:
+            async for chunk in read_log(found, follow=follow, tail_lines=tail_lines):
+                yield chunk
+
+    def run_command(
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+    ) -> AbstractAsyncContextManager[RunningCommand]:
+        """A further command in a container, to be entered as a context; raises NotRunning."""
+        found = self._find(namespace, name, container)
+        if found is None:
+            raise NotRunning(f'container "{container}" is not running')
+        return found.run_command(argv, reads=reads, terminal=terminal)
+
+    def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
+        for running in self._pods.values():
             if running.runner.pod.key == (namespace, name):
                 for runner in running.runner.containers:
                     if runner.container.name == container:
-                        async for chunk in read_log(runner, follow=follow, tail_lines=tail_lines):
-                            yield chunk
-                        return
+                        return runner
+        return None
 
     @property
     def _pods_folder(self) -> Path:

@@ -12,20 +12,17 @@ code is the command's, 128 and the number for a signal; by then every process an
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from kube_efs.local.kubelet import root_file_system
+from kube_efs.local.kubelet.beginning import PASSED_ON, begin, problem_of, wait_for
 from kube_efs.local.kubelet.launch import KILL_SIGNAL, START_FAILED_CODE, Launch, parse_launch
 from kube_efs.local.kubelet.syscalls import CLONE_NEWNS, CLONE_NEWPID, die_with_parent, unshare
-
-# Kept back until there is somebody to pass them on to.
-_PASSED_ON = {signal.SIGTERM, KILL_SIGNAL}
 
 
 def main() -> NoReturn:
     """Start what standard input says, and end when it has ended."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     os.umask(0o022)
     report = os.dup(sys.stdin.fileno())
     parent = os.getppid()
@@ -43,8 +40,8 @@ def main() -> NoReturn:
     os.close(report)
     signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(init, number))
     signal.signal(KILL_SIGNAL, lambda _number, _frame: os.kill(init, signal.SIGKILL))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    os._exit(_wait(init))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    os._exit(wait_for(init))
 
 
 def _run_init(launch: Launch, report: int) -> NoReturn:
@@ -55,60 +52,13 @@ def _run_init(launch: Launch, report: int) -> NoReturn:
     except OSError as error:
         _fail(report, f"cannot mount {error.filename}: {error.strerror}")
     try:
-        child = _start(launch)
-    except FileNotFoundError as error:
-        where = "no such file or directory" if "/" in error.filename else "executable file not found in $PATH"
-        _fail(report, f'exec: "{error.filename}": {where}')
+        child = begin(launch, standard_input=None)
     except OSError as error:
-        _fail(report, f'exec: "{error.filename}": {error.strerror}')
+        _fail(report, problem_of(error))
     signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     _say(report, "started")
-    os._exit(_wait(child))
-
-
-def _start(launch: Launch) -> int:
-    """The pid of the command, which is running by now; raises OSError when it cannot be run."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        what = launch.working_dir
-        try:
-            _become_container(launch)
-            what = launch.argv[0]
-            os.execvpe(launch.argv[0], launch.argv, dict(launch.env))  # noqa: S606 - what this is for
-        except OSError as error:
-            os.write(writer, f"{error.errno}:{what}".encode(errors="replace"))
-        os._exit(START_FAILED_CODE)
-    os.close(writer)
-    with open(reader, "rb") as pipe:  # noqa: PTH123 - a file descriptor
-        number, _, what = pipe.read().decode().partition(":")
-    if number:  # else exec has closed the other end
-        raise OSError(int(number), os.strerror(int(number)), what)
-    return child
-
-
-def _become_container(launch: Launch) -> None:
-    """Be what the launch says, with nothing left to do but to run its command."""
-    os.setsid()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)  # what Python has changed
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    Path(launch.working_dir).mkdir(parents=True, exist_ok=True)
-    os.setgroups(launch.groups)
-    os.setgid(launch.gid)
-    os.setuid(launch.uid)
-    os.chdir(launch.working_dir)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-
-
-def _wait(main_child: int) -> int:
-    """Reap every child until the main one has ended; its exit code."""
-    while True:
-        pid, status = os.wait()
-        if pid == main_child:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+    os._exit(wait_for(child))
 
 
 def _fail(report: int, problem: str) -> NoReturn:

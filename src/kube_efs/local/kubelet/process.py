@@ -13,7 +13,7 @@ from kube_efs.local.kubelet.launch import KILL_SIGNAL, Launch, render_launch
 from kube_efs.model.errors import KubeEfsError
 
 _LAUNCHER = "kube_efs.local.kubelet.launcher"
-_PACKAGES = Path(kube_efs.__file__).parents[1]
+PACKAGES = Path(kube_efs.__file__).parents[1]
 _START_SECONDS = 60.0
 _KILL_SECONDS = 5.0
 
@@ -43,7 +43,7 @@ class ContainerProcess:
                     stdin=theirs.fileno(),
                     stdout=output,
                     stderr=output,
-                    env={"PYTHONPATH": str(_PACKAGES)},
+                    env={"PYTHONPATH": str(PACKAGES)},
                     start_new_session=True,  # a Ctrl-C for the kubelet is not one for the pod
                 )
             started = cls(process)
@@ -58,6 +58,11 @@ class ContainerProcess:
                     raise StartFailed(f"no start within {_START_SECONDS:.0f} seconds") from error
                 raise
         return started
+
+    @property
+    def launcher(self) -> int:
+        """The pid of the launcher that has started it."""
+        return self._process.pid
 
     async def wait(self) -> int:
         """The exit code, once the container and everything it started has ended."""

@@ -63,6 +63,11 @@ def unshare(flags: int) -> None:
     _checked(_LIBC.unshare(flags))
 
 
+def join(process: int, flags: int) -> None:
+    """Enter these namespaces of the process that a file descriptor (pidfd) is for."""
+    _checked(_LIBC.setns(process, flags))
+
+
 def die_with_parent(signal_number: int) -> None:
     """Have this process get a signal when the thread that made it ends."""
     _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
