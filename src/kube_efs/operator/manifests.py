@@ -9,7 +9,9 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from typing import Any, TypeAlias
 
@@ -135,13 +137,19 @@ def _class_references(options: RenderOptions, values: Mapping[str, object]) -> I
 
 
 def _render(asset: str, values: Mapping[str, object]) -> Iterator[Manifest]:
-    return (_filled(document, values) for document in load_asset(asset))
+    return (_filled(document, values) for document in _parsed(asset))
 
 
 def load_asset(name: str) -> Iterator[Any]:
     """The objects of one asset, with their placeholders."""
-    text = files("kube_efs.operator").joinpath("assets", f"{name}.yaml").read_text(encoding="utf-8")
-    return iter(yaml.safe_load_all(text))
+    return iter(deepcopy(_parsed(name)))
+
+
+@cache
+def _parsed(asset: str) -> tuple[Any, ...]:
+    # The operator fills the same assets in again and again, and parsing is most of that work.
+    text = files("kube_efs.operator").joinpath("assets", f"{asset}.yaml").read_text(encoding="utf-8")
+    return tuple(yaml.safe_load_all(text))
 
 
 def render_text(options: RenderOptions, *, as_json: bool) -> str:
@@ -189,8 +197,10 @@ def _filled(node: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401 - a
         case Mapping():
             filled = {key: _filled(value, values) for key, value in node.items()}
             return {key: value for key, value in filled.items() if value is not None}
-        case [_, *_]:
-            return [value for value in (_filled(item, values) for item in node) if value is not None] or None
+        case []:
+            return []
+        case [*items]:
+            return [value for value in (_filled(item, values) for item in items) if value is not None] or None
         case _:
             return node
 
@@ -204,4 +214,4 @@ def _text(text: str, values: Mapping[str, object]) -> object:
 
 def render_asset(name: str, values: Mapping[str, object]) -> tuple[Manifest, ...]:
     """The objects of one asset, with these values for its placeholders."""
-    return tuple(_filled(document, values) for document in load_asset(name))
+    return tuple(_render(name, values))
