@@ -137,9 +137,10 @@ class Client:
         with suppress(OSError):
             await self.writer.wait_closed()
 
-    async def call_until(self, stop: asyncio.Event) -> None:
+    async def call_until(self, stop: asyncio.Event, *, pause_seconds: float = 0.0) -> None:
         while not stop.is_set():
             await self.call()
+            await asyncio.sleep(pause_seconds)
 
 
 @asynccontextmanager
