@@ -1,12 +1,13 @@
 """The doctor on a real authorizer: rights that are missing, and what a service account learns of itself."""
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 import yaml
 from tests.conformance.control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
-from tests.conformance.installing import MANAGER, NAMESPACE, TUNNEL, install
+from tests.conformance.installing import MANAGER, NAMESPACE, NODE, TUNNEL, install
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios.steps import eventually
 
@@ -25,6 +26,19 @@ pytestmark = [
 ]
 
 _ROLE = ("clusterrole", "kube-efs-controller")
+_USE = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "Role",
+    "metadata": {"name": "constraints", "namespace": NAMESPACE},
+    "rules": [
+        {
+            "apiGroups": ["security.openshift.io"],
+            "resources": ["securitycontextconstraints"],
+            "resourceNames": [NODE],
+            "verbs": ["use"],
+        }
+    ],
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -91,6 +105,29 @@ async def _until_missing(plane: RealControlPlane) -> list[Finding]:
         return (await _examine(plane)).get("rbac/missing")
 
     return await eventually(look, what="a right is missing")
+
+
+async def test_constraints_are_used_by_name_or_by_a_role(plane: RealControlPlane, kubectl: Kubectl) -> None:
+    assert "scc/missing" not in await _examine(plane)
+    await kubectl("patch", "scc", NODE, "--type=merge", "-p", '{"users": []}')
+    try:
+        (found,) = (await _examine(plane))["scc/missing"]
+        assert found.subject.name == f"{NAMESPACE}/{NODE}"
+        assert f"{NODE}: neither name the account nor may be used by its roles" in found.evidence
+        assert found.commands[0] == f"oc adm policy add-scc-to-user {NODE} -z {NODE} -n {NAMESPACE}"
+
+        await kubectl("apply", "-f", "-", stdin=yaml.safe_dump(_USE))
+        bound = ("--role=constraints", f"--serviceaccount={NAMESPACE}:{NODE}", "-n", NAMESPACE)
+        await kubectl("create", "rolebinding", "constraints", *bound)
+
+        async def usable() -> bool:
+            return "scc/missing" not in await _examine(plane)
+
+        await eventually(usable, what="the role counts")
+    finally:
+        await kubectl("delete", "role,rolebinding", "constraints", "-n", NAMESPACE, "--ignore-not-found")
+        users = json.dumps({"users": [f"system:serviceaccount:{NAMESPACE}:{NODE}"]})
+        await kubectl("patch", "scc", NODE, "--type=merge", "-p", users)
 
 
 async def test_what_an_account_may_not_see_is_said_and_all_else_is_checked(plane: RealControlPlane) -> None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from kube_efs.aws.interfaces import Interface
 from kube_efs.aws.network_acls import NetworkAcl
 from kube_efs.aws.security_groups import Network, SecurityGroup
+from kube_efs.doctor.constraints import Constraints, HostAccess
 from kube_efs.doctor.grants import Grant
 from kube_efs.doctor.node_facts import NodeFacts
 from kube_efs.model.claims import Claim, StorageClass
@@ -42,7 +43,8 @@ class Workload:
     """A Deployment or DaemonSet. ``command`` is the first argument of its first container.
 
     ``environment`` has the variables that are given as text, ``references`` those that are in a ConfigMap,
-    with its name and the key. ``ours`` is what kube-efs's label says.
+    with its name and the key. ``ours`` is what kube-efs's label says, ``needs`` what its pods want of their
+    nodes, ``account`` the name of their service account.
     """
 
     kind: str
@@ -55,6 +57,8 @@ class Workload:
     ours: bool = False
     wanted: int = 0
     ready: int = 0
+    account: str = ""
+    needs: frozenset[HostAccess] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +189,8 @@ class PublishedStatus:
 class ClusterFacts:
     """What the Kubernetes API tells. ``namespace`` is that of kube-efs.
 
-    ``degraded`` are the operator's conditions by which something is wrong.
+    ``degraded`` are the operator's conditions by which something is wrong. ``constraints`` None also means
+    that this is not OpenShift; ``missing_uses`` are the rights to use some that no role gives.
     """
 
     namespace: str
@@ -202,6 +207,8 @@ class ClusterFacts:
     targets: TargetsFacts | None = None
     statuses: tuple[PublishedStatus, ...] | None = None
     missing_rights: tuple[Grant, ...] = ()
+    constraints: tuple[Constraints, ...] | None = None
+    missing_uses: tuple[Grant, ...] | None = None
 
     def warnings_of(self, kind: str, uid: str) -> tuple[Warned, ...]:
         """What was told about that object."""

@@ -19,6 +19,11 @@ class Account:
         """Its name as that of a user."""
         return f"system:serviceaccount:{self.namespace}:{self.name}"
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups that every service account of its namespace is in."""
+        return ("system:serviceaccounts", "system:authenticated", f"system:serviceaccounts:{self.namespace}")
+
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class Right:

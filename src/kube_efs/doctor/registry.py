@@ -2,6 +2,7 @@
 
 from kube_efs.doctor.checks import (
     claims,
+    constraints,
     file_systems,
     gaps,
     handshakes,
@@ -23,6 +24,7 @@ from kube_efs.doctor.findings import Topic
 TOPICS: tuple[Topic, ...] = (
     installation.TOPIC,
     rights.TOPIC,
+    constraints.TOPIC,
     storage_classes.TOPIC,
     claims.TOPIC,
     volumes.TOPIC,

@@ -10,6 +10,7 @@ from lightkube import AsyncClient
 
 from kube_efs.doctor.bundle import Bundle, write_bundle
 from kube_efs.doctor.checks.common import controllers, is_ours, problem_of
+from kube_efs.doctor.checks.constraints import wanted_uses
 from kube_efs.doctor.checks.file_systems import named_file_systems
 from kube_efs.doctor.diagnosis import diagnose, is_broken
 from kube_efs.doctor.facts import Area, AwsFacts, ClusterFacts, Facts
@@ -101,7 +102,12 @@ async def examine_cluster(
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
     grants = grants_of(installation(namespace, has_driver))
     missing = await attempts.look("rights", missing_rights(client, grants, attempts))
-    return replace(cluster, missing_rights=missing or ())
+    uses = missing_rights(client, wanted_uses(cluster), attempts)
+    return replace(
+        cluster,
+        missing_rights=missing or (),
+        missing_uses=await attempts.look("the use of SecurityContextConstraints", uses),
+    )
 
 
 async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:

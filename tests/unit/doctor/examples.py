@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_efs.aws.interfaces import Interface
+from kube_efs.doctor.constraints import Constraints, HostAccess
 from kube_efs.doctor.facts import (
     AwsFacts,
     ClaimFacts,
@@ -22,6 +23,7 @@ from kube_efs.doctor.facts import (
     Warned,
     Workload,
 )
+from kube_efs.doctor.grants import Grant
 from kube_efs.doctor.node_facts import (
     CaFile,
     ConfiguredTunnel,
@@ -33,6 +35,7 @@ from kube_efs.doctor.node_facts import (
     TunnelFacts,
 )
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.shared_volumes import SharedVolume
@@ -178,6 +181,21 @@ ON_NODE = NodeFacts(
 def cluster(**changes: Any) -> Facts:
     """The cluster with these changes, AWS not asked."""
     return Facts(now=NOW, cluster=replace(CLUSTER, **changes))
+
+
+def on_openshift(*constraints: Constraints, uses: tuple[Grant, ...] | None = ()) -> Facts:
+    """A cluster with the CSI driver, these constraints, and these uses of them that no role allows."""
+    node = replace(
+        TUNNEL,
+        name="efs-csi-node",
+        command="node",
+        account="efs-csi-node",
+        needs=frozenset({HostAccess.PRIVILEGED, HostAccess.FOLDERS}),
+    )
+    known = (replace(NODE, drivers=frozenset({DRIVER})),)
+    return cluster(
+        workloads=(CONTROLLER, TUNNEL, node), nodes=known, constraints=constraints, missing_uses=uses
+    )
 
 
 def claim(

@@ -158,7 +158,7 @@ def test_objects_are_read_as_far_as_they_go() -> None:
     meta = {"name": "a", "namespace": "b"}
     assert read_pod({"metadata": meta}) == PodFacts(namespace="b", name="a")
     assert read_workload("DaemonSet", {"metadata": meta}) == Workload(
-        kind="DaemonSet", namespace="b", name="a"
+        kind="DaemonSet", namespace="b", name="a", account="default"
     )
     assert read_node({"metadata": {"name": "a"}}, {}) == NodeObject(name="a", ready=False)
 

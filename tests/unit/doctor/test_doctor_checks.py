@@ -12,6 +12,7 @@ from tests.unit.doctor.examples import warned
 
 from kube_efs.aws.network_acls import AclRule, NetworkAcl
 from kube_efs.aws.security_groups import Permission, SecurityGroup
+from kube_efs.doctor.constraints import Constraints, HostAccess, use_of
 from kube_efs.doctor.diagnosis import diagnose
 from kube_efs.doctor.facts import (
     Area,
@@ -42,6 +43,8 @@ _RIGHT = Grant(
     account=Account(namespace="efs", name="efs-manager"),
     right=Right(verb="patch", resource="persistentvolumes"),
 )
+_ACCOUNT = Account(namespace="efs", name="efs-csi-node")
+_FOR_NODES = Constraints(name="efs-csi-node", allows=frozenset(HostAccess))
 _BAD_CLASS = replace(ex.CLASS, parameters={"default_file_system_id": "fs-nonsense!"})
 _ODD_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystem": "x"})
 _BAD_CSI_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "directoryPerms": "rwx"})
@@ -140,6 +143,16 @@ PROVOKED = [
         ),
     ),
     ("rbac/missing", "patch persistentvolumes", ex.cluster(missing_rights=(_RIGHT,))),
+    (
+        "scc/missing",
+        "efs-csi-node: neither name the account nor may be used by its roles",
+        ex.on_openshift(_FOR_NODES, uses=(use_of(_FOR_NODES, _ACCOUNT),)),
+    ),
+    (
+        "scc/missing",
+        "no constraints of this cluster allow all of that",
+        ex.on_openshift(replace(_FOR_NODES, allows=frozenset({HostAccess.NETWORK}))),
+    ),
     # classes
     (
         "storage-class/parameter",
@@ -479,6 +492,16 @@ def test_kube_efs_is_known_under_the_names_of_older_systems() -> None:
 
 
 NOTHING = [
+    pytest.param(
+        ex.on_openshift(replace(_FOR_NODES, users=(_ACCOUNT.user,))), id="constraints that name the account"
+    ),
+    pytest.param(
+        ex.on_openshift(replace(_FOR_NODES, groups=("system:serviceaccounts:efs",))), id="or its group"
+    ),
+    pytest.param(ex.on_openshift(_FOR_NODES), id="constraints that a role lets it use"),
+    pytest.param(
+        ex.on_openshift(_FOR_NODES, uses=None), id="constraints of which nobody knows who may use them"
+    ),
     pytest.param(ex.cluster(), id="a cluster that is well"),
     pytest.param(ex.aws(), id="with AWS asked"),
     pytest.param(ex.node(), id="a node that is well"),

@@ -21,6 +21,7 @@ from lightkube.resources.core_v1 import (
 )
 from lightkube.resources.storage_v1 import CSINode, StorageClass
 
+from kube_efs.doctor.constraints import Constraints, read_constraints
 from kube_efs.doctor.facts import (
     ClusterFacts,
     NodeObject,
@@ -59,6 +60,9 @@ _Value = TypeVar("_Value")
 _ClusterCsiDriver: Any = create_global_resource(
     "operator.openshift.io", "v1", "ClusterCSIDriver", "clustercsidrivers"
 )
+_ConstraintsResource: Any = create_global_resource(
+    "security.openshift.io", "v1", "SecurityContextConstraints", "securitycontextconstraints"
+)
 _SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod"}
 
 
@@ -77,6 +81,7 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         shared = start(look("SharedVolumes", _shared_volumes(client)))
         degraded = start(look("the ClusterCSIDriver", _degraded(client)))
         warnings = start(look("events", _warnings(client)))
+        constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, namespace)))
         published = _read(client, ConfigMap, read_published, namespace=namespace, labels=STATUS_LABELS)
         statuses = start(look("what nodes have published", published))
@@ -94,6 +99,7 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         warnings=warnings.result() or (),
         targets=targets.result(),
         statuses=statuses.result(),
+        constraints=constraints.result(),
     )
 
 
@@ -161,6 +167,13 @@ async def _degraded(client: AsyncClient) -> tuple[OperatorCondition, ...]:
     except KubeNotFound:  # installed without the operator
         return ()
     return read_degraded(found.to_dict())
+
+
+async def _constraints(client: AsyncClient) -> tuple[Constraints, ...] | None:
+    try:
+        return await _read(client, _ConstraintsResource, read_constraints)
+    except KubeNotFound:  # Kubernetes that is not OpenShift
+        return None
 
 
 async def _targets(client: AsyncClient, namespace: str) -> TargetsFacts:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from kube_efs.doctor.constraints import read_needs
 from kube_efs.doctor.facts import (
     ClaimFacts,
     LeaseFacts,
@@ -37,8 +38,8 @@ _OS, _COMPUTE = "kubernetes.io/os", "eks.amazonaws.com/compute-type"
 def read_workload(kind: str, body: Json) -> Workload:
     """The workload in a Deployment or DaemonSet."""
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
-    first = containers[0]
+    pod = (spec.get("template") or {}).get("spec") or {}
+    first = (pod.get("containers") or [{}])[0]
     variables = first.get("env") or ()
     is_set = kind == "DaemonSet"
     return Workload(
@@ -60,6 +61,8 @@ def read_workload(kind: str, body: Json) -> Workload:
         ours=(meta.get("labels") or {}).get(_PART_OF) == "kube-efs",
         wanted=(status.get("desiredNumberScheduled") if is_set else spec.get("replicas", 1)) or 0,
         ready=status.get("numberReady" if is_set else "readyReplicas") or 0,
+        account=pod.get("serviceAccountName") or "default",
+        needs=read_needs(pod),
     )
 
 

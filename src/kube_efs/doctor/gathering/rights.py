@@ -15,7 +15,7 @@ from lightkube.resources.authentication_v1 import SelfSubjectReview
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview, SubjectAccessReview
 
 from kube_efs.doctor.gathering.attempts import Attempts
-from kube_efs.doctor.grants import Account, Grant, Right
+from kube_efs.doctor.grants import Grant, Right
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeDenied
 
@@ -57,7 +57,7 @@ async def _refused(grants: Sequence[Grant], ask: _Ask) -> tuple[Grant, ...]:
 async def _may(client: AsyncClient, grant: Grant) -> bool:
     spec = SubjectAccessReviewSpec(
         user=grant.account.user,
-        groups=_groups(grant.account),
+        groups=list(grant.account.groups),
         resourceAttributes=_attributes(grant.right),
     )
     with translated("SubjectAccessReview"):
@@ -76,12 +76,6 @@ async def _own_name(client: AsyncClient) -> str:
     with translated("SelfSubjectReview"):
         review = await client.create(SelfSubjectReview(metadata=ObjectMeta()))
     return (review.status and review.status.userInfo and review.status.userInfo.username) or ""
-
-
-def _groups(account: Account) -> list[str]:
-    """Those that every service account is in."""
-    everybody = ["system:serviceaccounts", "system:authenticated"]
-    return [*everybody, f"system:serviceaccounts:{account.namespace}"]
 
 
 def _attributes(right: Right) -> ResourceAttributes:

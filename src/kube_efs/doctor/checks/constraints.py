@@ -1,0 +1,75 @@
+"""Whether OpenShift lets the pods of DaemonSets have what they need of their nodes."""
+
+from collections.abc import Iterator, Sequence
+
+from kube_efs.doctor.checks.common import is_ours
+from kube_efs.doctor.constraints import Constraints, use_of
+from kube_efs.doctor.facts import ClusterFacts, Facts, Workload
+from kube_efs.doctor.findings import Finding, Subject, Topic, broken
+from kube_efs.doctor.grants import Account, Grant
+
+_MISSING = broken(
+    "scc/missing",
+    "A service account may use no SecurityContextConstraints that let its DaemonSet's pods run.",
+)
+
+
+def needy(cluster: ClusterFacts) -> Iterator[tuple[Workload, tuple[Constraints, ...]]]:
+    """The DaemonSets that no constraints of which they are told let run, with all that would be enough."""
+    if cluster.constraints is None:
+        return
+    for one in cluster.workloads or ():
+        if is_ours(one) and one.kind == "DaemonSet" and one.needs:
+            enough = tuple(found for found in cluster.constraints if one.needs <= found.allows)
+            if not any(found.names(account_of(one)) for found in enough):
+                yield one, enough
+
+
+def account_of(workload: Workload) -> Account:
+    """The service account of its pods."""
+    return Account(namespace=workload.namespace, name=workload.account)
+
+
+def wanted_uses(cluster: ClusterFacts) -> tuple[Grant, ...]:
+    """What is to be asked about roles, which the constraints themselves do not tell."""
+    return tuple(use_of(one, account_of(workload)) for workload, enough in needy(cluster) for one in enough)
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    cluster = facts.cluster
+    if cluster is None or cluster.missing_uses is None:
+        return
+    for workload, enough in needy(cluster):
+        account = account_of(workload)
+        if all(use_of(one, account) in cluster.missing_uses for one in enough):
+            yield _missing(workload, account, enough)
+
+
+def _missing(workload: Workload, account: Account, enough: Sequence[Constraints]) -> Finding:
+    names = ", ".join(one.name for one in enough)
+    return Finding(
+        kind=_MISSING,
+        subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
+        problem=f"may use no SecurityContextConstraints that let pods of DaemonSet {workload.name} run",
+        evidence=(
+            f"they need {', '.join(sorted(workload.needs))}",
+            f"{names}: neither name the account nor may be used by its roles"
+            if enough
+            else "no constraints of this cluster allow all of that",
+        ),
+        remedy="give the account constraints that allow that, and no more than is needed",
+        commands=(
+            _command(account, enough),
+            f"oc -n {workload.namespace} describe daemonset {workload.name}",
+        ),
+    )
+
+
+def _command(account: Account, enough: Sequence[Constraints]) -> str:
+    if not enough:
+        return f"kube-efs render --for openshift --csi --namespace {account.namespace} | oc apply -f -"
+    least = min(enough, key=lambda one: (len(one.allows), one.name))
+    return f"oc adm policy add-scc-to-user {least.name} -z {account.name} -n {account.namespace}"
+
+
+TOPIC = Topic(check=_check, kinds=(_MISSING,))

@@ -1,0 +1,91 @@
+"""What pods want of their nodes, and what SecurityContextConstraints allow, by the rendered manifests."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lightkube import AsyncClient
+from lightkube.codecs import load_all_yaml
+
+from kube_efs.doctor.checks.constraints import account_of, needy, wanted_uses
+from kube_efs.doctor.constraints import HostAccess, read_constraints
+from kube_efs.doctor.diagnosis import diagnose
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.gathering.objects import read_workload
+from kube_efs.doctor.run import examine_cluster
+from kube_efs.operator.manifests import RenderOptions, render_manifests
+from kube_efs.operator.platforms import Platform
+
+_DEFINITION = Path(__file__).parents[2] / "conformance" / "security-context-constraints-crd.yaml"
+_KIND = "SecurityContextConstraints"
+_NEEDS = {
+    ("efs-stunnel", False): {HostAccess.NETWORK, HostAccess.PORTS},
+    ("efs-stunnel", True): {HostAccess.NETWORK, HostAccess.PORTS, HostAccess.FOLDERS},
+    ("efs-csi-node", True): set(HostAccess),
+}
+
+
+def _rendered(*, csi: bool) -> dict[tuple[str, str], Any]:
+    options = RenderOptions(platform=Platform.OPENSHIFT, namespace="efs", csi=csi)
+    return {(one["kind"], one["metadata"]["name"]): one for one in render_manifests(options)}
+
+
+@pytest.mark.parametrize(("name", "csi"), _NEEDS)
+def test_what_is_rendered_needs_what_its_constraints_allow(name: str, csi: bool) -> None:
+    manifests = _rendered(csi=csi)
+    workload = read_workload("DaemonSet", manifests["DaemonSet", name])
+    assert workload.needs == _NEEDS[name, csi]
+    assert workload.account == name
+    fitting = [
+        one
+        for (kind, _), manifest in manifests.items()
+        if kind == _KIND and (one := read_constraints(manifest)).names(account_of(workload))
+    ]
+    assert [one.name for one in fitting if workload.needs <= one.allows]
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        pytest.param({"allowHostDirVolumePlugin": False}, HostAccess.FOLDERS, id="no folders"),
+        pytest.param({"volumes": ["emptyDir"]}, HostAccess.FOLDERS, id="no volumes that are folders"),
+        pytest.param({"allowHostNetwork": False}, HostAccess.NETWORK, id="no network"),
+        pytest.param({"allowHostPorts": False}, HostAccess.PORTS, id="no ports"),
+        pytest.param({"allowPrivilegedContainer": False}, HostAccess.PRIVILEGED, id="no privilege"),
+    ],
+)
+def test_what_constraints_do_not_allow_is_known(changes: dict[str, Any], missing: HostAccess) -> None:
+    manifest = _rendered(csi=True)[_KIND, "efs-csi-node"]
+    assert read_constraints(manifest).allows == set(HostAccess)
+    assert read_constraints({**manifest, **changes}).allows == set(HostAccess) - {missing}
+
+
+async def test_openshift_is_known_by_its_kind(kube: AsyncClient) -> None:
+    manifests = _rendered(csi=True)
+    assert (await _examine(kube)).constraints is None
+    await _create(kube, _DEFINITION.read_text(encoding="utf-8"))
+    for one in (("Namespace", "efs"), ("DaemonSet", "efs-csi-node")):
+        await _create(kube, yaml.safe_dump(manifests[one]))
+
+    cluster = await _examine(kube)
+    assert cluster.constraints == ()
+    (told,) = (one for one in diagnose(Facts(cluster=cluster)) if one.kind.id == "scc/missing")
+    assert told.subject.name == "efs/efs-csi-node"
+    assert told.commands[0] == "kube-efs render --for openshift --csi --namespace efs | oc apply -f -"
+
+    await _create(kube, yaml.safe_dump(manifests[_KIND, "efs-csi-node"]))
+    cluster = await _examine(kube)
+    assert [one.name for one in cluster.constraints or ()] == ["efs-csi-node"]
+    assert list(needy(cluster)) == []
+    assert wanted_uses(cluster) == ()
+
+
+async def _create(kube: AsyncClient, text: str) -> None:
+    for one in load_all_yaml(text, create_resources_for_crds=True):
+        await kube.create(one)
+
+
+async def _examine(kube: AsyncClient) -> Any:
+    return await examine_cluster(kube, "efs", lambda _namespace, _csi: (), Attempts(timeout_seconds=30))
