@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import Protocol
 
 from aiohttp import WSMsgType, web
-from multidict import MultiMapping
 
 from kube_efs.local.apiserver.json_types import Json, lookup
 from kube_efs.local.apiserver.parameters import Parameters
@@ -90,9 +89,8 @@ class Order:
     terminal: bool
 
 
-def parse_order(pod: Stored, query: MultiMapping[str]) -> Order:
-    """The order in a request's query; raises 400 for what cannot be run in this pod now."""
-    parameters, argv = Parameters(query), tuple(query.getall("command", ()))
+def parse_order(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> Order:
+    """The order in a request; raises 400 for what cannot be run in this pod now."""
     container = choose_container(pod, parameters.text("container"))
     if not argv:
         raise bad_request("you must specify at least one command for the container")
@@ -111,7 +109,7 @@ def parse_order(pod: Stored, query: MultiMapping[str]) -> Order:
 
 async def run_command(request: web.Request, pod: Stored, commands: PodCommands) -> web.StreamResponse:
     """Run what the request asks for, with the client at the other end; raises 400."""
-    order = parse_order(pod, request.query)
+    order = parse_order(pod, Parameters(request.query), tuple(request.query.getall("command", ())))
     socket = web.WebSocketResponse(protocols=_PROTOCOLS)
     if not socket.can_prepare(request):
         raise bad_request(_NO_WEBSOCKET)

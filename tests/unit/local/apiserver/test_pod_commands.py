@@ -9,10 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from multidict import MultiDict
 
 from kube_efs.local.apiserver import ApiServer
 from kube_efs.local.apiserver.json_types import Json
+from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.pod_commands import Channel, Order, parse_order, parse_size
 from kube_efs.local.apiserver.statuses import ApiError
 from kube_efs.local.apiserver.storage import Stored
@@ -33,31 +33,34 @@ def _pod(state: Json | None = None, *, node: str = "node-a") -> Stored:
 
 
 def test_an_order_is_read_from_the_query() -> None:
-    query = MultiDict([("command", "sh"), ("command", "-c"), ("stdin", "true"), ("tty", "false")])
-    assert parse_order(_pod(), query) == Order(
+    query = Parameters({"stdin": "true", "tty": "false"})
+    assert parse_order(_pod(), query, ("sh", "-c")) == Order(
         container="main", argv=("sh", "-c"), reads=True, terminal=False
     )
 
 
 @pytest.mark.parametrize(
-    ("pod", "query", "told"),
+    ("pod", "query", "argv", "told"),
     [
-        (_pod(), {}, "you must specify at least one command"),
-        (_pod(), {"command": "ls", "container": "other"}, "container other is not valid for pod one"),
-        (_pod(node=""), {"command": "ls"}, "pod one does not have a host assigned"),
+        (_pod(), {}, (), "you must specify at least one command"),
+        (_pod(), {"container": "other"}, ("ls",), "container other is not valid for pod one"),
+        (_pod(node=""), {}, ("ls",), "pod one does not have a host assigned"),
         (
             _pod({"waiting": {"reason": "CrashLoopBackOff"}}),
-            {"command": "ls"},
+            {},
+            ("ls",),
             "container main of pod one is not running: it is waiting (CrashLoopBackOff)",
         ),
-        (_pod({"terminated": {}}), {"command": "ls"}, "it is terminated"),
-        (_pod({}), {"command": "ls"}, "it is waiting"),
+        (_pod({"terminated": {}}), {}, ("ls",), "it is terminated"),
+        (_pod({}), {}, ("ls",), "it is waiting"),
     ],
     ids=["no command", "no such container", "no node", "backing off", "ended", "not begun"],
 )
-def test_what_cannot_be_run_is_refused(pod: Stored, query: dict[str, str], told: str) -> None:
+def test_what_cannot_be_run_is_refused(
+    pod: Stored, query: dict[str, str], argv: tuple[str, ...], told: str
+) -> None:
     with pytest.raises(ApiError) as caught:
-        parse_order(pod, MultiDict(query))
+        parse_order(pod, Parameters(query), argv)
     assert caught.value.code == 400
     assert told in caught.value.message
 
