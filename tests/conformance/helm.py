@@ -10,7 +10,8 @@ import yaml
 from tests.conformance.control_plane import PROGRAMS
 from tests.conformance.kubectl import Answer
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "kube-efs"
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "kube-efs"
 # Helm asks no cluster for a template, and must be told what it would find.
 _VERSION = ("--kube-version", "1.36")
 _SECONDS = 120.0
@@ -18,10 +19,11 @@ _answers: dict[tuple[str, str], Answer] = {}
 
 
 async def helm(*arguments: str, stdin: str = "", kubeconfig: Path | None = None) -> Answer:
-    """The answer to a command, whatever it is."""
+    """The answer to a command in the folder of this tree, whatever it is."""
     process = await asyncio.create_subprocess_exec(
         PROGRAMS / "helm",
         *arguments,
+        cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

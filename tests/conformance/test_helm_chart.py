@@ -8,6 +8,7 @@ import pytest
 from tests.conformance.helm import CHART, helm, keyed, objects, template
 from tests.conformance.installing import render
 from tests.conformance.kubectl import Kubectl
+from tests.docs.blocks import Command, commands_for
 
 from kube_efs.operator.forms.chart_values import chart_values
 from kube_efs.operator.manifests import RenderOptions, render_asset, render_manifests
@@ -314,9 +315,24 @@ async def test_a_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> 
     assert [name for name in left.split() if "efs" in name] == []
     # What people have made of the kind would go with it.
     assert await kubectl("get", "crd/sharedvolumes.aws-efs.managed.openshift.io", "-o", "name")
-    await kubectl(
-        "delete", "crd/sharedvolumes.aws-efs.managed.openshift.io", "namespace/charted", "--wait=false"
-    )
+    await kubectl("delete", "crd/sharedvolumes.aws-efs.managed.openshift.io", "namespace/charted")
+
+
+async def test_the_commands_of_its_page_do_what_it_says(kubectl: Kubectl) -> None:
+    install, upgrade, uninstall = commands_for("docs/helm.md", "tests/conformance/test_helm_chart.py")
+
+    async def workloads_after(command: Command) -> set[str]:
+        program, *arguments = command.text.split()
+        assert program == "helm"
+        answer = await helm(*arguments, kubeconfig=kubectl.kubeconfig)
+        assert answer.status == 0, answer.errors
+        left = await kubectl("get", "deployment,daemonset", "-n", "openshift-efs-stunnel", "-o", "name")
+        return {*left.split()}
+
+    first = {"deployment.apps/efs-manager", "daemonset.apps/efs-stunnel"}
+    assert await workloads_after(install) == first
+    assert await workloads_after(upgrade) == {*first, "daemonset.apps/efs-csi-node"}
+    assert await workloads_after(uninstall) == set()
 
 
 def _merged(base: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -15,6 +15,9 @@
     <!-- as in: docs/install.md -->
     ```console            not run once more: a session of that page has its commands, perhaps with more words
 
+    <!-- run by: tests/conformance/test_helm_chart.py -->
+    ```console            that test takes the commands from the page, and runs them
+
     <!-- file: claim.yaml -->
     ```yaml               written under that name into the folder in which the page's sessions run
     ```
@@ -27,12 +30,14 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 SESSION = "console"
 SHELL = "sh"
 # What nobody would type into a shell; drawings and shown answers are text.
 _OTHERS = frozenset({"ini", "json", "promql", "python", "text", "yaml"})
-_COMMENT = re.compile(r"<!-- (not run|as in|file|given): (.+?) -->")
+_COMMENT = re.compile(r"<!-- (not run|as in|run by|file|given): (.+?) -->")
+_ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>.*)")
 
 
@@ -66,7 +71,7 @@ class Command:
 class Block:
     """A fenced block; ``reason`` is why it is not run, ``file`` its name, ``given`` what it stands on.
 
-    ``elsewhere`` is the page whose sessions have its commands, too.
+    ``elsewhere`` is the page whose sessions have its commands, too; ``runner`` is a test that runs them.
     """
 
     page: str
@@ -75,13 +80,14 @@ class Block:
     text: str
     reason: str = ""
     elsewhere: str = ""
+    runner: str = ""
     file: str = ""
     given: str = ""
 
     @property
     def is_run(self) -> bool:
-        """Whether its commands are run."""
-        return self.language == SESSION and not self.reason and not self.elsewhere
+        """Whether its commands are run with the page's others."""
+        return self.language == SESSION and not (self.reason or self.elsewhere or self.runner)
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -129,7 +135,18 @@ def read_blocks(page: str, text: str) -> Iterator[Block]:
             text="".join(f"{one[indent:]}\n" for one in lines[opened + 1 : number]),
             reason=mark[2] if mark and mark[1] == "not run" else "",
             elsewhere=mark[2] if mark and mark[1] == "as in" else "",
+            runner=mark[2] if mark and mark[1] == "run by" else "",
             file=mark[2] if mark and mark[1] == "file" else "",
             given=mark[2] if mark and mark[1] == "given" else "",
         )
         start = None
+
+
+def blocks_of(page: str) -> list[Block]:
+    """The blocks of a page of this tree."""
+    return list(read_blocks(page, (_ROOT / page).read_text(encoding="utf-8")))
+
+
+def commands_for(page: str, runner: str) -> list[Command]:
+    """The commands of a page that are left to the test in this file, which is relative to the tree."""
+    return [command for one in blocks_of(page) if one.runner == runner for command in one.commands]

@@ -16,6 +16,7 @@ def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:
     """What a reader has in the shell: kube-efs, and the way to a cluster and to AWS."""
     return {
         **cluster.efs.environment(),
+        "FILE_SYSTEM": cluster.file_system_ids[0],  # for what is given
         "HOME": str(home),
         "KUBECONFIG": str(cluster.kubeconfig),
         "LANG": "C.UTF-8",

@@ -1,10 +1,11 @@
 """Every command in the pages is run here, or is marked with the reason why not."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
-from tests.docs.blocks import Block, Command, read_blocks
+from tests.docs.blocks import SHELL, Command, blocks_of, read_blocks
 from tests.docs.conftest import environment_of
 from tests.docs.sessions import run_page
 
@@ -14,34 +15,47 @@ ROOT = Path(__file__).parents[2]
 # They install kube-efs, so their cluster has nothing of it.
 INSTALLING = {"docs/efs-provisioner.md", "docs/install.md", "docs/operator.md"}
 _EXAMPLE_ID = "fs-0123456789abcdef0"
+_EXAMPLE_SUBNETS = ("subnet-0a1b2c3d", "subnet-1a2b3c4d")
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 )
 
 
-def _blocks(page: str) -> list[Block]:
-    return list(read_blocks(page, (ROOT / page).read_text(encoding="utf-8")))
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_run_or_says_why_not(page: str) -> None:
-    assert [f"{page}:{one.line}: {one.problem}" for one in _blocks(page) if one.problem] == []
+    assert [f"{page}:{one.line}: {one.problem}" for one in blocks_of(page) if one.problem] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_said_to_be_run_on_another_page_is(page: str) -> None:
-    for block in _blocks(page):
+    for block in blocks_of(page):
         if block.elsewhere:
-            run = [one for other in _blocks(block.elsewhere) if other.is_run for one in other.commands]
+            run = [one for other in blocks_of(block.elsewhere) if other.is_run for one in other.commands]
             missing = [one.text for one in block.commands if not any(one.is_part_of(other) for other in run)]
             assert missing == [], block.elsewhere
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_test_is_said_to_run_it_takes_from_the_page(page: str) -> None:
+    for block in blocks_of(page):
+        if block.runner:
+            assert f'commands_for("{page}", "{block.runner}")' in (ROOT / block.runner).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_make_is_told_in_a_page_it_can_do(page: str) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    lines = [line for one in blocks_of(page) if one.language == SHELL for line in one.text.splitlines()]
+    told = re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z-]+)", (ROOT / page).read_text())
+    told += [line.split()[1] for line in lines if line.startswith("make ")]
+    assert [target for target in told if target not in targets] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in INSTALLING and any(one.is_run for one in _blocks(page))]
+    "page", [page for page in PAGES if page not in INSTALLING and any(one.is_run for one in blocks_of(page))]
 )
 async def test_the_sessions_do_what_is_shown(page: str, cluster: EmbeddedCluster, tmp_path: Path) -> None:
     await _run(page, cluster, tmp_path)
@@ -60,6 +74,9 @@ async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
     (folder / "deploy").symlink_to(ROOT / "deploy")
     (folder / ".kube-efs").symlink_to(cluster.kubeconfig.parent)  # where kube-efs up writes it
     text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, cluster.file_system_ids[0])
+    subnets = sorted(subnet.subnet_id for subnet in cluster.efs.subnets)
+    for example, subnet in zip(_EXAMPLE_SUBNETS, subnets, strict=False):
+        text = text.replace(example, subnet)
     await run_page(list(read_blocks(page, text)), folder, environment_of(cluster, folder))
 
 

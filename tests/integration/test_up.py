@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.docs.blocks import commands_for
 
 from kube_efs.local.manifests import ACCESS_POINT_CLAIM, ACCESS_POINT_POD, EXAMPLE_CLAIM, STORAGE_CLASS
 from kube_efs.mounts.mountinfo import read_mountinfo
@@ -28,11 +29,14 @@ def _until(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 class _Up:
     def __init__(self, folder: Path, *options: str) -> None:
-        self.kubeconfig = folder / "kubeconfig"
+        [command] = commands_for("docs/embedded.md", "tests/integration/test_up.py")
+        assert command.text == "kube-efs up"
+        self.kubeconfig = folder / (options[-1] if "--kubeconfig" in options else ".kube-efs/kubeconfig")
         self._output = folder / "output"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "kube_efs", "up", "--kubeconfig", str(self.kubeconfig), *options],
+                [sys.executable, "-m", "kube_efs", "up", *options],
+                cwd=folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -125,7 +129,7 @@ def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up
     up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=30s")
 
 
-@pytest.mark.parametrize("up", [("--empty",)], indirect=True)
+@pytest.mark.parametrize("up", [("--empty", "--kubeconfig", "elsewhere")], indirect=True)
 def test_an_empty_cluster_can_have_kube_efs_installed(up: _Up) -> None:
     assert "fs-" in up.output()
     assert "openshift-efs-stunnel" not in up.kubectl("get", "namespaces,storageclasses,crd", "-o", "name")

@@ -1,36 +1,16 @@
 # What aws-efs-operator leaves in a cluster, in the namespace openshift-operators, with what OLM has of it, and one SharedVolume.
 set -e
-scenarios=$(dirname "$0")/../../scenarios
+given=$(dirname "$0")
+bash "$given/clean.sh"
+bash "$given/openshift.sh"
+scenarios=$given/../../scenarios
 kubectl create namespace openshift-operators
-kubectl apply -f "$scenarios/shared-volume-crd.yaml" -f - <<END
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: subscriptions.operators.coreos.com}
-spec:
-  group: operators.coreos.com
-  scope: Namespaced
-  names: {kind: Subscription, plural: subscriptions, singular: subscription}
-  versions:
-  - {name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: clusterserviceversions.operators.coreos.com}
-spec:
-  group: operators.coreos.com
-  scope: Namespaced
-  names: {kind: ClusterServiceVersion, plural: clusterserviceversions, singular: clusterserviceversion, shortNames: [csv]}
-  versions:
-  - name: v1alpha1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-END
-kubectl wait --for=condition=Established crd --all --timeout=20s
+kubectl apply -f "$scenarios/shared-volume-crd.yaml"
+kubectl wait crd --all --for=condition=Established --timeout=20s
 crd=sharedvolumes.aws-efs.managed.openshift.io
 owner=$(kubectl get crd "$crd" -o 'jsonpath={.metadata.uid}')
 sed "s/{namespace}/openshift-operators/; s/{owner}/$owner/" "$scenarios/community-operator.yaml" | kubectl apply -f -
-kubectl apply -f - <<END
+kubectl apply -f - <<YAML
 apiVersion: operators.coreos.com/v1alpha1
 kind: Subscription
 metadata:
@@ -51,7 +31,7 @@ apiVersion: aws-efs.managed.openshift.io/v1alpha1
 kind: SharedVolume
 metadata: {name: sv1, namespace: default}
 spec: {accessPointID: fsap-0123456789abcdef, fileSystemID: fs-1234cdef}
-END
+YAML
 version=$(kubectl get csv -n openshift-operators aws-efs-operator.v0.0.8 -o 'jsonpath={.metadata.uid}')
 kubectl patch deployment -n openshift-operators aws-efs-operator --type=merge -p '{"metadata": {"ownerReferences": [{
   "apiVersion": "operators.coreos.com/v1alpha1", "kind": "ClusterServiceVersion", "name": "aws-efs-operator.v0.0.8", "uid": "'"$version"'"}]}}'

@@ -1,0 +1,14 @@
+# Removes by force what sessions before have installed, in whatever state it is.
+set -e
+kubectl delete deployment web --ignore-not-found
+kubectl delete namespace openshift-efs-stunnel openshift-operators openshift-cluster-csi-drivers --ignore-not-found
+for kind in clustercsidrivers.operator.openshift.io sharedvolumes.aws-efs.managed.openshift.io; do
+  if kubectl get crd $kind -o name 2>/dev/null; then
+    # Who would take the finalizers away has gone with its namespace.
+    kubectl get $kind -A -o 'jsonpath={range .items[*]}{.metadata.name}{" "}{.metadata.namespace}{"\n"}{end}' |
+      while read -r name namespace; do
+        kubectl patch $kind "$name" ${namespace:+-n "$namespace"} --type=merge -p '{"metadata": {"finalizers": []}}'
+        kubectl delete $kind "$name" ${namespace:+-n "$namespace"}
+      done
+  fi
+done
