@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import yaml
 
 from kube_efs.kube.client import connect, load_config
@@ -75,6 +76,7 @@ spec:
 """
 
 pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed"),
     pytest.mark.skipif(os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only"),
 ]
@@ -146,19 +148,26 @@ class World:
         return await self("logs", name)
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def efs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedEfs]:
+    async with EmbeddedEfs(tmp_path_factory.mktemp("efs")) as efs:
+        yield efs
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
+        file_system_id = await efs.create_file_system("first")
+        stack.push_async_callback(efs.delete_file_system, file_system_id)
         kubeconfig = tmp_path / "kubeconfig"
         plane = await stack.enter_async_context(EmbeddedControlPlane(kubeconfig))
-        efs = await stack.enter_async_context(EmbeddedEfs(tmp_path / "efs"))
         client = await stack.enter_async_context(connect(load_config(kubeconfig)))
         kubelet = make_kubelet(client, efs, name="node-1", namespace="default", root=tmp_path / "kubelet")
         plane.take_logs_from(kubelet)
         for part in (plane.run_controllers(client, node="node-1"), kubelet.run()):
             stack.push_async_callback(_end, asyncio.create_task(part))
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
-        yield World(environment, efs, await efs.create_file_system("first"))
+        yield World(environment, efs, file_system_id)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
