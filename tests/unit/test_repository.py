@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
@@ -52,7 +53,7 @@ _PART_OF = {"botocore": "aiobotocore", "pydantic-core": "pydantic", "lightkube-m
 
 def _imported(folder: str, *, but_not: str = "") -> set[str]:
     """The distributions that the modules of a folder import directly."""
-    providers = packages_distributions()
+    providers = _providers()
     found: set[str] = set()
     for path in _tracked():
         inside = path.is_relative_to(ROOT / folder) and not (but_not and path.is_relative_to(ROOT / but_not))
@@ -63,14 +64,18 @@ def _imported(folder: str, *, but_not: str = "") -> set[str]:
     return found
 
 
-def _top_modules(path: Path) -> set[str]:
+_providers = cache(packages_distributions)
+
+
+@cache
+def _top_modules(path: Path) -> frozenset[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
-    return {name.partition(".")[0] for name in names}
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 def _canonical(requirement: str) -> str:
