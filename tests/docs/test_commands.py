@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,9 @@ async def test_the_sessions_that_install_do_what_is_shown(
 
 
 async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
-    (folder / "deploy").symlink_to(ROOT / "deploy")
+    for name in ("bench", "deploy"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
     (folder / ".kube-efs").symlink_to(cluster.kubeconfig.parent)  # where kube-efs up writes it
     text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, cluster.file_system_ids[0])
     subnets = sorted(subnet.subnet_id for subnet in cluster.efs.subnets)
