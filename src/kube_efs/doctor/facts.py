@@ -44,7 +44,7 @@ class Workload:
 
     ``environment`` has the variables that are given as text, ``references`` those that are in a ConfigMap,
     with its name and the key. ``ours`` is what kube-efs's label says, ``needs`` what its pods want of their
-    nodes, ``account`` the name of their service account.
+    nodes, ``account`` the name of their service account, ``failure`` why a Deployment's are not made.
     """
 
     kind: str
@@ -57,6 +57,8 @@ class Workload:
     ours: bool = False
     wanted: int = 0
     ready: int = 0
+    uid: str = ""
+    failure: str = ""
     account: str = ""
     needs: frozenset[HostAccess] = frozenset()
 

@@ -73,7 +73,7 @@ async def test_openshift_is_known_by_its_kind(kube: AsyncClient) -> None:
     assert cluster.constraints == ()
     (told,) = (one for one in diagnose(Facts(cluster=cluster)) if one.kind.id == "scc/missing")
     assert told.subject.name == "efs/efs-csi-node"
-    assert told.commands[0] == "kube-efs render --for openshift --csi --namespace efs | oc apply -f -"
+    assert told.commands[0] == "kube-efs render --for openshift --csi --namespace efs | kubectl diff -f -"
 
     await _create(kube, yaml.safe_dump(manifests[_KIND, "efs-csi-node"]))
     cluster = await _examine(kube)

@@ -58,6 +58,16 @@ def test_a_table_names_each_finding_and_sums_up() -> None:
     assert shown.rstrip().endswith("1 unchecked.")
 
 
+def test_commands_are_whole_lines_that_can_be_copied_and_no_secret_is_in_them() -> None:
+    long = f"kubectl -n efs get pods --field-selector {'x' * 200}"
+    finding = replace(diagnose(_LEAK)[0], commands=(long, "a --token=hunter2"))
+    console = make_console()
+    with console.capture() as capture:
+        console.print(render_findings((finding, finding), what="cluster a"), crop=False)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert lines[-4:-1] == ["# doctor/not-checked, Doctor logs", long, "a --token=[removed]"]
+
+
 def test_nothing_wrong_is_said_in_a_line() -> None:
     shown = _shown(render_findings((), what="node one"))
     assert shown == "Nothing wrong was found with node one.\n"

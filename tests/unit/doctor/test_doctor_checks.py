@@ -1,5 +1,7 @@
 """Every kind of finding is provoked here, and what is nearly one is not told."""
 
+import re
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 from ipaddress import ip_network
@@ -22,6 +24,7 @@ from kube_efs.doctor.facts import (
     Gap,
     LeaseFacts,
     OperatorCondition,
+    PublishedStatus,
     SharedVolumeFacts,
     TargetsFacts,
 )
@@ -156,7 +159,7 @@ PROVOKED = [
     # classes
     (
         "storage-class/parameter",
-        "parameters.default_file_system_id: 'fs-nonsense!' is no file system id",
+        "StorageClass efs\nparameters.default_file_system_id: 'fs-nonsense!' is no file system id",
         ex.cluster(classes=(_BAD_CLASS,)),
     ),
     ("storage-class/parameter", "'rwx' is no octal mode", ex.cluster(classes=(_BAD_CSI_CLASS,))),
@@ -407,7 +410,7 @@ PROVOKED = [
     ),
     (
         "tls/expired",
-        "certificate has expired",
+        "this node's clock says 2026-01-02T03:04:05Z",
         ex.handshake(HandshakeOutcome.EXPIRED, reason="certificate has expired"),
     ),
     ("tls/not-trusted", "self-signed", ex.handshake(HandshakeOutcome.NOT_TRUSTED, reason="self-signed")),
@@ -452,6 +455,13 @@ PROVOKED = [
 ]
 
 
+# What an administrator has at hand.
+_PROGRAMS = {
+    *("aws", "curl", "date", "dmesg", "kube-efs", "kubectl", "oc", "openssl", "setsebool", "ss", "tail"),
+    "uptime",
+}
+
+
 def _text(finding: Finding) -> str:
     return "\n".join([str(finding.subject), finding.problem, *finding.evidence])
 
@@ -463,7 +473,63 @@ def _text(finding: Finding) -> str:
 def test_what_is_wrong_is_found_with_evidence_and_a_remedy(kind: str, words: str, facts: Facts) -> None:
     findings = [one for one in diagnose(facts) if one.kind.id == kind]
     assert [one for one in findings if words in _text(one)]
-    assert all(one.remedy for one in findings)
+    for one in findings:
+        assert one.remedy
+        assert one.evidence
+        assert {shlex.split(line)[0] for line in one.commands} <= _PROGRAMS
+        assert one.commands
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts"),
+    [
+        pytest.param(
+            "claim/lost",
+            ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST, volume_name="a; touch /b")),
+            id="a volume's name in a claim",
+        ),
+        pytest.param(
+            "agent/problem",
+            ex.cluster(
+                statuses=(PublishedStatus(node="$(touch /b)", status=TunnelsStatus(problems=("a problem",))),)
+            ),
+            id="a node's name in a ConfigMap",
+        ),
+        pytest.param(
+            "port/not-listening",
+            ex.node(tunnels=(replace(ex.WELL, listening=False),), configuration=Path("/a b/stunnel.conf")),
+            id="a path with a blank",
+        ),
+    ],
+)
+def test_what_anybody_may_have_written_is_one_word_of_a_command(kind: str, facts: Facts) -> None:
+    (found,) = (one for one in diagnose(facts) if one.kind.id == kind)
+    words = [word for line in found.commands for word in shlex.split(line)]
+    assert not {"touch", "/b", "b/stunnel.log"} & set(words)
+    assert [word for word in words if "touch /b" in word or "/a b/stunnel.log" in word]
+    unquoted = [re.sub(r"'[^']*'", "", line) for line in found.commands]
+    assert not [line for line in unquoted if "$" in line or ";" in line]
+
+
+def test_commands_lead_into_the_agent_s_pod_of_a_node() -> None:
+    agent = replace(ex.POD, namespace=ex.NAMESPACE, name="efs-stunnel-x", claims=())
+    status = TunnelsStatus(tunnels=(replace(ex.TUNNEL_UP, state=TunnelState.DOWN),))
+    told = PublishedStatus(node="one", time=ex.JUST_NOW, status=status)
+    (found,) = diagnose(ex.cluster(pods=(agent,), statuses=(told,)))
+    assert found.commands == (
+        "kubectl -n efs exec efs-stunnel-x -- kube-efs doctor node",
+        "kubectl -n efs logs efs-stunnel-x --tail=200",
+    )
+
+
+def test_a_daemon_set_without_pods_says_why() -> None:
+    why = "unable to validate against any security context constraint"
+    workload = replace(ex.TUNNEL, ready=0, uid="set-uid")
+    facts = ex.cluster(
+        workloads=(ex.CONTROLLER, workload), warnings=(warned("DaemonSet", "set-uid", "FailedCreate", why),)
+    )
+    (found,) = diagnose(facts)
+    assert found.evidence == (f"FailedCreate: {why}", "it has no pods")
 
 
 def test_every_kind_of_finding_is_provoked_above_and_has_an_id_of_its_own() -> None:

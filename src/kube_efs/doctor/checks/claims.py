@@ -1,9 +1,11 @@
 """Whether claims get their volumes, and go when they are deleted."""
 
 from collections.abc import Collection, Iterator
+from shlex import quote
 
 from kube_efs.doctor.checks.common import (
     VolumeKind,
+    controller_log,
     controllers,
     has_driver_tags,
     lasts,
@@ -14,6 +16,7 @@ from kube_efs.doctor.checks.common import (
 )
 from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.times import shown
 from kube_efs.model import directory_volumes
 from kube_efs.model.claims import ClaimPhase, StorageClass
 from kube_efs.model.csi_claims import parse_claim
@@ -38,9 +41,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
         return
     classes = {one.name: one for one in cluster.classes or ()}
     served = provisioners(cluster)
-    asked = next((one for one in cluster.claims if one.claim.key == facts.claim), None)
     if facts.claim:
-        yield from _asked(facts.claim, asked, classes, served.keys())
+        yield from _asked(facts.claim, cluster.claims, classes, served.keys())
     for one in cluster.claims:
         storage_class = classes.get(one.claim.storage_class or "")
         kind = served.get(storage_class.provisioner) if storage_class else None
@@ -49,27 +51,47 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _asked(
-    key: str, found: ClaimFacts | None, classes: dict[str, StorageClass], served: Collection[str]
+    key: str, there: Collection[ClaimFacts], classes: dict[str, StorageClass], served: Collection[str]
 ) -> Iterator[Finding]:
+    found = next((one for one in there if one.claim.key == key), None)
     subject = Subject("PersistentVolumeClaim", key)
     if found is None:
-        remedy = "check its name and namespace: kubectl get pvc --all-namespaces"
-        yield Finding(kind=_MISSING, subject=subject, problem="does not exist", remedy=remedy)
+        elsewhere = [one.claim.key for one in there if one.claim.name == key.rpartition("/")[2]]
+        yield Finding(
+            kind=_MISSING,
+            subject=subject,
+            problem="does not exist",
+            evidence=(f"claims of that name: {', '.join(elsewhere) or 'none'}",),
+            remedy="check its name and namespace",
+            commands=("kubectl get pvc --all-namespaces",),
+        )
         return
     name = found.claim.storage_class
     if found.claim.wants_volume and name not in classes:
         problem = (
             f"names the StorageClass {name!r}, which does not exist" if name else "names no StorageClass"
         )
-        remedy = f"create it, or use one of these: {', '.join(sorted(classes)) or 'there is none'}"
-        yield Finding(kind=_NO_CLASS, subject=subject, problem=problem, remedy=remedy)
+        yield Finding(
+            kind=_NO_CLASS,
+            subject=subject,
+            problem=problem,
+            evidence=(f"classes: {', '.join(sorted(classes)) or 'none'}",),
+            remedy="create the class, or make the claim again with one that is there",
+            commands=("kubectl get storageclass", _describe(found)),
+        )
     elif name in classes and classes[name].provisioner not in served:
         yield Finding(
             kind=_FOREIGN,
             subject=subject,
             problem=f"is served by {classes[name].provisioner}, so kube-efs says nothing about it",
+            evidence=(f"kube-efs serves {', '.join(sorted(served))}",),
             remedy="ask whoever runs that provisioner, or use a class of kube-efs",
+            commands=(_describe(found),),
         )
+
+
+def _describe(one: ClaimFacts) -> str:
+    return f"kubectl -n {one.claim.namespace} describe pvc {one.claim.name}"
 
 
 def _ours(
@@ -81,7 +103,9 @@ def _ours(
             kind=_LOST,
             subject=subject,
             problem=f"its volume {claim.volume_name} is gone",
+            evidence=(f"StorageClass {storage_class.name}",),
             remedy="make the volume again by hand, with the same name and place, or delete the claim",
+            commands=(_describe(one), f"kubectl get pv {quote(claim.volume_name)} -o yaml"),
         )
     elif claim.deleting and lasts(one.deleting_since, facts.now):
         users = [pod.key for pod in cluster.pods or () if _uses(pod.claims, pod.namespace, one)]
@@ -91,6 +115,7 @@ def _ours(
             problem="was deleted and is still there",
             evidence=(f"finalizers {', '.join(one.finalizers)}", *(f"used by pod {pod}" for pod in users)),
             remedy="end the pods that use it; it goes when the last one has ended",
+            commands=(_describe(one),),
         )
     elif claim.phase is ClaimPhase.PENDING and not claim.deleting:
         yield from _pending(one, storage_class, kind, facts, cluster)
@@ -117,13 +142,20 @@ def _pending(
     waits_for_pod = storage_class.waits_for_consumer and claim.selected_node is None
     if not verdict and not events and (waits_for_pod or not lasts(one.created, facts.now)):
         return
-    remedy = verdict.remedy if verdict and verdict.remedy else "look at the controller's log"
+    remedy = verdict.remedy if verdict and verdict.remedy else "look at its events and the controller's log"
+    age = f"since {shown(one.created)}" if one.created else "for an unknown time"
     yield Finding(
         kind=_PENDING,
         subject=Subject("PersistentVolumeClaim", claim.key),
         problem=problem_of(verdict) if verdict else "has no volume yet",
-        evidence=(*filter(None, [claim.rejection]), *events, *reserved),
+        evidence=(
+            *filter(None, [claim.rejection]),
+            *events,
+            *reserved,
+            f"Pending {age}, of StorageClass {storage_class.name}",
+        ),
         remedy=remedy,
+        commands=(_describe(one), controller_log(cluster)),
     )
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from shlex import quote
 from typing import Final
 
-from kube_efs.doctor.facts import ClusterFacts, Workload
+from kube_efs.doctor.facts import ClusterFacts, PodFacts, Workload
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.ids import FileSystemId
@@ -99,6 +100,61 @@ def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
         file_system_id = file_system_of(one.volume, targets)
         if file_system_id is not None and one.volume.storage_class != ROOT_CLASS:
             yield one.volume, file_system_id
+
+
+def controller_log(cluster: ClusterFacts) -> str:
+    """The command that shows what the controllers of kube-efs's namespace say."""
+    here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
+    name = here[0].name if here else "efs-manager"
+    return f"kubectl -n {cluster.namespace} logs deployment/{name} --all-containers --tail=200"
+
+
+def agent_of(node: str, cluster: ClusterFacts) -> PodFacts | None:
+    """The pod of the tunnel agent on that node."""
+    sets = [one for one in cluster.workloads or () if is_ours(one) and one.command == "tunnel"]
+    return next(
+        (
+            pod
+            for pod in cluster.pods or ()
+            for one in sets
+            if pod.node == node and pod.namespace == one.namespace and pod.name.startswith(f"{one.name}-")
+        ),
+        None,
+    )
+
+
+def look_at_node(node: str, cluster: ClusterFacts) -> str:
+    """The command that examines a node from inside, or else shows which pods it has."""
+    agent = agent_of(node, cluster)
+    if agent is None:
+        return pods_on(node, cluster)
+    return f"kubectl -n {agent.namespace} exec {agent.name} -- kube-efs doctor node"
+
+
+def pods_on(node: str, cluster: ClusterFacts) -> str:
+    """The command that shows kube-efs's pods of a node."""
+    return (
+        f"kubectl -n {cluster.namespace} get pods -o wide --field-selector {quote(f'spec.nodeName={node}')}"
+    )
+
+
+def agent_log(node: str, cluster: ClusterFacts) -> str:
+    """The command that shows what the tunnel agent of a node says."""
+    agent = agent_of(node, cluster)
+    if agent is None:
+        return pods_on(node, cluster)
+    return f"kubectl -n {agent.namespace} logs {agent.name} --tail=200"
+
+
+def render_command(cluster: ClusterFacts) -> str:
+    """The command that compares the cluster with the manifests; it changes nothing.
+
+    To apply them at once would take away the image and other options that it was installed with.
+    """
+    platform = "kubernetes" if cluster.constraints is None else "openshift"
+    has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
+    options = f"--for {platform}{' --csi' if has_driver else ''} --namespace {cluster.namespace}"
+    return f"kube-efs render {options} | kubectl diff -f -"
 
 
 def lasts(since: datetime | None, now: datetime) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from kube_efs.doctor.checks.common import is_ours
+from kube_efs.doctor.checks.common import is_ours, render_command
 from kube_efs.doctor.constraints import Constraints, use_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, Workload
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
@@ -42,10 +42,12 @@ def _check(facts: Facts) -> Iterator[Finding]:
     for workload, enough in needy(cluster):
         account = account_of(workload)
         if all(use_of(one, account) in cluster.missing_uses for one in enough):
-            yield _missing(workload, account, enough)
+            yield _missing(workload, account, enough, cluster)
 
 
-def _missing(workload: Workload, account: Account, enough: Sequence[Constraints]) -> Finding:
+def _missing(
+    workload: Workload, account: Account, enough: Sequence[Constraints], cluster: ClusterFacts
+) -> Finding:
     names = ", ".join(one.name for one in enough)
     return Finding(
         kind=_MISSING,
@@ -59,15 +61,15 @@ def _missing(workload: Workload, account: Account, enough: Sequence[Constraints]
         ),
         remedy="give the account constraints that allow that, and no more than is needed",
         commands=(
-            _command(account, enough),
+            _command(account, enough, cluster),
             f"oc -n {workload.namespace} describe daemonset {workload.name}",
         ),
     )
 
 
-def _command(account: Account, enough: Sequence[Constraints]) -> str:
+def _command(account: Account, enough: Sequence[Constraints], cluster: ClusterFacts) -> str:
     if not enough:
-        return f"kube-efs render --for openshift --csi --namespace {account.namespace} | oc apply -f -"
+        return render_command(cluster)
     least = min(enough, key=lambda one: (len(one.allows), one.name))
     return f"oc adm policy add-scc-to-user {least.name} -z {account.name} -n {account.namespace}"
 

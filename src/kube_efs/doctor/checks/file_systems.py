@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from kube_efs.doctor.checks.common import VolumeKind, our_volumes, provisioners, targets_of
+from kube_efs.doctor.checks.common import VolumeKind, controller_log, our_volumes, provisioners, targets_of
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.policies import refused_without_identity
@@ -47,11 +47,24 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 problem=f"is {system.state}",
                 evidence=tuple(by[:_SHOWN]),
                 remedy="wait until it is available; after an error, look at it in the AWS console",
+                commands=(_describe(aws, "file-systems", file_system_id),),
             )
         elif file_system_id in aws.looked_into:
-            yield from _mount_targets(system, cluster)
+            yield from _mount_targets(system, cluster, aws)
     for file_system_id, text in sorted(aws.policies.items()):
-        yield from _policy(file_system_id, text)
+        yield from _policy(file_system_id, text, aws)
+
+
+def _describe(aws: AwsFacts, what: str, file_system_id: FileSystemId) -> str:
+    return f"aws efs describe-{what} --region {aws.region} --file-system-id {file_system_id}"
+
+
+def _make_target(aws: AwsFacts, file_system_id: FileSystemId) -> str:
+    """The command with words in capitals where it takes what nobody knows here."""
+    return (
+        f"aws efs create-mount-target --region {aws.region} --file-system-id {file_system_id}"
+        " --subnet-id SUBNET --security-groups GROUP"
+    )
 
 
 def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]]:
@@ -92,11 +105,13 @@ def _missing(file_system_id: FileSystemId, by: Sequence[str], aws: AwsFacts) -> 
         problem=f"does not exist in region {aws.region} for these credentials",
         evidence=(*by[:_SHOWN], f"known file systems: {known}"),
         remedy="check region and account; data of a file system that was deleted is in its backups only",
+        commands=("aws sts get-caller-identity", f"aws efs describe-file-systems --region {aws.region}"),
     )
 
 
-def _mount_targets(system: FileSystem, cluster: ClusterFacts) -> Iterator[Finding]:
+def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator[Finding]:
     subject = Subject("FileSystem", system.file_system_id)
+    look = _describe(aws, "mount-targets", system.file_system_id)
     usable = system.usable_mount_targets
     for one in system.mount_targets:
         if not one.state.usable:
@@ -104,13 +119,21 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts) -> Iterator[Findin
                 kind=_TARGET_STATE,
                 subject=subject,
                 problem=f"its mount target {one.mount_target_id} at {one.address} is {one.state}",
+                evidence=(f"in {one.subnet_id}, zone {one.zone or 'unknown'}",),
                 remedy="wait; if it stays so, make it again in the same subnet",
+                commands=(look,),
             )
     if not usable:
-        remedy = "make a mount target in each zone that has nodes"
-        yield Finding(kind=_NO_TARGET, subject=subject, problem="has no usable mount target", remedy=remedy)
+        yield Finding(
+            kind=_NO_TARGET,
+            subject=subject,
+            problem="has no usable mount target",
+            evidence=(f"{len(system.mount_targets)} mount targets in other states",),
+            remedy="make a mount target in each zone that has nodes",
+            commands=(look, _make_target(aws, system.file_system_id)),
+        )
         return
-    yield from _zones(system, cluster)
+    yield from _zones(system, cluster, aws)
     target = targets_of(cluster).targets.get(system.file_system_id)
     told = set(target.address_by_subnet.values()) if target else set()
     there = {one.address for one in usable}
@@ -121,10 +144,11 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts) -> Iterator[Findin
             problem="nodes are told other mount targets than it has",
             evidence=(f"told: {', '.join(sorted(told))}", f"in AWS: {', '.join(sorted(there))}"),
             remedy="the next discovery corrects it; if it does not, look at the controller's log",
+            commands=(look, controller_log(cluster)),
         )
 
 
-def _policy(file_system_id: FileSystemId, text: str) -> Iterator[Finding]:
+def _policy(file_system_id: FileSystemId, text: str, aws: AwsFacts) -> Iterator[Finding]:
     try:
         refusals = refused_without_identity(text)
     except InvalidValue:
@@ -144,10 +168,11 @@ def _policy(file_system_id: FileSystemId, text: str) -> Iterator[Finding]:
                 " volumes need ClientMount, ClientWrite and ClientRootAccess, those with access points no"
                 " ClientRootAccess"
             ),
+            commands=(_describe(aws, "file-system-policy", file_system_id),),
         )
 
 
-def _zones(system: FileSystem, cluster: ClusterFacts) -> Iterator[Finding]:
+def _zones(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator[Finding]:
     nodes = {one.zone for one in cluster.nodes or () if one.zone}
     without = sorted(nodes - {one.zone for one in system.usable_mount_targets})
     if without and system.zone is None:
@@ -157,6 +182,7 @@ def _zones(system: FileSystem, cluster: ClusterFacts) -> Iterator[Finding]:
             problem=f"has no mount target in {', '.join(without)}, where there are nodes",
             evidence=tuple(f"{one.zone}: {one.address}" for one in system.usable_mount_targets),
             remedy="make one there: traffic between zones costs money, and a zone may fail",
+            commands=(_make_target(aws, system.file_system_id),),
         )
 
 
@@ -168,7 +194,12 @@ def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
                 kind=_NO_TARGET,
                 subject=Subject("FileSystem", file_system_id),
                 problem="has no usable mount target, as the controller sees it",
+                evidence=(f"ConfigMap {cluster.namespace}/{CONFIG_MAP_NAME} has no address of it",),
                 remedy="make a mount target in each zone that has nodes",
+                commands=(
+                    f"aws efs describe-mount-targets --file-system-id {file_system_id}",
+                    controller_log(cluster),
+                ),
             )
 
 

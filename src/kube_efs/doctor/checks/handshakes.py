@@ -1,11 +1,15 @@
 """Whether mount targets can be reached from this node, and are who they are to be."""
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
+from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken, risk
 from kube_efs.doctor.node_facts import Handshake, HandshakeOutcome, TunnelFacts
+from kube_efs.doctor.times import shown
+from kube_efs.tunnels.services import NFS_PORT
 
 _CA_FILE = broken("tls/authorities", "The file of certificate authorities cannot be used.")
 _NOT_CONNECTED = risk("mount-target/unreachable", "A mount target accepts no connection from this node.")
@@ -44,24 +48,38 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 problem=f"{file.path} cannot be used",
                 evidence=(file.problem,),
                 remedy="install the certificate authorities of Amazon, in PEM form, at KUBE_EFS_CA_FILE",
+                commands=(f"openssl x509 -noout -subject -in {quote(str(file.path))}",),
             )
     for tunnel in facts.node.tunnels or ():
         for one in tunnel.handshakes:
             if one.outcome is not HandshakeOutcome.DONE:
-                yield _failed(tunnel, one, subject)
+                yield _failed(tunnel, one, subject, facts.now)
 
 
-def _failed(tunnel: TunnelFacts, one: Handshake, subject: Subject) -> Finding:
+def _failed(tunnel: TunnelFacts, one: Handshake, subject: Subject, now: datetime) -> Finding:
     kind, remedy = _BY_OUTCOME[one.outcome]
+    commands = _commands(tunnel, one)
+    clock = ""
+    if kind is _EXPIRED:
+        clock, commands = f"this node's clock says {shown(now)}", ("date -u", *commands)
     expected = f"expected name {tunnel.tunnel.check_host}" if one.names else ""
     names = f"names in the certificate: {', '.join(one.names)}" if one.names else ""
     return Finding(
         kind=kind,
         subject=subject,
         problem=f"mount target {one.address} of {tunnel.tunnel.name}: {one.outcome}",
-        evidence=tuple(filter(None, [one.reason, expected, names])),
+        evidence=tuple(filter(None, [one.reason, expected, names, clock])),
         remedy=remedy,
+        commands=commands,
     )
+
+
+def _commands(tunnel: TunnelFacts, one: Handshake) -> tuple[str, ...]:
+    """What shakes hands once more, and shows all of the certificate."""
+    host = f"[{one.address}]" if ":" in one.address else one.address
+    service = tunnel.tunnel
+    shake = f"openssl s_client -connect {quote(f'{host}:{NFS_PORT}')} -servername {quote(service.check_host)}"
+    return (f"{shake} -CAfile {quote(str(service.ca_file))} </dev/null",)
 
 
 TOPIC = Topic(check=_check, kinds=(_CA_FILE, _NOT_CONNECTED, _NAME, _EXPIRED, _NOT_TRUSTED, _HANDSHAKE))

@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from kube_efs.doctor.checks.common import controllers, is_ours
+from kube_efs.doctor.checks.common import controller_log, controllers, is_ours
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown
@@ -21,6 +21,7 @@ _SKEW = risk("version/skew", "The processes of kube-efs run from different image
 _OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator is still there.")
 
 _FEW_RESTARTS: Final = 3
+_SHOWN: Final = 10
 # A leader that has just lost touch is followed by another within one more duration.
 _MISSED_RENEWALS: Final = 2
 _STUNNEL, _PROVISIONER = "openshift-efs-stunnel", "efs-provisioner"
@@ -59,9 +60,16 @@ def _check(facts: Facts) -> Iterator[Finding]:
             problem=f"has the condition {condition.type}",
             evidence=tuple(filter(None, [condition.message])),
             remedy="do what its message says; the operator's log has more",
+            commands=(f"kubectl get clustercsidriver {DRIVER} -o yaml", *_operator_logs(cluster)),
         )
     if cluster.leases is not None:
         yield from _without_leader(facts, cluster, {one.name: one for one in cluster.leases})
+
+
+def _operator_logs(cluster: ClusterFacts) -> Iterator[str]:
+    for one in cluster.workloads or ():
+        if is_ours(one) and one.command == "operator":
+            yield f"kubectl -n {one.namespace} logs deployment/{one.name} --tail=200"
 
 
 def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
@@ -72,12 +80,24 @@ def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
         for pod in pods
         for one in cluster.warnings_of("Pod", pod.uid)
     ]
+    refused = [f"{one.reason}: {one.message}" for one in cluster.warnings_of(workload.kind, workload.uid)]
+    failure = [workload.failure] if workload.failure else []
+    silent = [
+        f"pod {pod.name} is {pod.phase} on node {pod.node or '(none)'}" for pod in pods if not pod.waiting
+    ]
+    nowhere = [] if pods else ["it has no pods"]
+    name = f"{workload.kind.lower()}/{workload.name}"
     return Finding(
         kind=_NOT_READY,
         subject=_subject(workload),
         problem=f"{workload.ready} of {workload.wanted} pods are ready",
-        evidence=tuple([*waiting, *events][:10]),
-        remedy=f"look at its pods and their logs: kubectl -n {workload.namespace} get pods",
+        evidence=tuple([*failure, *refused, *waiting, *events, *nowhere, *silent][:_SHOWN]),
+        remedy="look at why its pods do not run, and at what they say",
+        commands=(
+            f"kubectl -n {workload.namespace} describe {name}",
+            f"kubectl -n {workload.namespace} get pods -o wide",
+            f"kubectl -n {workload.namespace} logs {name} --all-containers --tail=200",
+        ),
     )
 
 
@@ -94,8 +114,12 @@ def _restarted(workload: Workload, pod: PodFacts) -> Finding:
         kind=_RESTARTS,
         subject=_subject(workload),
         problem=f"its pod {pod.name} was started again {pod.restarts} times",
-        evidence=tuple(filter(None, [pod.ended])),
-        remedy=f"read what it said last: kubectl -n {pod.namespace} logs --previous {pod.name}",
+        evidence=(f"on node {pod.node or '(none)'}", *filter(None, [pod.ended])),
+        remedy="read what it said last, and which events it has",
+        commands=(
+            f"kubectl -n {pod.namespace} logs --previous {pod.name} --tail=200",
+            f"kubectl -n {pod.namespace} describe pod {pod.name}",
+        ),
     )
 
 
@@ -116,6 +140,10 @@ def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, Lease
                 problem="no controller leads",
                 evidence=(_tell(lease, exists=name in leases),),
                 remedy="start the controller, or look at its log; is --namespace the one of kube-efs?",
+                commands=(
+                    f"kubectl -n {cluster.namespace} get deployments,pods,leases",
+                    controller_log(cluster),
+                ),
             )
 
 
@@ -138,7 +166,8 @@ def _skew(ours: list[Workload]) -> Iterator[Finding]:
                 subject=Subject("Namespace", namespace),
                 problem="its workloads have different images",
                 evidence=tuple(f"{one.kind} {one.name}: {one.image}" for one in there),
-                remedy="give all of them the newest one",
+                remedy="give all of them the newest one, or wait for the update that is going on",
+                commands=(f"kubectl -n {namespace} get deployments,daemonsets -o wide",),
             )
 
 
@@ -149,6 +178,7 @@ def _older(workload: Workload) -> Finding:
         problem=f"is of {OLDER_SYSTEMS[workload.name]}, whose volumes kube-efs can serve",
         evidence=(f"image {workload.image}, {workload.ready} of {workload.wanted} pods ready",),
         remedy="finish moving over as the page on installing says, so that only one serves each volume",
+        commands=(f"kubectl -n {workload.namespace} get {workload.kind.lower()} {workload.name} -o wide",),
     )
 
 

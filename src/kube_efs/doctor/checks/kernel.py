@@ -33,7 +33,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 kind=_BOOLEAN,
                 subject=subject,
                 problem=f"SELinux is enforced and its boolean {name} is off",
-                remedy=f"setsebool -P {name} 1",
+                evidence=(f"{name} --> off",),
+                remedy="let containers use NFS, on every node that mounts",
+                commands=(f"setsebool -P {name} 1",),
             )
 
 
@@ -57,6 +59,7 @@ def _servers(lines: Sequence[str], answering: Collection[str], subject: Subject)
                 if waits
                 else "look at the tunnel agent's log of that time"
             ),
+            commands=("dmesg --time-format iso | grep -i nfs",),
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from kube_efs.doctor.checks.common import is_ours, needs_tunnels
+from kube_efs.doctor.checks.common import agent_log, is_ours, look_at_node, needs_tunnels, pods_on
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown, time_of
@@ -35,7 +35,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         if needs_tunnels(cluster) and not _has_older_agents(cluster):
             yield from _silent(facts, cluster)
         for one in cluster.statuses:
-            yield from _told(one, facts.now)
+            yield from _told(one, facts.now, cluster)
     yield from _without_driver(cluster)
 
 
@@ -59,20 +59,35 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
                 problem="its tunnel agent says nothing",
                 evidence=(f"last heard at {shown(time)}" if time else "never heard",),
                 remedy="see that a pod of the DaemonSet efs-stunnel runs there, and look at its log",
+                commands=_unique(pods_on(node.name, cluster), agent_log(node.name, cluster)),
             )
 
 
-def _told(one: PublishedStatus, now: datetime) -> Iterator[Finding]:
+def _unique(*commands: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(commands))
+
+
+def _told(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
     if one.status is None:
         return
     subject = Subject("Node", one.node)
     for problem in one.status.problems:
-        yield Finding(kind=_PROBLEM, subject=subject, problem=problem, remedy="look at the agent's log")
+        yield Finding(
+            kind=_PROBLEM,
+            subject=subject,
+            problem=problem,
+            evidence=(f"told at {shown(one.time)}" if one.time else "told at no known time",),
+            remedy="look at the agent's log, and at what the doctor finds there",
+            commands=_unique(agent_log(one.node, cluster), look_at_node(one.node, cluster)),
+        )
     for tunnel in one.status.tunnels:
-        yield from _tunnel(tunnel, subject, now)
+        yield from _tunnel(tunnel, subject, now, cluster)
 
 
-def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[Finding]:
+def _tunnel(
+    tunnel: TunnelStatus, subject: Subject, now: datetime, cluster: ClusterFacts
+) -> Iterator[Finding]:
+    commands = _unique(look_at_node(subject.name, cluster), agent_log(subject.name, cluster))
     name = f"the tunnel of {tunnel.file_system_id} at port {tunnel.port}"
     evidence = tuple(filter(None, [tunnel.reason, f"{tunnel.connections} connections"]))
     if tunnel.state in _NOT_WORKING and not tunnel.leaving:
@@ -82,6 +97,7 @@ def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[F
             problem=f"{name} is {tunnel.state}",
             evidence=evidence,
             remedy=f"run kube-efs doctor node on {subject.name}; it tries each part of the way",
+            commands=commands,
         )
     elif tunnel.failed_over:
         yield Finding(
@@ -90,6 +106,7 @@ def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[F
             problem=f"{name} uses {tunnel.address} in {tunnel.zone or 'another zone'}",
             evidence=evidence,
             remedy="look at the mount target of the node's own zone; new connections go back by themselves",
+            commands=commands,
         )
     ends = time_of(tunnel.certificate_ends)
     if ends is not None and ends < now:
@@ -99,6 +116,7 @@ def _tunnel(tunnel: TunnelStatus, subject: Subject, now: datetime) -> Iterator[F
             problem=f"the client certificate of {name} has ended",
             evidence=(f"at {shown(ends)}",),
             remedy="look at the agent's log: credentials cannot be had, or the node's clock is wrong",
+            commands=commands,
         )
 
 
@@ -112,6 +130,7 @@ def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
                 problem=f"its kubelet does not know {DRIVER}",
                 evidence=(f"drivers: {', '.join(sorted(node.drivers)) or 'none'}",),
                 remedy="see that a pod of the DaemonSet efs-csi-node runs there; is --kubelet-dir right?",
+                commands=(pods_on(node.name, cluster), f"kubectl get csinode {node.name} -o yaml"),
             )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from kube_efs.doctor.checks.common import lasts, our_volumes
+from kube_efs.doctor.checks.common import lasts, look_at_node, our_volumes
 from kube_efs.doctor.facts import ClusterFacts, Facts, PodFacts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 
@@ -33,8 +33,9 @@ def _worker(pod: PodFacts) -> Iterator[Finding]:
             kind=_WORKER,
             subject=Subject("Pod", pod.key),
             problem="has failed; it is tried again",
-            evidence=tuple(filter(None, [pod.message])),
-            remedy=f"read what it says: kubectl -n {pod.namespace} logs {pod.name}",
+            evidence=(pod.message or "it does not say why",),
+            remedy="read what it says",
+            commands=(f"kubectl -n {pod.namespace} logs {pod.name}",),
         )
 
 
@@ -54,6 +55,7 @@ def _stuck(pod: PodFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Findi
                 problem="was deleted and is still there",
                 evidence=evidence,
                 remedy=f"run kube-efs doctor node on {pod.node}: a mount without its tunnel cannot be left",
+                commands=_commands(pod, cluster),
             )
     elif pod.phase == "Pending" and pod.node and (events or lasts(pod.created, facts.now)):
         yield Finding(
@@ -62,7 +64,12 @@ def _stuck(pod: PodFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Findi
             problem="does not start",
             evidence=(*evidence, *pod.waiting),
             remedy=_remedy(" ".join(one.message for one in events), pod.node),
+            commands=_commands(pod, cluster),
         )
+
+
+def _commands(pod: PodFacts, cluster: ClusterFacts) -> tuple[str, ...]:
+    return f"kubectl -n {pod.namespace} describe pod {pod.name}", look_at_node(pod.node, cluster)
 
 
 def _remedy(messages: str, node: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
+from kube_efs.doctor.checks.common import render_command
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
 
@@ -10,7 +11,10 @@ _MISSING = broken("rbac/missing", "A service account lacks rights that `kube-efs
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
-    missing = facts.cluster.missing_rights if facts.cluster else ()
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    missing = cluster.missing_rights
     for account, grants in groupby(sorted(missing), key=lambda one: one.account):
         rights = tuple(str(one.right) for one in grants)
         yield Finding(
@@ -18,7 +22,11 @@ def _check(facts: Facts) -> Iterator[Finding]:
             subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
             problem=f"lacks {len(rights)} of its rights",
             evidence=rights,
-            remedy="apply its roles and bindings again: kube-efs render | kubectl apply -f -",
+            remedy="see what differs from what is rendered, and apply that; an operator does so by itself",
+            commands=(
+                render_command(cluster),
+                f"kubectl auth can-i --list --as {account.user} -n {account.namespace}",
+            ),
         )
 
 

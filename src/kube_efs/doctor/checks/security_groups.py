@@ -52,8 +52,8 @@ def _closed(target: MountTarget, shut_out: Sequence[Source], of: int, aws: AwsFa
     return Finding(
         kind=_CLOSED,
         subject=Subject("FileSystem", target.file_system_id),
-        problem=f"its mount target {target.mount_target_id} at {target.address} lets"
-        f" {len(shut_out)} of {of} nodes not in",
+        problem=f"its mount target {target.mount_target_id} at {target.address} does not let"
+        f" {len(shut_out)} of {of} nodes in",
         evidence=(
             *(f"node {one}" for one in shut_out[:_SHOWN]),
             *(f"{one} lets in {_rules(aws.groups[one], aws)}" for one in ids),

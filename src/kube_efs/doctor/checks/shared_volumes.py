@@ -22,8 +22,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 kind=_FAILED,
                 subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
                 problem="has failed",
-                evidence=tuple(filter(None, [shared.status.message])),
+                evidence=(shared.status.message or "it does not say why",),
                 remedy="do what its message says; it is tried again by itself",
+                commands=(_describe(one),),
             )
 
 
@@ -35,7 +36,12 @@ def _terminating(one: SharedVolumeFacts) -> Finding:
         problem="was deleted and is still there",
         evidence=tuple(filter(None, [f"finalizers {', '.join(shared.finalizers)}", shared.status.message])),
         remedy="end the pods that use its claim; see that a controller with KUBE_EFS_SHARED_VOLUMES leads",
+        commands=(_describe(one), f"kubectl -n {shared.owner.namespace} get pods,pvc"),
     )
+
+
+def _describe(one: SharedVolumeFacts) -> str:
+    return f"kubectl -n {one.shared.owner.namespace} describe sharedvolume {one.shared.owner.name}"
 
 
 TOPIC = Topic(check=_check, kinds=(_FAILED, _TERMINATING))

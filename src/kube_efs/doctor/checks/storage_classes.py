@@ -36,9 +36,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 kind=_PARAMETER,
                 subject=Subject("StorageClass", one.name),
-                problem=problem_of(error),
+                problem=problem_of(error).removeprefix(f"StorageClass {one.name} "),
                 evidence=(f"provisioner {one.provisioner}",),
-                remedy=f"{error.remedy}; classes cannot be changed, so delete this one and create it again",
+                remedy=f"{error.remedy}; classes cannot be changed, so correct a copy and replace this one",
+                commands=(
+                    f"kubectl get storageclass {one.name} -o yaml > {one.name}.yaml",
+                    f"kubectl replace --force -f {one.name}.yaml",
+                ),
             )
             continue
         for text in oddities:
@@ -46,7 +50,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 kind=_ODDITY,
                 subject=Subject("StorageClass", one.name),
                 problem=text,
+                evidence=(f"provisioner {one.provisioner}",),
                 remedy="nothing has to be done; correct it when the class is created again",
+                commands=(f"kubectl get storageclass {one.name} -o yaml",),
             )
 
 

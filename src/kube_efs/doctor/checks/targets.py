@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kube_efs.doctor.checks.common import needs_tunnels
+from kube_efs.doctor.checks.common import controller_log, needs_tunnels
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
 from kube_efs.model.targets import CONFIG_MAP_NAME
@@ -11,24 +11,44 @@ _MISSING = broken("targets/missing", "There is no ConfigMap with the tunnel targ
 _UNREADABLE = broken("targets/unreadable", "The ConfigMap with the tunnel targets cannot be read.")
 _ENTRY = broken("targets/entry", "An entry of the tunnel targets was left out by the nodes.")
 
+_YAML = " -o yaml"
+
 
 def _check(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is None or facts.cluster.targets is None:
         return
     targets = facts.cluster.targets
+    get = f"kubectl -n {facts.cluster.namespace} get configmap {CONFIG_MAP_NAME}{_YAML}"
     subject = Subject("ConfigMap", f"{facts.cluster.namespace}/{CONFIG_MAP_NAME}")
     if not targets.found and needs_tunnels(facts.cluster):
-        remedy = "start a controller; is --namespace the one of kube-efs?"
-        yield Finding(kind=_MISSING, subject=subject, problem="does not exist", remedy=remedy)
+        yield Finding(
+            kind=_MISSING,
+            subject=subject,
+            problem="does not exist",
+            evidence=(f"asked for in namespace {facts.cluster.namespace}",),
+            remedy="start a controller; is --namespace the one of kube-efs?",
+            commands=("kubectl get deployments --all-namespaces", controller_log(facts.cluster)),
+        )
     if targets.problem:
-        remedy = "delete it: the controller makes it again, with the ports that volumes have"
-        yield Finding(kind=_UNREADABLE, subject=subject, problem=targets.problem, remedy=remedy)
+        yield Finding(
+            kind=_UNREADABLE,
+            subject=subject,
+            problem="cannot be read by the nodes",
+            evidence=(targets.problem,),
+            remedy="keep a copy and delete it: the controller makes it again, with the ports of volumes",
+            commands=(
+                f"{get} > {CONFIG_MAP_NAME}.yaml",
+                get.replace(" get ", " delete ").removesuffix(_YAML),
+            ),
+        )
     for rejection in targets.rejections:
         yield Finding(
             kind=_ENTRY,
             subject=subject,
-            problem=f"{rejection.entry}: {rejection.error}",
+            problem=f"nodes leave its entry {rejection.entry} out",
+            evidence=(f"{rejection.entry}: {rejection.error}",),
             remedy="correct or remove the entry; nodes go on serving what they had for it",
+            commands=(f"kubectl -n {facts.cluster.namespace} edit configmap {CONFIG_MAP_NAME}",),
         )
 
 

@@ -1,6 +1,7 @@
 """Whether this node's tunnels work, part by part: its processes, the ports, NFS through them."""
 
 from collections.abc import Iterator
+from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import Facts
@@ -17,6 +18,7 @@ _SLOW = risk("tunnel/slow", "The NULL call of NFS through a tunnel takes more th
 _DEAD_MOUNT = broken("mount/dead-port", "A mount goes through a port that nothing listens on.")
 
 _SLOW_SECONDS: Final = 0.5
+_SHOWN: Final = 20
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -24,27 +26,39 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if node is None:
         return
     subject = Subject("Node", node.name)
-    yield from (finding for one in node.processes for finding in _process(one, subject))
+    yield from (finding for one in node.processes for finding in _process(one, node, subject))
     if node.tunnels is None:
         yield Finding(
             kind=_NO_CONFIGURATION,
             subject=subject,
             problem=f"there is no {node.configuration}",
-            remedy="run this where the tunnel agent runs (kubectl exec), or set STUNNEL_CONF_PATH as there",
+            evidence=tuple(f"{one.url}: {one.unreachable or 'answers'}" for one in node.processes),
+            remedy="run this where the tunnel agent runs, or set STUNNEL_CONF_PATH as there",
+            commands=(_pods_here(node), "kubectl -n NAMESPACE exec POD -- kube-efs doctor node"),
         )
     if node.status is not None and node.status.stunnel_pid is None and node.tunnels:
         yield Finding(
             kind=_NOT_RUNNING,
             subject=subject,
             problem="stunnel does not run",
-            evidence=node.status.problems,
+            evidence=node.status.problems or ("the tunnel agent names no process of stunnel",),
             remedy="look at the agent's log: it starts stunnel again and says why that fails",
+            commands=(_tail(node), _pods_here(node)),
         )
-    yield from (finding for one in node.tunnels or () for finding in _tunnel(one, subject))
+    yield from (finding for one in node.tunnels or () for finding in _tunnel(one, node, subject))
     yield from _dead_mounts(node, subject)
 
 
-def _process(one: ProcessHealth, subject: Subject) -> Iterator[Finding]:
+def _pods_here(node: NodeFacts) -> str:
+    return f"kubectl get pods --all-namespaces -o wide --field-selector spec.nodeName={quote(node.name)}"
+
+
+def _tail(node: NodeFacts) -> str:
+    """The command that shows stunnel's log, which is beside its configuration."""
+    return f"tail -n 50 {quote(str(node.configuration.with_suffix('.log')))}"
+
+
+def _process(one: ProcessHealth, node: NodeFacts, subject: Subject) -> Iterator[Finding]:
     if one.unreachable:
         yield Finding(
             kind=_UNREACHABLE,
@@ -52,6 +66,7 @@ def _process(one: ProcessHealth, subject: Subject) -> Iterator[Finding]:
             problem=f"the {one.name} does not answer",
             evidence=(f"{one.url}: {one.unreachable}",),
             remedy="see that its pod runs on this node; its port is KUBE_EFS_HEALTH_PORT",
+            commands=(_pods_here(node), f"curl -s {quote(one.url)}/healthz"),
         )
     elif one.reasons:
         yield Finding(
@@ -60,10 +75,11 @@ def _process(one: ProcessHealth, subject: Subject) -> Iterator[Finding]:
             problem=f"the {one.name} is not well",
             evidence=one.reasons,
             remedy="do what it says; its log has more",
+            commands=(f"curl -s {quote(one.url)}/readyz", _pods_here(node)),
         )
 
 
-def _tunnel(one: TunnelFacts, subject: Subject) -> Iterator[Finding]:
+def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Finding]:
     name = f"the tunnel {one.tunnel.name} at port {one.tunnel.port}"
     seconds = f"{one.null_call.seconds * 1000:.0f} ms"
     if not one.listening:
@@ -71,7 +87,9 @@ def _tunnel(one: TunnelFacts, subject: Subject) -> Iterator[Finding]:
             kind=_NOT_LISTENING,
             subject=subject,
             problem=f"nothing listens at port {one.tunnel.port}, the tunnel {one.tunnel.name}",
-            remedy="see that stunnel runs; ss -tlnp shows who listens where",
+            evidence=(f"{node.configuration} has it", _listening(node)),
+            remedy="see that stunnel runs, and who listens where",
+            commands=("ss -tlnp", _tail(node)),
         )
     elif not one.null_call.ok:
         yield Finding(
@@ -80,14 +98,24 @@ def _tunnel(one: TunnelFacts, subject: Subject) -> Iterator[Finding]:
             problem=f"NFS does not answer through {name}",
             evidence=(one.null_call.reason, f"after {seconds}"),
             remedy="look at the findings about its mount targets; stunnel's log is beside its configuration",
+            commands=(_tail(node),),
         )
     elif one.null_call.seconds > _SLOW_SECONDS:
         yield Finding(
             kind=_SLOW,
             subject=subject,
             problem=f"a NULL call through {name} takes {seconds}",
+            evidence=(f"more than {_SLOW_SECONDS:g} s", f"mount targets {', '.join(one.tunnel.addresses)}"),
             remedy="look at the node's network and load, and at the file system's PercentIOLimit",
+            commands=("uptime", _tail(node)),
         )
+
+
+def _listening(node: NodeFacts) -> str:
+    if node.listening is None:
+        return "which ports are listened on is not known"
+    ports = ", ".join(map(str, sorted(node.listening)[:_SHOWN]))
+    return f"ports that are listened on: {ports or 'none'}"
 
 
 def _dead_mounts(node: NodeFacts, subject: Subject) -> Iterator[Finding]:
@@ -97,7 +125,9 @@ def _dead_mounts(node: NodeFacts, subject: Subject) -> Iterator[Finding]:
                 kind=_DEAD_MOUNT,
                 subject=subject,
                 problem=f"{one.mount_point} is mounted through port {one.port}, where nothing listens",
+                evidence=(_listening(node),),
                 remedy="bring the tunnel back with the same port; who reads there waits until then",
+                commands=(_tail(node), _pods_here(node)),
             )
 
 

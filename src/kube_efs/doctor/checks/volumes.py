@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kube_efs.doctor.checks.common import is_our_volume, lasts, targets_of
+from kube_efs.doctor.checks.common import controller_log, is_our_volume, lasts, targets_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, VolumeFacts
 from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken
-from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.targets import CONFIG_MAP_NAME, TunnelTargets
 from kube_efs.model.volumes import LOOPBACK, VolumePhase
 
 _RELEASED = broken("volume/released", "The claim of a volume is gone, and the volume does not go after it.")
@@ -24,7 +24,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             continue
         yield from _stuck(one, facts, cluster)
         if cluster.targets is not None and cluster.targets.found and not cluster.targets.problem:
-            yield from _misled(one, targets)
+            yield from _misled(one, targets, cluster)
 
 
 def _is_behind_tunnel(one: VolumeFacts) -> bool:
@@ -34,7 +34,7 @@ def _is_behind_tunnel(one: VolumeFacts) -> bool:
 
 
 def _stuck(one: VolumeFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
-    volume = one.volume
+    volume, log = one.volume, controller_log(cluster)
     events = [
         f"{event.reason}: {event.message}" for event in cluster.warnings_of("PersistentVolume", volume.uid)
     ]
@@ -42,18 +42,18 @@ def _stuck(one: VolumeFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Fi
     if volume.deleting:
         if volume.phase is not VolumePhase.BOUND and lasts(one.deleting_since, facts.now):
             remedy = "see that a controller leads and reaches the file system; it takes the finalizer away"
-            yield _finding(_TERMINATING, one, "was deleted and is still there", [*events, *holding], remedy)
+            problem = "was deleted and is still there"
+            yield _finding(_TERMINATING, one, problem, [*events, *holding], remedy, log)
     elif volume.phase is VolumePhase.FAILED:
         remedy = "see that a controller leads; once its data is dealt with, delete the volume by hand"
-        yield _finding(_FAILED, one, one.message or "is Failed", [*events, *holding], remedy)
+        yield _finding(_FAILED, one, one.message or "is Failed", [*events, *holding], remedy, log)
     elif volume.to_be_reclaimed and (events or lasts(one.changed, facts.now)):
         remedy = "do what its events say; a guard that refuses keeps the data until somebody looks"
-        yield _finding(
-            _RELEASED, one, "is Released with policy Delete and stays", [*events, *holding], remedy
-        )
+        problem = "is Released with policy Delete and stays"
+        yield _finding(_RELEASED, one, problem, [*events, *holding], remedy, log)
 
 
-def _misled(one: VolumeFacts, targets: TunnelTargets) -> Iterator[Finding]:
+def _misled(one: VolumeFacts, targets: TunnelTargets, cluster: ClusterFacts) -> Iterator[Finding]:
     volume = one.volume
     if not _is_behind_tunnel(one) or volume.port is None or volume.phase is VolumePhase.RELEASED:
         return
@@ -66,17 +66,21 @@ def _misled(one: VolumeFacts, targets: TunnelTargets) -> Iterator[Finding]:
             one,
             f"its port {volume.port} {behind}, but its data is in {expected}",
             [f"mount options {', '.join(volume.mount_options)}"],
-            "see why the ConfigMap does not have that port (kube-efs status); do not change the volume",
+            "see why the ConfigMap does not have that port; do not change the volume",
+            f"kubectl -n {cluster.namespace} get configmap {CONFIG_MAP_NAME} -o yaml",
         )
 
 
-def _finding(kind: Kind, one: VolumeFacts, problem: str, evidence: list[str], remedy: str) -> Finding:
+def _finding(
+    kind: Kind, one: VolumeFacts, problem: str, evidence: list[str], remedy: str, command: str
+) -> Finding:
     return Finding(
         kind=kind,
         subject=Subject("PersistentVolume", one.volume.name),
         problem=problem,
-        evidence=tuple(evidence),
+        evidence=tuple(evidence) or (f"is {one.volume.phase}",),
         remedy=remedy,
+        commands=(f"kubectl describe pv {one.volume.name}", command),
     )
 
 

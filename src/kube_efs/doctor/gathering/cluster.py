@@ -63,7 +63,7 @@ _ClusterCsiDriver: Any = create_global_resource(
 _ConstraintsResource: Any = create_global_resource(
     "security.openshift.io", "v1", "SecurityContextConstraints", "securitycontextconstraints"
 )
-_SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod"}
+_SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod", "DaemonSet"}
 
 
 async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts) -> ClusterFacts:

@@ -61,9 +61,18 @@ def read_workload(kind: str, body: Json) -> Workload:
         ours=(meta.get("labels") or {}).get(_PART_OF) == "kube-efs",
         wanted=(status.get("desiredNumberScheduled") if is_set else spec.get("replicas", 1)) or 0,
         ready=status.get("numberReady" if is_set else "readyReplicas") or 0,
+        uid=meta.get("uid", ""),
+        failure=_failure(status),
         account=pod.get("serviceAccountName") or "default",
         needs=read_needs(pod),
     )
+
+
+def _failure(status: Json) -> str:
+    for one in status.get("conditions") or ():
+        if one["type"] == "ReplicaFailure" and one.get("status") == "True":
+            return one.get("message") or ""
+    return ""
 
 
 def read_pod(body: Json) -> PodFacts:
