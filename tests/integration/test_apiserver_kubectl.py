@@ -306,6 +306,7 @@ async def test_what_create_makes_from_arguments(
         pytest.param(("api-versions",), lambda out: "storage.k8s.io/v1" in out, id="versions"),
         pytest.param(("api-resources",), lambda out: "pvc" in out, id="resources"),
         pytest.param(("auth", "can-i", "get", "pods"), lambda out: out == "yes\n", id="rights"),
+        pytest.param(("explain", "pvc.spec"), lambda out: "volumeName\t<string>" in out, id="fields"),
         pytest.param(("get", "--raw", "/readyz"), lambda out: out == "ok", id="health"),
     ],
 )

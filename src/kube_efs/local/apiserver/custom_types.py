@@ -43,6 +43,7 @@ def _type(definition: Json, version: Json) -> ResourceType:
         unconditional_update=False,
         counts_generations=True,
         custom=True,
+        schema=schema,
         selectable_fields=tuple(selectable),
         printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
         merge_rules=rules_from_schema(schema),

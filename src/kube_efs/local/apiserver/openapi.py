@@ -1,12 +1,13 @@
-"""Enough OpenAPI for kubectl: which write requests there are and which query parameters they take.
+"""Enough OpenAPI for kubectl: which write requests there are, their query parameters, and fields of kinds.
 
-kubectl asks before it applies (does PATCH of this kind know ``fieldValidation`` and ``dryRun``?) and falls
-back to its own built-in schemas for everything else, so none are published here.
+kubectl asks before it applies (does PATCH of this kind know ``fieldValidation`` and ``dryRun``?) and when it
+explains. How patches merge is not published here: kubectl has that built in.
 """
 
 import hashlib
 
 from kube_efs.local.apiserver.json_types import Json
+from kube_efs.local.apiserver.openapi_schemas import schemas_of
 from kube_efs.local.apiserver.resources import Registry, ResourceType
 from kube_efs.local.apiserver.storage import encode
 
@@ -21,13 +22,18 @@ def index_v3(registry: Registry) -> Json:
     for group, versions in registry.groups().items():
         for version in versions:
             name = f"apis/{group}/{version}" if group else f"api/{version}"
-            digest = hashlib.sha256(encode(document_v3(registry, group, version))).hexdigest()
+            # Built-in schemas never change while a server runs, and take long to write.
+            document = document_v3(registry, group, version, built_in=False)
+            digest = hashlib.sha256(encode(document)).hexdigest()
             paths[name] = {"serverRelativeURL": f"/openapi/v3/{name}?hash={digest[:32].upper()}"}
     return {"paths": paths}
 
 
-def document_v3(registry: Registry, group: str, version: str) -> Json | None:
-    """The OpenAPI 3 document of one group version; None when it is not served."""
+def document_v3(registry: Registry, group: str, version: str, *, built_in: bool = True) -> Json | None:
+    """The OpenAPI 3 document of one group version; None when it is not served.
+
+    ``built_in`` tells whether it has the schemas of built-in kinds.
+    """
     types = registry.in_version(group, version)
     if not types:
         return None
@@ -35,7 +41,7 @@ def document_v3(registry: Registry, group: str, version: str) -> Json | None:
         "openapi": "3.0.0",
         "info": {"title": _TITLE, "version": "unversioned"},
         "paths": {path: item for resource in types for path, item in _paths(resource)},
-        "components": {"schemas": {}},
+        "components": {"schemas": schemas_of(types, built_in=built_in)},
     }
 
 

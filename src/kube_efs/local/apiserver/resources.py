@@ -69,7 +69,8 @@ class ResourceType:
     """One version of a resource, and what is particular about it.
 
     Every way in which one resource behaves unlike another (may an update create it? does a deletion
-    answer with the object?) is a field, after the registry strategies of kubernetes/kubernetes.
+    answer with the object?) is a field, after the registry strategies of kubernetes/kubernetes. ``schema``
+    is that of a custom resource.
     """
 
     group: str
@@ -88,6 +89,7 @@ class ResourceType:
     returns_deleted: bool = False
     counts_generations: bool = False
     custom: bool = False
+    schema: Json | None = None
     selectable_fields: tuple[str, ...] = ()
     list_kind: str = ""
     stored_in: GroupResource | None = None
