@@ -15,7 +15,7 @@ from kube_efs.local.apiserver.negotiation import JSON, representation
 from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.patching import patch_object
 from kube_efs.local.apiserver.paths import ResourcePath
-from kube_efs.local.apiserver.pod_commands import PodCommands, run_command
+from kube_efs.local.apiserver.pod_commands import NOT_SERVED, PODS, PodCommands, run_command
 from kube_efs.local.apiserver.pod_logs import PodLogs, stream_log
 from kube_efs.local.apiserver.queries import Selection, parse_list_query, parse_selection, parse_watch_query
 from kube_efs.local.apiserver.rendering import Renderer, event_line
@@ -37,6 +37,7 @@ from kube_efs.local.apiserver.statuses import (
     bad_request,
     method_not_allowed,
     not_found,
+    not_implemented,
     success,
     unknown_resource,
 )
@@ -125,6 +126,8 @@ class ResourceHandlers:
         if resource is None or (path.namespace and not resource.namespaced):
             return self._nothing_there(path)
         if path.subresource and path.subresource not in resource.subresources:
+            if resource.group_resource == PODS and path.subresource in NOT_SERVED:
+                raise not_implemented(NOT_SERVED[path.subresource])
             raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)

@@ -10,6 +10,8 @@ from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.statuses import bad_request
 from kube_efs.local.apiserver.storage import Stored
 
+_OF_TIMES = {"timestamps": "--timestamps", "sinceSeconds": "--since", "sinceTime": "--since-time"}
+
 
 class PodLogs(Protocol):
     """The source of container logs."""
@@ -33,19 +35,43 @@ class NoPodLogs:
 async def stream_log(request: web.Request, pod: Stored, logs: PodLogs) -> web.StreamResponse:
     """The answer to a request for a container's log; raises 400 when the container is not clear."""
     parameters = Parameters(request.query)
+    container = choose_container(pod, parameters.text("container"))
+    check_log_options(pod, container, parameters)
     chunks = logs.read(
         pod.key.namespace,
         pod.key.name,
-        choose_container(pod, parameters.text("container")),
+        container,
         follow=parameters.flag("follow"),
         tail_lines=parameters.number("tailLines"),
     )
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
+    left = parameters.number("limitBytes")
     async for chunk in chunks:
-        await response.write(chunk)
+        await response.write(chunk if left is None else chunk[:left])
+        if left is not None and (left := left - len(chunk)) <= 0:
+            break
     await response.write_eof()
     return response
+
+
+def check_log_options(pod: Stored, container: str, parameters: Parameters) -> None:
+    """Raises 400 for what a log cannot be asked for.
+
+    Logs are what containers wrote, through all restarts, so lines have no times, and what a container wrote
+    before it was restarted is in its log still.
+    """
+    for name, option in _OF_TIMES.items():
+        if parameters.flag(name):
+            raise bad_request(f"lines of logs have no times in the embedded cluster: leave out {option}")
+    if parameters.flag("previous") and not _restarts(pod, container):
+        raise bad_request(f'previous terminated container "{container}" in pod "{pod.key.name}" not found')
+
+
+def _restarts(pod: Stored, container: str) -> int:
+    status = pod.json.get("status") or {}
+    listed = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return next((one.get("restartCount") or 0 for one in listed if one.get("name") == container), 0)
 
 
 def choose_container(pod: Stored, wanted: str) -> str:

@@ -281,6 +281,11 @@ def version_too_large(asked: int, current: int) -> ApiError:
     )
 
 
+def not_implemented(problem: str) -> ApiError:
+    """501: what a real API server does, and this one does not."""
+    return ApiError(501, "NotImplemented", problem)
+
+
 def internal_error(problem: str) -> ApiError:
     """500: a fault of this server."""
     details = {"causes": [{"message": problem}]}
