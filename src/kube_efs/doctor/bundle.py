@@ -5,6 +5,7 @@ Nothing enters an archive but by ``Bundle``, which takes the secrets out.
 
 import io
 import json
+import os
 import tarfile
 import time
 from pathlib import Path
@@ -42,8 +43,9 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
     """Write the archive, readable for its owner only; raises InvalidSetting when it cannot be written."""
     content = _archive(bundle)
     try:
-        path.touch(mode=_MODE)
-        path.write_bytes(content)
+        with open(path, "wb", opener=_open) as file:
+            os.fchmod(file.fileno(), _MODE)  # it may have been there, for all to read
+            file.write(content)
     except OSError as error:
         raise InvalidSetting(
             f"cannot be written ({error.strerror})",
@@ -51,6 +53,10 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
             value=str(path),
             remedy="name a file in a folder that can be written",
         ) from error
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags, _MODE)
 
 
 def _archive(bundle: Bundle) -> bytes:

@@ -4,6 +4,7 @@ import base64
 import json
 import string
 import tarfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,16 @@ _SECRET_ACCESS_KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 _TOKEN = "IQoJb3JpZ2luX2VjEJr//////////wEaCXVzLWVhc3QtMSJHMEUCIQDHk0Q1aB2cD3eF4gH5iJ6kL7mN8oP9qR0sT1uV2w"
 _JWT = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
 
+_WRAPPED = textwrap.wrap(base64.b64encode(_KEY.encode()).decode(), 76)
+_AUTH = base64.b64encode(b"user:hunter2").decode()
+_PULL_SECRET = {"auths": {"quay.io": {"auth": _AUTH}}}
+
 PLANTED = [
     pytest.param({"kind": "Secret", "data": {"a": "c2VjcmV0"}}, "c2VjcmV0", id="a Secret's data"),
     pytest.param({"kind": "Secret", "stringData": {"a": "plain words"}}, "plain words", id="in plain text"),
+    pytest.param(
+        {"kind": "SecretList", "items": [{"data": {"a": "c2VjcmV0"}}]}, "c2VjcmV0", id="in their list"
+    ),
     pytest.param(
         {"kind": "List", "items": [{"kind": "Secret", "data": {"a": "c2VjcmV0"}}]}, "c2VjcmV0", id="in a list"
     ),
@@ -66,13 +74,38 @@ PLANTED = [
         base64.b64encode(_KEY.encode()).decode()[60:90],
         id="a kubeconfig's key",
     ),
-    pytest.param({"log": '{"password": "two words"}'}, "two words", id="in JSON, with a blank"),
+    pytest.param({"log": '{"password": "two words"}'}, "words", id="in JSON, with a blank"),
     pytest.param(
         {"log": json.dumps({"message": json.dumps({"token": "two words"})})},
         "two words",
         id="in JSON within JSON",
     ),
     pytest.param({"url": "https://user:hunter2@proxy.example.com/"}, "hunter2", id="a password in a URL"),
+    pytest.param({"text": "https://ghp_abcdef012345@git.example.com/"}, "ghp_abcdef", id="a token in a URL"),
+    pytest.param({"text": _KEY[60:]}, _BODY[50:], id="a private key whose beginning is cut off"),
+    pytest.param({"text": "\n".join(_WRAPPED)}, _WRAPPED[1], id="a key in base 64, in lines"),
+    pytest.param({"text": json.dumps(_PULL_SECRET)}, _AUTH, id="a pull secret"),
+    pytest.param(
+        {"text": base64.b64encode(json.dumps(_PULL_SECRET).encode()).decode()},
+        base64.b64encode(json.dumps(_PULL_SECRET).encode()).decode()[30:50],
+        id="a pull secret in base 64",
+    ),
+    pytest.param(
+        {".dockercfg": base64.b64encode(b'{"a": {"auth": "x"}}').decode()},
+        "eyJhIjogeyJhdXRo",
+        id="a short one",
+    ),
+    pytest.param({"args": ["run", "--token", "opaque", "rest"]}, "opaque", id="an argument of its own"),
+    pytest.param(
+        {"text": "users:\n- user:\n    token: |\n      opaque-token\n"}, "opaque", id="a YAML block"
+    ),
+    pytest.param(
+        {"text": "PROXY_PASS=hunter2"}, "hunter2", id="a variable that is named after nobody's rule"
+    ),
+    pytest.param({"text": "passphrase: hunter2"}, "hunter2", id="a passphrase"),
+    pytest.param(
+        {"text": "<SessionToken>short</SessionToken>"}, "short", id="credentials as STS answers them"
+    ),
     pytest.param({"a": {"b": {"c": {"d": {"e": {"token": "deep"}}}}}}, "deep", id="far inside"),
 ]
 
@@ -83,7 +116,8 @@ def test_a_planted_secret_does_not_survive(found: dict[str, Any], secret: str) -
     assert secret not in json.dumps(redacted(found))
     bundle = Bundle()
     bundle.add_object("object.json", found)
-    bundle.add_text("text.log", json.dumps(found) if found.get("kind") not in {"Secret", "List"} else "")
+    is_text = "args" not in found and "items" not in found and found.get("kind") != "Secret"
+    bundle.add_text("text.log", json.dumps(found) if is_text else "")
     if "last-applied" not in json.dumps(found) and "value" not in json.dumps(found):
         assert secret not in "".join(bundle.files.values())
 
@@ -128,6 +162,10 @@ def test_what_helps_is_left() -> None:
         },
     }
     assert redacted(pod) == pod
+    events = "pods/efs-manager-7d9f: Back-off restarting, image sha256:" + "0a1b2c3d" * 8
+    assert redacted_text(events) == events
+    folder = "/var/lib/kubelet/pods/0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11/volumes/kubernetes.io~csi/x/mount"
+    assert redacted_text(folder) == folder
     line = '{"event": "claim-refused", "claim": "team/data", "file_system": "fs-0123456789abcdef0"}'
     assert redacted_text(line) == line
 
@@ -144,6 +182,15 @@ def test_the_archive_is_its_owner_s_only_and_complete(tmp_path: Path) -> None:
         found = archive.extractfile("kube-efs-doctor/logs/a.log")
         assert found is not None
         assert found.read() == b"line\n"
+
+
+def test_an_archive_that_all_could_read_is_its_owner_s_only_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.tar.gz"
+    path.write_text("something else")
+    path.chmod(0o644)
+    write_bundle(path, Bundle())
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert tarfile.is_tarfile(path)
 
 
 def test_an_archive_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
