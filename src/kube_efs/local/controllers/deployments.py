@@ -21,7 +21,9 @@ from kube_efs.local.controllers.replica_planning import (
     plan_deployment,
     plan_replica_set,
     replica_set_status,
+    scaling,
 )
+from kube_efs.local.controllers.rollout_history import Note, plan_history
 from kube_efs.local.controllers.values import Key, Pod
 from kube_efs.local.controllers.work_queue import WorkQueue
 from kube_efs.local.controllers.workload_objects import build_replica_pod, build_replica_set
@@ -120,6 +122,8 @@ class Deployments:
         if found is None:
             return
         await self._writer.adopt(found, ReplicaSetObject, self._sets.values.values(), self._sets)
+        for note in plan_history(found, self._own(found)):
+            await self._note(note)
         sets = self._own(found)
         for step in plan_deployment(found, sets, pods_of({one.meta.uid for one in sets}, self._pods)):
             await self._take(found, step)
@@ -134,12 +138,22 @@ class Deployments:
         own = (one for one in values.values() if one.controller and one.controller.uid == found.meta.uid)
         return sorted(own, key=lambda one: one.meta.key)
 
+    async def _note(self, note: Note) -> None:
+        match note.target:
+            case Deployment(meta=meta):
+                await self._writer.annotate(DeploymentObject, meta, note.annotations, self._deployments)
+            case ReplicaSet(meta=meta):
+                await self._writer.annotate(ReplicaSetObject, meta, note.annotations, self._sets)
+
     async def _take(self, found: Deployment, step: RolloutStep) -> None:
         match step:
             case MakeReplicaSet(replicas=replicas):
                 await self._writer.make(found.meta, build_replica_set(found, replicas), self._sets)
             case Resize(target=target, replicas=replicas):
-                await self._writer.resize(found.meta, ReplicaSetObject, target.meta, replicas, self._sets)
+                text = scaling(target, replicas)
+                await self._writer.resize(
+                    found.meta, ReplicaSetObject, target.meta, replicas, self._sets, text
+                )
             case RemoveReplicaSet(target=target):
                 await self._writer.discard(ReplicaSetObject, target.meta)
 

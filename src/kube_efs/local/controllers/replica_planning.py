@@ -1,7 +1,6 @@
 """What is done next about one ReplicaSet, and about the ReplicaSets of one Deployment.
 
-By the rules of pkg/controller/replicaset and pkg/controller/deployment of Kubernetes, but that no history
-is kept: a ReplicaSet of an old template is removed once it has no pods.
+By the rules of pkg/controller/replicaset and pkg/controller/deployment of Kubernetes.
 """
 
 import math
@@ -113,7 +112,7 @@ def plan_deployment(
         room = found.replicas + found.surge - sum(one.replicas for one in sets)
         held = new.replicas if new else 0
         wanted = min(found.replicas, held + max(0, room))
-    return (*_grow(new, wanted), *_shrink(found, new, old), *_clean(old, with_pods))
+    return (*_grow(new, wanted), *_shrink(found, new, old), *_clean(old, with_pods, found.history))
 
 
 def deployment_status(found: Deployment, sets: Sequence[ReplicaSet]) -> DeploymentStatus:
@@ -132,6 +131,12 @@ def deployment_status(found: Deployment, sets: Sequence[ReplicaSet]) -> Deployme
             _progressing(new.meta.key.name if new else "", done=done),
         ),
     )
+
+
+def scaling(target: ReplicaSet, replicas: int) -> str:
+    """What a Deployment's event says of a ReplicaSet that gets that many replicas."""
+    way = "up" if replicas > target.replicas else "down"
+    return f"Scaled {way} replica set {target.meta.key.name} from {target.replicas} to {replicas}"
 
 
 def _live(pods: Collection[Pod]) -> list[Pod]:
@@ -159,10 +164,14 @@ def _shrink(found: Deployment, new: ReplicaSet | None, old: Sequence[ReplicaSet]
             yield Resize(target=one, replicas=one.replicas - idle - busy)
 
 
-def _clean(old: Sequence[ReplicaSet], with_pods: Collection[ReplicaSet]) -> Iterator[RolloutStep]:
-    for one in old:
-        if not one.replicas and one not in with_pods and not one.meta.deleting:
-            yield RemoveReplicaSet(target=one)
+def _clean(
+    old: Sequence[ReplicaSet], with_pods: Collection[ReplicaSet], history: int
+) -> Iterator[RolloutStep]:
+    """Of those without pods all but the newest."""
+    idle = [one for one in old if not one.replicas and one not in with_pods and not one.meta.deleting]
+    newest_first = sorted(idle, key=lambda one: one.number, reverse=True)
+    for one in newest_first[history:]:
+        yield RemoveReplicaSet(target=one)
 
 
 def _available(enough: bool) -> WorkloadCondition:

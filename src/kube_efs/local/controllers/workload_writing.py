@@ -1,6 +1,6 @@
 """The writes of the controllers of workloads, each with the event that people look for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightkube import AsyncClient
@@ -61,8 +61,10 @@ class WorkloadWriter:
             await self._client.delete(PodObject, key.name, namespace=key.namespace)
         self._say(owner, "SuccessfulDelete", f"delete Pod {key.name} successful")
 
-    async def resize(self, owner: Meta, kind: Kind, target: Meta, replicas: int, cache: Cache[Any]) -> None:
-        """Give another workload that many replicas; raises KubeError."""
+    async def resize(
+        self, owner: Meta, kind: Kind, target: Meta, replicas: int, cache: Cache[Any], told: str
+    ) -> None:
+        """Give another workload that many replicas, and tell so; raises KubeError."""
         body = {
             "metadata": {"uid": target.uid, "resourceVersion": target.version},
             "spec": {"replicas": replicas},
@@ -74,7 +76,20 @@ class WorkloadWriter:
                     kind, key.name, body, namespace=key.namespace, patch_type=PatchType.MERGE
                 )
             )
-        self._say(owner, "ScalingReplicaSet", f"Scaled replica set {key.name} to {replicas}")
+        self._say(owner, "ScalingReplicaSet", told)
+
+    async def annotate(
+        self, kind: Kind, target: Meta, annotations: Mapping[str, str | None], cache: Cache[Any]
+    ) -> None:
+        """Give a workload these annotations, or take those off that are None; raises KubeError."""
+        body = {"metadata": {"uid": target.uid, "annotations": dict(annotations)}}
+        key = target.key
+        with translated(f"{kind.__name__} {key}"):
+            cache.remember(
+                await self._client.patch(
+                    kind, key.name, body, namespace=key.namespace, patch_type=PatchType.MERGE
+                )
+            )
 
     async def discard(self, kind: Kind, target: Meta) -> None:
         """Delete another workload with all that is its own, if it is there; raises KubeError."""
