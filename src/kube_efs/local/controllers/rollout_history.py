@@ -1,7 +1,7 @@
 """Which template of a Deployment each of its ReplicaSets is of: what ``kubectl rollout history`` shows.
 
-By the rules of pkg/controller/deployment/util of Kubernetes: the present template has the highest number, also
-when it is one of old that somebody has gone back to.
+By the rules of pkg/controller/deployment/util of Kubernetes: the present template has the highest number,
+also when it is one of old that somebody has gone back to.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
