@@ -173,6 +173,26 @@ def test_objects_are_read_as_far_as_they_go() -> None:
     assert read_node({"metadata": {"name": "a"}}, {}) == NodeObject(name="a", ready=False)
 
 
+def test_a_deployment_tells_why_its_pods_are_not_made() -> None:
+    conditions = [
+        {"type": "Available", "status": "False", "message": "not enough"},
+        {"type": "ReplicaFailure", "status": "True", "message": "pods are forbidden: exceeded quota"},
+    ]
+    body = {"metadata": {"name": "a", "uid": "1"}, "status": {"conditions": conditions}}
+    found = read_workload("Deployment", body)
+    assert (found.failure, found.uid) == ("pods are forbidden: exceeded quota", "1")
+
+
+def test_mount_targets_see_nodes_by_their_private_addresses() -> None:
+    addresses = [
+        {"type": "ExternalIP", "address": "203.0.113.7"},
+        {"type": "InternalIP", "address": "10.0.0.7"},
+        {"type": "Hostname", "address": "a"},
+    ]
+    body = {"metadata": {"name": "a"}, "status": {"addresses": addresses}}
+    assert read_node(body, {}).addresses == ("10.0.0.7",)
+
+
 def test_an_instance_is_known_by_its_node_s_provider() -> None:
     body = {"metadata": {"name": "a"}, "spec": {"providerID": "aws:///us-east-1a/i-0123"}}
     assert read_node(body, {}).instance_id == "i-0123"
