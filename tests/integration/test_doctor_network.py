@@ -1,9 +1,12 @@
 """What the doctor finds between nodes and mount targets, asked of the embedded AWS API."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -29,6 +32,13 @@ _REFUSAL = (
     "<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message>no</Message></Error></Errors>"
     "<RequestID>1</RequestID></Response>"
 )
+_PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+_BY_PATH = {
+    "file-systems": "DescribeFileSystems",
+    "mount-targets": "DescribeMountTargets",
+    "policy": "DescribeFileSystemPolicy",
+    "security-groups": "DescribeMountTargetSecurityGroups",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +190,7 @@ async def _associate(network: Network, subnet_id: SubnetId, acl: str) -> str:
 
 async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network: Network) -> None:
     await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
-    async with _refusing(network.api.endpoint_url, "GetManagedPrefixListEntries") as url:
+    async with _refusing(network.api.endpoint_url, "GetManagedPrefixListEntries", set()) as url:
         found = await network.found(replace(network.options, endpoint_url=url))
     assert found.keys() == {"security-group/not-judged", "aws/not-checked"}
     assert found["security-group/not-judged"].evidence[0].startswith("what is in prefix list pl-")
@@ -189,20 +199,37 @@ async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network
     )
 
 
+async def test_the_page_lists_the_rights_that_are_used_and_no_others(network: Network) -> None:
+    await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
+    asked: set[str] = set()
+    async with _refusing(network.api.endpoint_url, "nothing", asked) as url:
+        assert await network.found(replace(network.options, endpoint_url=url)) == {}
+    (policy,) = re.findall(r"```json\n(.*?)```", _PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert sorted(asked) == sorted(json.loads(policy)["Statement"][0]["Action"])
+
+
 @asynccontextmanager
-async def _refusing(upstream: str, action: str) -> AsyncIterator[str]:
-    """The same API for somebody whom EC2 refuses one action, which moto refuses nobody."""
+async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterator[str]:
+    """The same API for somebody whom EC2 refuses an action, which moto never does; notes what is asked."""
 
     async def answer(request: web.Request) -> web.Response:
         body = await request.read()
-        if f"Action={action}".encode() in body:
-            return web.Response(status=403, text=_REFUSAL, content_type="text/xml")
+        if found_action := re.search(rb"\bAction=(\w+)", body):
+            name = found_action[1].decode()
+            asked.add(f"ec2:{name}")
+            if name == action:
+                return web.Response(status=403, text=_REFUSAL, content_type="text/xml")
+        else:
+            asked.add(f"elasticfilesystem:{_BY_PATH[request.path.rstrip('/').rpartition('/')[2]]}")
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         async with (
             aiohttp.ClientSession() as session,
             session.request(request.method, upstream + request.path_qs, headers=headers, data=body) as found,
         ):
-            return web.Response(status=found.status, body=await found.read(), content_type=found.content_type)
+            kept = {name: value for name, value in found.headers.items() if name.lower().startswith("x-")}
+            return web.Response(
+                status=found.status, body=await found.read(), content_type=found.content_type, headers=kept
+            )
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
