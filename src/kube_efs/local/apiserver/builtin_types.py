@@ -78,7 +78,7 @@ def _core() -> list[ResourceType]:
             categories=("all",),
             has_status=True,
             counts_generations=True,
-            other_subresources=("binding", "eviction", "exec", "log"),
+            other_subresources=("binding", "eviction", "exec", "log", "proxy"),
             returns_deleted=True,
         ),
         _type("v1", "ResourceQuota", "resourcequotas", "quota", has_status=True, returns_deleted=True),

@@ -14,9 +14,10 @@ from kube_efs.local.apiserver.lists import list_page
 from kube_efs.local.apiserver.negotiation import JSON, representation
 from kube_efs.local.apiserver.parameters import Parameters
 from kube_efs.local.apiserver.patching import patch_object
-from kube_efs.local.apiserver.paths import ResourcePath
+from kube_efs.local.apiserver.paths import PROXY, ResourcePath
 from kube_efs.local.apiserver.pod_commands import NOT_SERVED, PODS, PodCommands, run_command
 from kube_efs.local.apiserver.pod_logs import PodLogs, stream_log
+from kube_efs.local.apiserver.pod_proxy import parse_door, pass_on
 from kube_efs.local.apiserver.queries import Selection, parse_list_query, parse_selection, parse_watch_query
 from kube_efs.local.apiserver.rendering import Renderer, event_line
 from kube_efs.local.apiserver.request_bodies import (
@@ -131,6 +132,10 @@ class ResourceHandlers:
             raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
+        if path.subresource == PROXY:
+            door = parse_door(path.name)
+            found = self._backend.service.get(resource, ObjectKey(path.namespace, door.pod))
+            return await pass_on(request, found, door, path.beyond)
         if path.subresource == "exec":
             found = self._backend.service.get(resource, call.key)
             return await run_command(request, found, self._backend.pod_commands)

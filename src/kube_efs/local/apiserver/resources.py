@@ -18,6 +18,7 @@ SUBRESOURCE_VERBS = {
     "status": ("get", "patch", "update"),
     "finalize": ("update",),
     "log": ("get",),
+    "proxy": ("get",),
     "binding": ("create",),
     "eviction": ("create",),
     "exec": ("create", "get"),
@@ -27,6 +28,7 @@ SUBRESOURCE_VERBS = {
 SUBRESOURCE_KINDS = {
     "eviction": ("policy", "v1", "Eviction"),
     "exec": ("", "v1", "PodExecOptions"),
+    "proxy": ("", "v1", "PodProxyOptions"),
     "scale": ("autoscaling", "v1", "Scale"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
