@@ -204,6 +204,12 @@ ACLS = [
         id="the node's own subnet",
     ),
     pytest.param(
+        _acls(here=_acl(_rule(5, allows=False, first_port=60999))),
+        Verdict.CLOSED,
+        "acl-1 of subnet-22222222: rule 5 denies TCP 60999 in from 10.0.1.5",
+        id="the last port of the answers, in the node's own subnet",
+    ),
+    pytest.param(
         _acls(_CLOSED, interfaces={"i-1": _IN_THE_SUBNET}),
         Verdict.OPEN,
         "",
