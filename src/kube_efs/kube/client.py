@@ -10,6 +10,7 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 
 from kube_efs.kube.errors import configured
+from kube_efs.kube.handshakes import ClosingTransport
 from kube_efs.kube.measuring import MeasuringTransport
 from kube_efs.kube.retrying import RetryingTransport
 from kube_efs.model.errors import InvalidSetting
@@ -58,10 +59,10 @@ def connect(
         return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
 
 
-def _transport(config: SingleConfig) -> httpx2.AsyncHTTPTransport:
-    """What the client makes for itself when it is not given one."""
+def _transport(config: SingleConfig) -> ClosingTransport:
+    """As the client makes it for itself when it is not given one."""
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
-    return httpx2.AsyncHTTPTransport(verify=verify, proxy=_proxy(httpx2.URL(config.cluster.server)))
+    return ClosingTransport(verify=verify, proxy=_proxy(httpx2.URL(config.cluster.server)))
 
 
 def _proxy(server: httpx2.URL) -> str | None:
