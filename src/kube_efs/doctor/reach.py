@@ -13,14 +13,14 @@ from typing import Final
 from kube_efs.aws.interfaces import Address, Interface
 from kube_efs.aws.network_acls import LAST_RULE, AclRefusal, NetworkAcl
 from kube_efs.aws.security_groups import Permission
+from kube_efs.doctor.checks.common import WITHOUT_AGENT
 from kube_efs.doctor.facts import AwsFacts, Facts, NodeObject
 from kube_efs.model.file_systems import MountTarget
 from kube_efs.tunnels.services import NFS_PORT
 
 # net.ipv4.ip_local_port_range of Linux, from which stunnel's connections get their own ports.
 EPHEMERAL: Final = (32768, 60999)
-# Machines that take no pods of ours, and those that are none of EC2's.
-_NOT_SERVED: Final = frozenset({"fargate", "windows"})
+# Machines that are none of EC2's.
 _OUTSIDE: Final = frozenset({"hybrid"})
 _IPV4: Final = 4
 
@@ -72,7 +72,7 @@ def ways(facts: Facts) -> Iterator[tuple[MountTarget, tuple[Source, ...]]]:
     aws, nodes = facts.aws, facts.cluster.nodes if facts.cluster else None
     if aws is None or not nodes:
         return
-    served = [one for one in nodes if one.compute not in _NOT_SERVED]
+    served = [one for one in nodes if one.compute not in WITHOUT_AGENT]
     for file_system_id in sorted(aws.looked_into):
         for target in aws.file_systems[file_system_id].usable_mount_targets:
             version = _address(target.address).version

@@ -18,6 +18,8 @@ from kube_efs.settings import DEFAULT_PROVISIONER
 
 # Everything that kube-efs does for a claim or volume is done sooner, unless something is wrong.
 PATIENCE: Final = timedelta(seconds=60)
+# Machines that take none of its pods, so have no tunnels.
+WITHOUT_AGENT: Final = frozenset({"fargate", "windows"})
 _COMMANDS: Final = frozenset({"controller", "tunnel", "node", "operator"})
 
 
@@ -118,6 +120,7 @@ def agent_of(node: str, cluster: ClusterFacts) -> PodFacts | None:
             for pod in cluster.pods or ()
             for one in sets
             if pod.node == node and pod.namespace == one.namespace and pod.name.startswith(f"{one.name}-")
+            if not pod.has_ended and pod.deleting_since is None
         ),
         None,
     )

@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from kube_efs.doctor.checks.common import agent_log, is_ours, look_at_node, needs_tunnels, pods_on
+from kube_efs.doctor.checks.common import (
+    WITHOUT_AGENT,
+    agent_log,
+    is_ours,
+    look_at_node,
+    needs_tunnels,
+    pods_on,
+)
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown, time_of
@@ -21,9 +28,7 @@ _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not kno
 # Agents write at least once a minute.
 _AGENTS: Final = "efs-stunnel"
 _SILENCE: Final = timedelta(minutes=3)
-# Machines that take no such pods.
-_WITHOUT_AGENT: Final = frozenset({"fargate", "windows"})
-_WITHOUT_DRIVER: Final = frozenset({"fargate", "hybrid", "windows"})
+_WITHOUT_DRIVER: Final = WITHOUT_AGENT | {"hybrid"}
 _NOT_WORKING: Final = frozenset({TunnelState.DOWN, TunnelState.REJECTED, TunnelState.NO_MOUNT_TARGET})
 
 
@@ -48,11 +53,7 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
     told = {one.node: one.time for one in cluster.statuses or ()}
     for node in cluster.nodes or ():
         time = told.get(node.name)
-        if (
-            node.ready
-            and node.compute not in _WITHOUT_AGENT
-            and (time is None or facts.now - time > _SILENCE)
-        ):
+        if node.ready and node.compute not in WITHOUT_AGENT and (time is None or facts.now - time > _SILENCE):
             yield Finding(
                 kind=_SILENT,
                 subject=Subject("Node", node.name),
