@@ -97,11 +97,12 @@ def make_kubelet(
 def _image(efs: EmbeddedEfs, around: Surroundings) -> Image:
     """The program of this installation, with the authority of this EFS."""
     files = [*_PROGRAM_FILES, Bind(source=str(efs.ca_file), target=_CA_FILE, read_only=True, for_all=True)]
-    environment = {"KUBE_EFS_CA_FILE": _CA_FILE, **around.settings}
+    path = f"{Path(sys.executable).parent}:{STANDARD_PATH}"  # kubectl exec finds kube-efs, as in the image
     if around.programs is not None:
         shown = (around.programs.parent, efs.work_dir)
-        files += (Bind(source=str(path), target=str(path)) for path in shown)
-        environment["PATH"] = f"{around.programs}:{STANDARD_PATH}"
+        files += (Bind(source=str(one), target=str(one)) for one in shown)
+        path = f"{around.programs}:{path}"
+    environment = {"KUBE_EFS_CA_FILE": _CA_FILE, **around.settings, "PATH": path}
     return Image(command=_PROGRAM, files=tuple(files), environment=environment, port_variable=_PORT)
 
 
