@@ -290,6 +290,10 @@ async def test_custom_resources_come_and_go(kubectl: Kubectl) -> None:
         pytest.param(("secret", "generic", "more", "--from-literal=a=b"), "secrets", id="secret"),
         pytest.param(("serviceaccount", "more"), "serviceaccounts", id="service account"),
         pytest.param(("role", "more", "--verb=get", "--resource=pods"), "roles", id="role"),
+        pytest.param(
+            ("deployment", "more", "--image=any", "--port=80", "--", "true"), "deployments", id="deployment"
+        ),
+        pytest.param(("service", "nodeport", "more", "--tcp=80:http"), "services", id="service"),
     ],
 )
 async def test_what_create_makes_from_arguments(

@@ -1,135 +1,34 @@
 """Bodies in Kubernetes' protocol buffers, which ``kubectl create KIND`` and ``kubectl auth`` insist on.
 
-Only what these commands send is known here (fields by number as in the ``generated.proto`` files of
-k8s.io/api); everything else of this server is JSON.
+Only what these commands send is known here; everything else of this server is JSON.
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kube_efs.local.apiserver.json_types import Json, JsonValue
+from kube_efs.local.apiserver.protobuf_messages import MESSAGES, Field, Message
 from kube_efs.local.apiserver.statuses import ApiError, bad_request
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
+# Go writes these also when they have not been set.
+_ABSENT_WHEN_EMPTY = frozenset({"text", "set", "count"})
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-class _Field(NamedTuple):
-    """A field.
-
-    ``type`` (of a map's values) is text, bytes, flag, number, skip, or the fields of a message.
-    """
-
-    name: str
-    type: "str | _Message"
-    repeated: bool = False
-    is_map: bool = False
-
-
-_Wire: TypeAlias = "int | memoryview"
-_Message: TypeAlias = Mapping[int, _Field]
-
-
-def _message(**fields: tuple[int, "str | _Message"]) -> _Message:
-    return MappingProxyType({number: _Field(name, kind) for name, (number, kind) in fields.items()})
-
-
-_OBJECT_META: _Message = MappingProxyType(
-    {
-        1: _Field("name", "text"),
-        2: _Field("generateName", "text"),
-        3: _Field("namespace", "text"),
-        4: _Field("selfLink", "skip"),
-        5: _Field("uid", "text"),
-        6: _Field("resourceVersion", "text"),
-        7: _Field("generation", "skip"),
-        8: _Field("creationTimestamp", "skip"),
-        11: _Field("labels", "text", is_map=True),
-        12: _Field("annotations", "text", is_map=True),
-    }
-)
-_NO_STATUS = {3: _Field("status", "skip")}
-_METADATA = {1: _Field("metadata", _OBJECT_META)}
-_ROLE_REF = _message(apiGroup=(1, "text"), kind=(2, "text"), name=(3, "text"))
-_SUBJECT = _message(kind=(1, "text"), apiGroup=(2, "text"), name=(3, "text"), namespace=(4, "text"))
-_RULE: _Message = MappingProxyType(
-    {
-        number: _Field(name, "text", repeated=True)
-        for number, name in enumerate(
-            ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"), start=1
-        )
-    }
-)
-_ROLE: _Message = MappingProxyType({**_METADATA, 2: _Field("rules", _RULE, repeated=True)})
-_BINDING: _Message = MappingProxyType(
-    {**_METADATA, 2: _Field("subjects", _SUBJECT, repeated=True), 3: _Field("roleRef", _ROLE_REF)}
-)
-_RESOURCE_ATTRIBUTES = _message(
-    namespace=(1, "text"),
-    verb=(2, "text"),
-    group=(3, "text"),
-    version=(4, "text"),
-    resource=(5, "text"),
-    subresource=(6, "text"),
-    name=(7, "text"),
-)
-_ACCESS = _message(
-    resourceAttributes=(1, _RESOURCE_ATTRIBUTES),
-    nonResourceAttributes=(2, _message(path=(1, "text"), verb=(2, "text"))),
-)
-_BOUND_OBJECT = _message(kind=(1, "text"), apiVersion=(2, "text"), name=(3, "text"), uid=(4, "text"))
-_TOKEN_REQUEST: _Message = MappingProxyType(
-    {
-        1: _Field("audiences", "text", repeated=True),
-        3: _Field("boundObjectRef", _BOUND_OBJECT),
-        4: _Field("expirationSeconds", "number"),
-    }
-)
-_MESSAGES: Mapping[str, _Message] = MappingProxyType(
-    {
-        "ClusterRole": _ROLE,
-        "ClusterRoleBinding": _BINDING,
-        "ConfigMap": {
-            **_METADATA,
-            2: _Field("data", "text", is_map=True),
-            3: _Field("binaryData", "bytes", is_map=True),
-            4: _Field("immutable", "flag"),
-        },
-        "Namespace": {
-            **_METADATA,
-            2: _Field("spec", {1: _Field("finalizers", "text", repeated=True)}),
-            **_NO_STATUS,
-        },
-        "Role": _ROLE,
-        "RoleBinding": _BINDING,
-        "Secret": {
-            **_METADATA,
-            2: _Field("data", "bytes", is_map=True),
-            3: _Field("type", "text"),
-            4: _Field("stringData", "text", is_map=True),
-            5: _Field("immutable", "flag"),
-        },
-        "SelfSubjectAccessReview": {**_METADATA, 2: _Field("spec", _ACCESS), **_NO_STATUS},
-        "SelfSubjectReview": {**_METADATA, 2: _Field("status", "skip")},
-        "SelfSubjectRulesReview": {
-            **_METADATA,
-            2: _Field("spec", _message(namespace=(1, "text"))),
-            **_NO_STATUS,
-        },
-        "ServiceAccount": {**_METADATA, 4: _Field("automountServiceAccountToken", "flag")},
-        "TokenRequest": {**_METADATA, 2: _Field("spec", _TOKEN_REQUEST), **_NO_STATUS},
-    }
-)
 # runtime.Unknown: 1 type (1 apiVersion, 2 kind), 2 the object, 3 and 4 encoding and content type
-_ENVELOPE = _message(
-    typeMeta=(1, _message(apiVersion=(1, "text"), kind=(2, "text"))),
-    raw=(2, "bytes"),
-    contentEncoding=(3, "skip"),
-    contentType=(4, "skip"),
-)
+_ENVELOPE: Message = {
+    1: Field("typeMeta", {1: Field("apiVersion", "text"), 2: Field("kind", "text")}),
+    2: Field("raw", "bytes"),
+    3: Field("contentEncoding", "skip"),
+    4: Field("contentType", "skip"),
+}
+_QUANTITY: Message = {1: Field("text", "text")}
+_INT_OR_TEXT: Message = {1: Field("is_text", "count"), 2: Field("number", "number"), 3: Field("text", "text")}
+_Wire: TypeAlias = "int | memoryview"
 
 
 def parse_protobuf(content: bytes) -> Json:
@@ -139,7 +38,7 @@ def parse_protobuf(content: bytes) -> Json:
     try:
         envelope = _decode(memoryview(content)[len(_MAGIC) :], _ENVELOPE)
         type_meta = envelope.get("typeMeta", {})
-        message = _MESSAGES.get(type_meta.get("kind", ""))
+        message = MESSAGES.get(type_meta.get("kind", ""))
         if message is None:
             raise _unknown(f"objects of kind {type_meta.get('kind')}")
         raw = base64.b64decode(envelope.get("raw", ""))
@@ -157,7 +56,7 @@ def _unknown(what: str) -> ApiError:
     )
 
 
-def _decode(content: memoryview, message: _Message) -> Json:
+def _decode(content: memoryview, message: Message) -> Json:
     result: Json = {}
     for number, value in _fields(content):
         field = message.get(number)
@@ -166,27 +65,53 @@ def _decode(content: memoryview, message: _Message) -> Json:
         if field.type == "skip":
             continue
         if field.is_map:
-            entry = _decode(_as_bytes(value), {1: _Field("key", "text"), 2: _Field("value", field.type)})
+            entry = _decode(_as_bytes(value), {1: Field("key", "text"), 2: Field("value", field.type)})
             result.setdefault(field.name, {})[entry.get("key", "")] = entry.get("value", "")
         elif field.repeated:
             result.setdefault(field.name, []).append(_value(value, field.type))
         else:
-            result[field.name] = _value(value, field.type)
+            found = _value(value, field.type)
+            if found or isinstance(field.type, Mapping) or field.type not in _ABSENT_WHEN_EMPTY:
+                result[field.name] = found
     return result
 
 
-def _value(value: _Wire, kind: "str | _Message") -> JsonValue:
-    match kind:
-        case "text":
-            return bytes(_as_bytes(value)).decode()
-        case "bytes":
-            return base64.b64encode(_as_bytes(value)).decode()
-        case "flag":
-            return bool(value)
-        case "number":
-            return value if isinstance(value, int) else None
-        case _:
-            return _decode(_as_bytes(value), kind) if isinstance(kind, Mapping) else None
+def _value(value: _Wire, kind: "str | Message") -> JsonValue:
+    return _CONVERSIONS[kind](value) if isinstance(kind, str) else _decode(_as_bytes(value), kind)
+
+
+def _text(value: _Wire) -> JsonValue:
+    return bytes(_as_bytes(value)).decode()
+
+
+def _quantity(value: _Wire) -> JsonValue:
+    return _decode(_as_bytes(value), _QUANTITY).get("text", "")
+
+
+def _int_or_text(value: _Wire) -> JsonValue:
+    found = _decode(_as_bytes(value), _INT_OR_TEXT)
+    return found.get("text", "") if found.get("is_text") else found.get("number", 0)
+
+
+def _signed(value: _Wire) -> JsonValue:
+    """A number, of which negative ones are sent as their complement of 64 bits."""
+    if not isinstance(value, int):
+        return None
+    return value - (1 << 64) if value >> 63 else value
+
+
+_CONVERSIONS: Mapping[str, Callable[[_Wire], JsonValue]] = MappingProxyType(
+    {
+        "bytes": lambda value: base64.b64encode(_as_bytes(value)).decode(),
+        "count": _signed,
+        "flag": bool,
+        "int-or-text": _int_or_text,
+        "number": _signed,
+        "quantity": _quantity,
+        "set": bool,
+        "text": _text,
+    }
+)
 
 
 def _as_bytes(value: _Wire) -> memoryview:
