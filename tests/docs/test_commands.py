@@ -105,6 +105,8 @@ def test_a_session_s_commands_have_their_continuations_and_output() -> None:
         pytest.param("<!-- not run: needs oc -->\n```console\n$ oc\n```", "", id="a session that is not run"),
         pytest.param("<!-- as in: page -->\n```console\n$ true\n```", "", id="a session of another page"),
         pytest.param("<!-- as in: page -->\n```sh\ntrue\n```", "say above why", id="shell of another page"),
+        pytest.param("<!-- run by: test -->\n```console\n$ true\n```", "", id="a session that a test takes"),
+        pytest.param("<!-- run by: test -->\n```sh\ntrue\n```", "say above why", id="shell for a test"),
         pytest.param("```\ntrue\n```", "no language is none of", id="no language"),
         pytest.param("```bash\ntrue\n```", "bash is none of", id="shell by another name"),
         pytest.param(
