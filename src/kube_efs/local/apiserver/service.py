@@ -14,6 +14,7 @@ from kube_efs.local.apiserver.admission import Admission
 from kube_efs.local.apiserver.bindings import bound_pod
 from kube_efs.local.apiserver.bodies import decoding, in_stored_form, in_wire_form
 from kube_efs.local.apiserver.deletion import DeleteOptions, begin_deletion, removed_by_update
+from kube_efs.local.apiserver.disruption_budgets import BUDGETS, spent_budget
 from kube_efs.local.apiserver.evictions import evicted_pod
 from kube_efs.local.apiserver.json_types import Json, json_equal, lookup, without
 from kube_efs.local.apiserver.metadata import (
@@ -177,9 +178,16 @@ class ObjectService:
         self._put(resource, new, old, dry_run=dry_run)
 
     def evict(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> None:
-        """Have a pod end as by ``delete``, and its status say why; raises 409 when it is another pod."""
+        """Have a pod end as by ``delete``, and its status say why.
+
+        Raises 409 when it is another pod, and 429 when its disruption budget does not allow that now.
+        """
         old = self.get(resource, key)
         check_deletion(resource, old, options)
+        budgets = (stored.json for stored in self._store.snapshot(BUDGETS))
+        spent = spent_budget(old.json, budgets, self._clock())
+        if spent is not None and not options.dry_run:
+            self._store.put(BUDGETS, spent)
         told = self._put(resource, evicted_pod(old.json, self._clock()), old, dry_run=options.dry_run)
         if options.resource_version is not None:
             options = replace(options, resource_version=told.json["metadata"]["resourceVersion"])

@@ -10,6 +10,7 @@ from kube_efs.local.controllers.binder import Binder
 from kube_efs.local.controllers.caches import Cache, Caches
 from kube_efs.local.controllers.daemon_sets import DaemonSets
 from kube_efs.local.controllers.deployments import Deployments, ReplicaSets
+from kube_efs.local.controllers.disruptions import Disruptions
 from kube_efs.local.controllers.garbage import GarbageCollector
 from kube_efs.local.controllers.namespaces import NamespaceKeeper
 from kube_efs.local.controllers.protection import Protection
@@ -69,5 +70,7 @@ async def _run_workloads(client: AsyncClient, caches: Caches) -> None:
         tasks.create_task(ReplicaSets(client, caches.pods, sets, set_events).run())
         tasks.create_task(Deployments(client, caches.pods, sets, deployments, deployment_events).run())
         tasks.create_task(DaemonSets(client, caches.pods, caches.nodes, daemons, daemon_events).run())
-        for cache in (numbered, sets, deployments, daemons):
+        disruptions = Disruptions(client, caches.pods, sets, deployments, numbered)
+        tasks.create_task(disruptions.run())
+        for cache in (numbered, sets, deployments, daemons, disruptions.budgets):
             tasks.create_task(cache.run(client))

@@ -123,6 +123,34 @@ async def eviction(play: Player) -> None:
     await play.delete("delete the node", f"nodes/{name}")
 
 
+async def eviction_of_few(play: Player) -> None:
+    await play.create("create", "pods", pod("one"))
+    created = await play.create("create another", "pods", pod("two"))
+    selector = {"matchLabels": created["metadata"].get("labels") or {}}
+    budget: Json = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "one"},
+        "spec": {"minAvailable": 1, "selector": selector},
+    }
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for name in ("one", "two"):
+        await play.patch(f"have {name} run", f"pods/{name}/status", {"status": ready})
+    await play.create("a budget", "poddisruptionbudgets", budget)
+    await play.settle(
+        "poddisruptionbudgets/one", lambda found: found["status"].get("disruptionsAllowed") == 1
+    )
+    wanted: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "one"}}
+    now = {"deleteOptions": {"gracePeriodSeconds": 0}}
+    await play.create("as a trial", "pods/one/eviction", wanted, DRY_RUN)
+    await play.create("evict one", "pods/one/eviction", {**wanted, **now})
+    await play.settle("poddisruptionbudgets/one", lambda found: found["status"].get("currentHealthy") == 1)
+    await play.create("evict the other", "pods/two/eviction", {**wanted, **now, "metadata": {"name": "two"}})
+    await play.patch("have it fail", "pods/two/status", {"status": {"phase": "Failed"}})
+    await play.create("evict it then", "pods/two/eviction", {**wanted, **now, "metadata": {"name": "two"}})
+    await play.get("see it gone", "pods/two")
+
+
 async def leases(play: Player) -> None:
     moment = "2026-01-02T03:04:05.000006Z"
     created = await play.create(
@@ -236,4 +264,4 @@ async def reviews_and_discovery(play: Player) -> None:
     await play.get("health", "/healthz")
 
 
-STORIES = (pods, binding, eviction, leases, events, workloads, reviews_and_discovery)
+STORIES = (pods, binding, eviction, eviction_of_few, leases, events, workloads, reviews_and_discovery)
