@@ -116,7 +116,7 @@ async def proxy(endpoint: str) -> AsyncIterator[tuple[Proxy, str]]:
     proxy = Proxy(endpoint)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", proxy.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
