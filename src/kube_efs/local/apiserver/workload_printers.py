@@ -1,4 +1,4 @@
-"""The columns of the kinds that run pods: deployments, daemon sets, stateful sets, replica sets, jobs."""
+"""The columns of the kinds that run pods: deployments, daemon sets, stateful sets, jobs, budgets for them."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -141,6 +141,16 @@ def _job_duration(job: Json, now: datetime) -> str:
     return human_duration((parse_time(lookup(job, "status", "completionTime")) or now) - started)
 
 
+def _budget(budget: Json, now: datetime) -> list[Cell]:
+    bounds = (lookup(budget, "spec", name) for name in ("minAvailable", "maxUnavailable"))
+    return [
+        name_of(budget),
+        *("N/A" if bound is None else str(bound) for bound in bounds),
+        _number(budget, "status", "disruptionsAllowed"),
+        age_of(budget, now),
+    ]
+
+
 _WIDE = ("Containers", "Images", "Selector")
 
 WORKLOADS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
@@ -180,6 +190,14 @@ WORKLOADS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
         ),
         ("batch", "Job"): Printer(
             columns=columns("Name", "Status", "Completions", "Duration", "Age", wide=_WIDE), cells=_job
+        ),
+        ("policy", "PodDisruptionBudget"): Printer(
+            columns=(
+                *columns("Name", "Min Available", "Max Unavailable"),
+                Column(name="Allowed Disruptions", type="integer"),
+                Column(name="Age"),
+            ),
+            cells=_budget,
         ),
     }
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from lightkube.models.policy_v1 import PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
@@ -10,6 +11,8 @@ from lightkube.resources.policy_v1 import PodDisruptionBudget
 from kube_efs.local.controllers.reading import read_meta, read_selector
 from kube_efs.local.controllers.replica_planning import share_of
 from kube_efs.local.controllers.values import Meta, Pod, Requirement
+
+_CONDITION = "DisruptionAllowed"
 
 
 class Scale(NamedTuple):
@@ -21,7 +24,10 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """``status`` of a budget; ``disrupted`` are pods that were evicted and may not have begun to end."""
+    """``status`` of a budget; ``disrupted`` are pods that were evicted and may not have begun to end.
+
+    ``said`` is what its condition DisruptionAllowed says, and since when; None when nobody has said so yet.
+    """
 
     observed_generation: int = 0
     healthy: int = 0
@@ -29,6 +35,8 @@ class BudgetStatus:
     expected: int = 0
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
+    said: bool | None = None
+    since: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +63,7 @@ def read_budget(found: PodDisruptionBudget) -> Budget:
     status = found.status or PodDisruptionBudgetStatus(
         currentHealthy=0, desiredHealthy=0, disruptionsAllowed=0, expectedPods=0
     )
+    condition = next((one for one in status.conditions or () if one.type == _CONDITION), None)
     return Budget(
         meta=read_meta(found.metadata),
         generation=(found.metadata and found.metadata.generation) or 0,
@@ -68,6 +77,8 @@ def read_budget(found: PodDisruptionBudget) -> Budget:
             expected=status.expectedPods or 0,
             allowed=status.disruptionsAllowed or 0,
             disrupted=frozenset(status.disruptedPods or ()),
+            said=condition.status == "True" if condition else None,
+            since=condition.lastTransitionTime if condition else None,
         ),
     )
 
@@ -84,24 +95,37 @@ def budget_status(found: Budget, pods: Collection[Pod], scales: Mapping[str, Sca
     else:
         wanted = share_of(found.least or 0, expected, up=True)
         expected = expected if isinstance(found.least, str) else len(covered)
+    allowed = max(0, healthy - wanted) if expected else 0
     return BudgetStatus(
         observed_generation=found.generation,
         healthy=healthy,
         wanted=wanted,
         expected=expected,
-        allowed=max(0, healthy - wanted) if expected else 0,
+        allowed=allowed,
         disrupted=disrupted,
+        said=allowed > 0,
+        since=found.status.since,
     )
 
 
-def render_budget_status(status: BudgetStatus, before: BudgetStatus) -> dict[str, Any]:
+def render_budget_status(status: BudgetStatus, before: BudgetStatus, now: datetime) -> dict[str, Any]:
     """The status as a merge patch, which takes off those disrupted pods that are of no more interest."""
+    since = (before.since if before.said is status.said else None) or now
+    condition = {
+        "type": _CONDITION,
+        "status": str(bool(status.said)),
+        "reason": "SufficientPods" if status.said else "InsufficientPods",
+        "message": "",
+        "observedGeneration": status.observed_generation,
+        "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
     return {
         "observedGeneration": status.observed_generation,
         "currentHealthy": status.healthy,
         "desiredHealthy": status.wanted,
         "expectedPods": status.expected,
         "disruptionsAllowed": status.allowed,
+        "conditions": [condition],
         "disruptedPods": dict.fromkeys(sorted(before.disrupted - status.disrupted)),
     }
 

@@ -1,6 +1,7 @@
 """The controller of PodDisruptionBudgets: says how many of their pods may be evicted."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from lightkube import AsyncClient
 from lightkube.resources.policy_v1 import PodDisruptionBudget
@@ -65,7 +66,7 @@ class Disruptions:
             return
         status = budget_status(found, tuple(self._pods.values.values()), dict(self._scales()))
         if status != found.status:
-            await self._write(found, render_budget_status(status, found.status))
+            await self._write(found, render_budget_status(status, found.status, datetime.now(UTC)))
 
     async def _write(self, found: Budget, status: dict[str, object]) -> None:
         """Only on top of what was decided on: an eviction in between has changed it."""

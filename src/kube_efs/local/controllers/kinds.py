@@ -11,7 +11,10 @@ from lightkube.resources import (
     coordination_v1,
     core_v1,
     discovery_v1,
+    networking_v1,
+    policy_v1,
     rbac_authorization_v1,
+    storage_v1,
 )
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
@@ -37,10 +40,14 @@ OWNING: tuple[Kind, ...] = (
     batch_v1.Job,
     coordination_v1.Lease,
     discovery_v1.EndpointSlice,
+    networking_v1.Ingress,
+    networking_v1.NetworkPolicy,
+    policy_v1.PodDisruptionBudget,
     rbac_authorization_v1.ClusterRole,
     rbac_authorization_v1.ClusterRoleBinding,
     rbac_authorization_v1.Role,
     rbac_authorization_v1.RoleBinding,
+    storage_v1.CSIStorageCapacity,
 )
 # In the order in which a namespace is emptied: what makes other objects goes first.
 NAMESPACED: tuple[Kind, ...] = (

@@ -140,6 +140,7 @@ async def eviction_of_few(play: Player) -> None:
     await play.settle(
         "poddisruptionbudgets/one", lambda found: found["status"].get("disruptionsAllowed") == 1
     )
+    await play.get("as a table", "poddisruptionbudgets/one", accept=TABLE)
     wanted: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "one"}}
     now = {"deleteOptions": {"gracePeriodSeconds": 0}}
     await play.create("as a trial", "pods/one/eviction", wanted, DRY_RUN)

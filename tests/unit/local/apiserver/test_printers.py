@@ -323,6 +323,12 @@ TEMPLATE = {
         ),
         ("batch", "Job", {"spec": {"parallelism": 4}}, {"STATUS": "Running", "COMPLETIONS": "0/1 of 4"}),
         ("batch", "Job", {"metadata": DELETED}, {"STATUS": "Terminating", "DURATION": ""}),
+        (
+            "policy",
+            "PodDisruptionBudget",
+            {"spec": {"maxUnavailable": "50%"}, "status": {"disruptionsAllowed": 2}},
+            {"MIN AVAILABLE": "N/A", "MAX UNAVAILABLE": "50%", "ALLOWED DISRUPTIONS": 2},
+        ),
     ],
 )
 def test_workloads(group: str, kind: str, json_object: dict[str, Any], shown: dict[str, Cell]) -> None:

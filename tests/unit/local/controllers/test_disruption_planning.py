@@ -1,5 +1,6 @@
 """How many pods a PodDisruptionBudget allows to be evicted."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kube_efs.local.controllers.disruption_planning import (
 from kube_efs.local.controllers.values import Controller, Key, Meta, Operator, Pod, Requirement
 
 SELECTOR = (Requirement(label="app", operator=Operator.IN, values=frozenset({"web"})),)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCALES = {"new": Scale("app", 4), "old": Scale("app", 4), "web": Scale("web", 3)}
 
 
@@ -82,7 +84,24 @@ def test_pods_that_end_are_remembered_no_longer() -> None:
     found = budget(least=0, status=before)
     status = budget_status(found, [pod("a", deleting=True), pod("b")], {})
     assert status.disrupted == {"b"}
-    assert render_budget_status(status, before)["disruptedPods"] == {"a": None}
+    assert render_budget_status(status, before, NOW)["disruptedPods"] == {"a": None}
+
+
+def test_the_condition_keeps_its_time_while_it_says_the_same() -> None:
+    before = BudgetStatus(said=True, since=NOW - timedelta(hours=1))
+    same, other = BudgetStatus(said=True, allowed=1), BudgetStatus(said=False)
+    (kept,) = render_budget_status(same, before, NOW)["conditions"]
+    assert (kept["status"], kept["reason"], kept["lastTransitionTime"]) == (
+        "True",
+        "SufficientPods",
+        "2025-12-31T23:00:00Z",
+    )
+    (changed,) = render_budget_status(other, before, NOW)["conditions"]
+    assert (changed["status"], changed["reason"], changed["lastTransitionTime"]) == (
+        "False",
+        "InsufficientPods",
+        "2026-01-01T00:00:00Z",
+    )
 
 
 def test_reading() -> None:

@@ -2,6 +2,8 @@ from typing import Any
 
 import pytest
 
+from kube_efs.local.apiserver.builtin_types import builtin_types
+from kube_efs.local.controllers.kinds import NAMESPACED, kind_name
 from kube_efs.local.controllers.ownership import (
     FOREGROUND,
     ORPHAN,
@@ -93,3 +95,14 @@ def test_graph_forgets_the_owners_an_object_had() -> None:
     found.drop("child")
     assert found.dependents("b") == ()
     assert found.get("child") is None
+
+
+def test_a_namespace_is_emptied_of_every_kind_that_is_served() -> None:
+    emptied = {kind_name(kind) for kind in NAMESPACED}
+    served = {
+        f"{resource.api_version}/{resource.kind}"
+        for resource in builtin_types()
+        if resource.namespaced and "list" in resource.verbs
+    }
+    # Other versions of what is there anyhow.
+    assert served - emptied == {"apps/v1beta1/StatefulSet", "events.k8s.io/v1/Event"}
