@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 INSTALLING = {"docs/efs-provisioner.md", "docs/install.md", "docs/operator.md"}
 _EXAMPLE_ID = "fs-0123456789abcdef0"
 _EXAMPLE_SUBNETS = ("subnet-0a1b2c3d", "subnet-1a2b3c4d")
-_AFTERWARDS = "<!-- given: nothing -->\n```console\n$ true\n```"
+_BEFORE = "<!-- given: nothing -->\n```console\n$ true\n```"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -75,8 +75,8 @@ async def test_the_sessions_do_what_is_shown(page: str, cluster: EmbeddedCluster
 async def test_the_sessions_that_install_do_what_is_shown(
     page: str, bare_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
+    await run_page(list(read_blocks(page, _BEFORE)), tmp_path, environment_of(bare_cluster, tmp_path))
     await _run(page, bare_cluster, tmp_path)
-    await run_page(list(read_blocks(page, _AFTERWARDS)), tmp_path, environment_of(bare_cluster, tmp_path))
 
 
 async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
