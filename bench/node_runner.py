@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from kube_efs.cli import load_logging
 from kube_efs.mounts.mountinfo import MountEntry, parse_mountinfo
+from kube_efs.telemetry.loading import load_logging
 
 
 class MounterWithoutKernel:

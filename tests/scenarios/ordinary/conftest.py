@@ -13,16 +13,23 @@ from tests.scenarios.conftest import make_plane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs.local.control_plane import ControlPlane
+
+
+@pytest.fixture(scope="package")
+def plane(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
+) -> ControlPlane:
+    """What the cluster runs on; not started yet."""
+    return make_plane(pytestconfig, tmp_path_factory.mktemp("plane"), control_planes)
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def cluster(
-    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Cluster, None]:
     """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
-    folder = tmp_path_factory.mktemp("cluster")
-    plane = make_plane(pytestconfig, folder, control_planes)
-    async with EmbeddedCluster(folder, control_plane=plane) as running:
+    async with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), control_plane=plane) as running:
         yield running
 
 

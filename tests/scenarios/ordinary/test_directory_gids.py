@@ -151,7 +151,7 @@ async def test_a_retained_directory_keeps_its_gid_when_its_volume_is_deleted_by_
 
 async def test_gids_of_other_directories_and_volumes_are_not_given_out(cluster: Cluster) -> None:
     claims = await Claims.of(cluster)
-    by_hand = cluster.efs.folder(directory_steps.file_system(cluster)) / "by-hand"
+    by_hand = cluster.efs.folder(directory_steps.file_system(cluster)) / "made-by-hand"
     by_hand.mkdir()
     os.chown(by_hand, 0, 3400)
     server = directory_steps.server(cluster, cluster.file_system_ids[1])

@@ -4,37 +4,23 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from aiohttp import web
 from tests.scenarios import directory_steps, faulty_api, steps
 from tests.scenarios.directory_steps import Claims
-from tests.scenarios.faulty_api import Call, Exchange, Fault, FaultyApi, FaultyPlane
+from tests.scenarios.faulty_api import Call, Exchange, Fault, FaultyApi
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.control_plane import ControlPlane
 from kube_efs.provisioning.trash import TRASH
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-NAMES = [f"claim-{number}" for number in range(6)]
+# Other modules leave claims in this cluster, by other names.
+PREFIX = "crashed"
+NAMES = [f"{PREFIX}-{number}" for number in range(6)]
+KEPT, ORPHAN, NEXT = f"{PREFIX}-kept", f"{PREFIX}-orphan", f"{PREFIX}-next"
 WITHOUT_VOLUME = "kube_efs_directories_without_volume"
-
-
-@pytest.fixture(scope="module")
-def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
-    return FaultyPlane(plane, cluster_folder)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def api(cluster: Cluster, plane: FaultyPlane) -> FaultyApi:
-    """What stands before the API server; without fault at the start, when the controller runs."""
-    plane.api.fault = faulty_api.no_fault
-    if not cluster.controller.running:
-        await cluster.controller.start()
-    return plane.api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +59,9 @@ async def _killed_at(cluster: Cluster, api: FaultyApi, moment: Moment) -> None:
 
 
 def _directories(cluster: Cluster) -> set[str]:
-    """What is below the base, but for the trash."""
+    """What is below the base for claims of this module."""
     root = cluster.efs.folder(directory_steps.file_system(cluster))
-    return {found.name for found in root.iterdir()} - {TRASH}
+    return {found.name for found in root.glob(f"{PREFIX}-*")}
 
 
 PROVISIONING: dict[str, MakeMoment] = {
@@ -128,9 +114,9 @@ async def test_a_controller_killed_while_it_removes(
     cluster: Cluster, api: FaultyApi, moment: MakeMoment
 ) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
-    await claims.create(name, "kept", *NAMES)
+    await claims.create(name, KEPT, *NAMES)
     await claims.all_bound(len(NAMES) + 1)
-    kept = await claims.bound("kept")
+    kept = await claims.bound(KEPT)
     precious = directory_steps.folder(cluster, kept) / "precious"
     precious.write_text("kept")
     at = moment()
@@ -148,7 +134,7 @@ async def test_a_controller_killed_while_it_removes(
     assert precious.read_text() == "kept"
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     assert not list((root / TRASH).iterdir())
-    await claims.removed("kept")
+    await claims.removed(KEPT)
 
 
 async def test_a_directory_that_a_crash_leaves_without_a_volume_is_told_and_kept(
@@ -158,10 +144,10 @@ async def test_a_directory_that_a_crash_leaves_without_a_volume_is_told_and_kept
     name = await directory_steps.new_class(cluster.client, **one_gid)
     at = Moment(method="POST", resource="persistentvolumes", done=False)
     api.fault = at.fault
-    await claims.create(name, "orphan")
+    await claims.create(name, ORPHAN)
     await _killed_at(cluster, api, at)
     (left,) = _directories(cluster)
-    await claims.delete("orphan")
+    await claims.delete(ORPHAN)
 
     await cluster.controller.start()
 
@@ -169,14 +155,14 @@ async def test_a_directory_that_a_crash_leaves_without_a_volume_is_told_and_kept
     await directory_steps.has_logged(cluster.controller, "directory-without-volume", location=place)
     counted = f'{WITHOUT_VOLUME}{{provisioner="{directory_steps.PROVISIONER}"}}'
     assert await steps.metric(cluster.controller, counted) == 1
-    await claims.create(name, "next")
-    assert "'9000-9000' has no free group id left" in await claims.warning("next", "no free group id")
+    await claims.create(name, NEXT)
+    assert "'9000-9000' has no free group id left" in await claims.warning(NEXT, "no free group id")
     assert _directories(cluster) == {left}
 
     # Somebody has looked at it.
     (cluster.efs.folder(directory_steps.file_system(cluster)) / left).rmdir()
     await directory_steps.restarted(cluster.controller)
-    assert (await claims.bound("next")).gid == 9000
+    assert (await claims.bound(NEXT)).gid == 9000
 
     async def none_is_counted() -> bool:
         return await steps.metric(cluster.controller, counted) == 0

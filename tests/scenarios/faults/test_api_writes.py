@@ -1,7 +1,6 @@
 """What the controller writes to the API server for claims, counted by a proxy before it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 
 import pytest
 from bench.counting import Writes
@@ -10,17 +9,11 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.faulty_api import FaultyPlane
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.control_plane import ControlPlane
 from kube_efs.model.tunnel_volumes import root_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CLAIMS = 10
-
-
-@pytest.fixture(scope="module")
-def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
-    return FaultyPlane(plane, cluster_folder)
 
 
 async def _tunnel_class(cluster: Cluster) -> str:

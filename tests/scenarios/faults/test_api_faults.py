@@ -3,16 +3,13 @@
 import asyncio
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from tests.scenarios import faulty_api, steps
 from tests.scenarios.burst import Burst
-from tests.scenarios.faulty_api import Call, Fault, FaultyApi, FaultyPlane
+from tests.scenarios.faulty_api import Call, Fault, FaultyApi
 from tests.scenarios.steps import Cluster
-
-from kube_efs.local.control_plane import ControlPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,24 +20,6 @@ FAULTS = (
     faulty_api.dropping,
 )
 CUT_SECONDS = 0.2
-
-
-@pytest.fixture(scope="module")
-def cluster_settings() -> dict[str, str]:
-    """A leader whom so many faults do not cost the lead, which is another matter."""
-    return {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
-
-
-@pytest.fixture(scope="module")
-def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
-    return FaultyPlane(plane, cluster_folder)
-
-
-@pytest.fixture
-def api(cluster: Cluster, plane: FaultyPlane) -> FaultyApi:
-    """What stands before the API server; without fault at the start."""
-    plane.api.fault = faulty_api.no_fault
-    return plane.api
 
 
 def _one_of_five_fails() -> Callable[[Call], Fault | None]:

@@ -1,0 +1,1 @@
+"""Scenarios that share one cluster, whose controller reaches the API server through a proxy."""

@@ -1,0 +1,44 @@
+"""One cluster for all the modules of this folder, in which the API server can have bad days."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import pytest_asyncio
+from tests.conformance.control_plane import ControlPlanes
+from tests.scenarios import faulty_api
+from tests.scenarios.conftest import make_plane
+from tests.scenarios.faulty_api import FaultyApi, FaultyPlane
+from tests.scenarios.steps import Cluster
+
+from kube_efs.local.cluster import EmbeddedCluster
+
+# A leader whom so many faults do not cost the lead, which is another matter.
+_SETTINGS = {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
+
+
+@pytest.fixture(scope="package")
+def plane(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
+) -> FaultyPlane:
+    """What the cluster runs on; not started yet."""
+    folder = tmp_path_factory.mktemp("plane")
+    return FaultyPlane(make_plane(pytestconfig, folder, control_planes), folder)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def cluster(
+    plane: FaultyPlane, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncGenerator[Cluster, None]:
+    """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
+    folder = tmp_path_factory.mktemp("cluster")
+    async with EmbeddedCluster(folder, settings=_SETTINGS, control_plane=plane) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(cluster: Cluster, plane: FaultyPlane) -> FaultyApi:
+    """What stands before the API server; without fault at the start, when the controller runs."""
+    plane.api.fault = faulty_api.no_fault
+    if not cluster.controller.running:
+        await cluster.controller.start()
+    return plane.api
