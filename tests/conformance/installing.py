@@ -12,17 +12,27 @@ MANAGER, TUNNEL, WORKER, NODE = "efs-manager", "efs-stunnel", "efs-worker", "efs
 REFERENCES = ("--secret", "default/role", "--config-map", "default/file-systems")
 OPTIONS = ("--for", "openshift", "--csi", *REFERENCES)
 
+_RENDER_SECONDS = 60.0
+_rendered: dict[tuple[str, ...], str] = {}
 _CONSTRAINTS = Path(__file__).with_name("security-context-constraints-crd.yaml")
 
 
 async def render(*arguments: str) -> str:
-    """The output of ``kube-efs render``."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kube_efs", "render", *arguments, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return output.decode()
+    """The output of ``kube-efs render``, which is asked once for the same."""
+    if arguments not in _rendered:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "kube_efs", "render", *arguments, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(_RENDER_SECONDS):
+                output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0
+        _rendered[arguments] = output.decode()
+    return _rendered[arguments]
 
 
 async def add_openshift_kinds(kubectl: Kubectl) -> None:

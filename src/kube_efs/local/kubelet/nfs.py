@@ -172,7 +172,9 @@ async def _run(program: str, arguments: Iterable[str], seconds: float) -> tuple[
         async with asyncio.timeout(seconds):
             output, _ = await process.communicate()
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return 32, f"{program}: timed out after {seconds:.0f} seconds"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     return process.returncode or 0, output.decode(errors="replace").strip()
