@@ -37,6 +37,8 @@ _POINTS: Final = 80
 _FIRST: Final = 5  # which warm up what is made once, such as stunnel and the pool of connections
 _SOME: Final = 10
 _MANY: Final = 1000
+_SETTLING_SECONDS: Final = 10.0
+_IDLE_SECONDS: Final = 30.0
 _UP_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.05
 _MILLISECONDS: Final = 1000.0
@@ -106,6 +108,8 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             grown = _each(tunnels, further, len(there))
             yield _total("memory of each further volume of a tunnel that is there", grown, 0.3)
             yield await _at_many_mounts(publisher, points, statistics.median(there))
+            async for figure in _idle(node, publisher.published):
+                yield figure
 
 
 async def _at_many_mounts(publisher: "_Publisher", points: Sequence[str], before: float) -> Figure:
@@ -115,6 +119,17 @@ async def _at_many_mounts(publisher: "_Publisher", points: Sequence[str], before
     found = statistics.median(await publisher.publish(points))
     name = f"time of NodePublish, tunnel there, at {_MANY:,} mounts ÷ before"
     return plain(name, found / before, detail=f"{found:.1f} ms; each reads the mount table once")
+
+
+async def _idle(node: Node, mounts: int) -> AsyncIterator[Figure]:
+    """What each process uses while nobody wants anything, with so many volumes mounted."""
+    await asyncio.sleep(_SETTLING_SECONDS)
+    before = node.cpu_seconds()
+    await asyncio.sleep(_IDLE_SECONDS)
+    for who, used in node.cpu_seconds().items():
+        share = (used - before[who]) / _IDLE_SECONDS * 100
+        detail = f"over {_POINTS} tunnels, in {_IDLE_SECONDS:.0f} s"
+        yield at_most(f"CPU of {who} idle with {mounts:,} volumes mounted", share, 1, "% of a core", detail)
 
 
 def _each(before: Mapping[str, float], after: Mapping[str, float], volumes: int) -> Mapping[str, float]:
