@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 from lightkube import AsyncClient
-from lightkube.codecs import load_all_yaml
+from lightkube.codecs import from_dict
+from lightkube.generic_resource import create_global_resource
 
 from kube_efs.doctor.checks.constraints import account_of, needy, wanted_uses
 from kube_efs.doctor.constraints import HostAccess, read_constraints
@@ -20,6 +21,8 @@ from kube_efs.operator.platforms import Platform
 
 _DEFINITION = Path(__file__).parents[2] / "conformance" / "security-context-constraints-crd.yaml"
 _KIND = "SecurityContextConstraints"
+# Known here, so that it is whatever other tests of this process have told the library of definitions.
+_RESOURCE = create_global_resource("security.openshift.io", "v1", _KIND, "securitycontextconstraints")
 _NEEDS = {
     ("efs-stunnel", False): {HostAccess.NETWORK, HostAccess.PORTS},
     ("efs-stunnel", True): {HostAccess.NETWORK, HostAccess.PORTS, HostAccess.FOLDERS},
@@ -83,8 +86,8 @@ async def test_openshift_is_known_by_its_kind(kube: AsyncClient) -> None:
 
 
 async def _create(kube: AsyncClient, text: str) -> None:
-    for one in load_all_yaml(text, create_resources_for_crds=True):
-        await kube.create(one)
+    for body in yaml.safe_load_all(text):
+        await kube.create(_RESOURCE(body) if body["kind"] == _KIND else from_dict(body))
 
 
 async def _examine(kube: AsyncClient) -> Any:
