@@ -25,7 +25,8 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._announcer = service.announcer
         self._metrics = service.metrics
         self._backoff_seconds = service.backoff_seconds
-        self._refused: set[str] = set()
+        # The removals that others are in the way of, or may be: while one is tried, nobody knows.
+        self._hindered: set[str] = set()
         self._queue: WorkQueue[str] = WorkQueue(self._handle)
 
     async def __aenter__(self) -> Self:
@@ -54,8 +55,8 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
     def gone(self, volume: Volume) -> None:
         """A volume is gone, so that others may not be in its way any more."""
         self._inventory.drop_volume(volume)
-        self._refused.discard(volume.name)
-        for name in self._refused:
+        self._hindered.discard(volume.name)
+        for name in self._hindered:
             self._queue.add(name)
 
     def _concerns(self, volume: Volume) -> bool:
@@ -66,15 +67,16 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         volume = self._inventory.volumes.get(name)
         if volume is None:
             return None
-        self._refused.discard(name)
         delay = await self._protect(volume)
+        self._hindered.add(name)
         try:
             done = await self._engine.reclaim(volume)
         except RemovalRefused as error:
-            self._refused.add(name)
             return self._not_reclaimed(volume, error, Outcome.REFUSED, delay)
         except KubeEfsError as error:
+            self._hindered.discard(name)
             return self._not_reclaimed(volume, error, Outcome.RETRIED, self._backoff_seconds)
+        self._hindered.discard(name)
         if done is not None:
             self._announcer.reclaimed(done)
             self._metrics.deletions.labels(volume.provisioned_by or "", Outcome.SUCCEEDED).inc()

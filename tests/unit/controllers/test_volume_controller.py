@@ -159,17 +159,16 @@ async def test_a_file_system_that_is_gone_is_asked_for_at_the_pace_of_the_back_o
         assert here.told.lines[0].startswith("not file system: 'fs-1' is not known (any more)")
 
 
+def above(volume: Volume) -> Volume:
+    """A volume in whose directory that of the other one lies."""
+    source = NfsSource(server="127.0.0.1", path="/team")
+    return replace(volume, name="near", uid="n", provisioned_by=None, claim=None, nfs=source)
+
+
 async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
-        near = replace(
-            volume,
-            name="near",
-            uid="n",
-            provisioned_by=None,
-            claim=None,
-            nfs=NfsSource(server="127.0.0.1", path="/team"),
-        )
+        near = above(volume)
         here.world.add(near)
         await here.release(volume)
         assert here.there == sorted(["near", volume.name])
@@ -180,6 +179,29 @@ async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
         here.volumes.gone(near)
         await here.rest()
         assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
+
+
+async def test_another_that_goes_just_after_it_was_asked_for_is_not_missed() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        near = above(volume)
+        here.world.add(near)
+        gets = 0
+
+        def last_of(moment: str) -> int:
+            nonlocal gets
+            gets += moment == "after get"
+            if gets == 2 and "near" in here.world.store.volumes:  # the first is the volume itself
+                del here.world.store.volumes["near"]
+                here.volumes.gone(near)
+            return 0
+
+        here.world.moment.on_moment = last_of
+        await here.release(volume)
+        assert here.there == []
+        refused, removed = here.told.lines
+        assert "lies above or below the directory of volume near" in refused
+        assert removed == "removed fs-1:/team/example"
 
 
 # --- the finalizer

@@ -310,6 +310,7 @@ async def test_a_released_volume_goes_with_its_directory(world: World) -> None:
     assert (done.volume, done.location, done.removal, done.reason) == (volume, DATA, Removal.REMOVED, "")
     assert world.moment.passed == [
         "before get",
+        "after get",
         "before remove",
         "after remove",
         "before delete",

@@ -77,7 +77,9 @@ class Store(VolumeStore):
         await self._moment("before get")
         if name not in self.volumes:
             raise KubeNotFound("answered 404", field=f"volume {name}")
-        return self.volumes[name]
+        found = self.volumes[name]
+        await self._moment("after get")
+        return found
 
     async def delete(self, volume: Volume) -> None:
         await self._moment("before delete")
