@@ -5,10 +5,11 @@ Everything here reads files or makes local system calls at once; call it in a th
 
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import takewhile
 from pathlib import Path
 
 import structlog
@@ -123,10 +124,11 @@ def _count(sockets: Iterable[TcpSocket]) -> Mapping[int, int]:
     return Counter(one.local_port for one in sockets if one.state == TcpState.ESTABLISHED)
 
 
-def listening_ports(pid: int) -> frozenset[int]:
-    """The ports that this process listens on; empty when it is gone."""
+def listening_ports(pid: int) -> tuple[int, ...]:
+    """The ports that this process listens on, in the order of its descriptors; empty when it is gone."""
     inodes = _socket_inodes(_PROC / str(pid))
-    return frozenset(one.local_port for one in _sockets() if _listens(one) and one.inode in inodes)
+    ports = {one.inode: one.local_port for one in _listeners()} if inodes else {}
+    return tuple(ports[inode] for inode in inodes if inode in ports)
 
 
 def find_taken(ports: Collection[int], *, but_by: int | None = None) -> Mapping[int, PortTaken]:
@@ -136,7 +138,7 @@ def find_taken(ports: Collection[int], *, but_by: int | None = None) -> Mapping[
     """
     taken = frozenset(port for port in ports if not _can_listen(port))
     if taken and but_by is not None:
-        taken -= listening_ports(but_by)
+        taken = taken.difference(listening_ports(but_by))
     return {port: port_taken(port) for port in taken}
 
 
@@ -164,7 +166,7 @@ def port_taken(port: int) -> PortTaken:
 
 def _holder(port: int) -> str:
     """Name and pid of the process that listens there; empty when the kernel does not show it to us."""
-    inodes = {one.inode for one in _sockets() if one.local_port == port and _listens(one)}
+    inodes = {one.inode for one in _listeners() if one.local_port == port}
     for process in _PROC.iterdir():
         if process.name.isdigit() and not inodes.isdisjoint(_socket_inodes(process)):
             with suppress(OSError):
@@ -176,21 +178,35 @@ def _listens(one: TcpSocket) -> bool:
     return one.state == TcpState.LISTEN
 
 
+def _tables() -> Iterator[Path]:
+    # A wildcard IPv6 socket takes the IPv4 port too.
+    return (table for table in (_PROC / "net/tcp", _PROC / "net/tcp6") if table.exists())
+
+
+def _listeners() -> Iterator[TcpSocket]:
+    """The sockets that listen, for the price of these alone: a table begins with them (proc_net_tcp.rst)."""
+    for table in _tables():
+        with table.open() as lines:
+            next(lines, "")
+            sockets = (one for line in lines for one in parse_tcp_table(line))
+            yield from takewhile(_listens, sockets)
+
+
 def _sockets(*, strict: bool = False) -> tuple[TcpSocket, ...]:
     """The sockets of the node; ``strict`` raises ValueError for a table without its heading."""
-    tables = (_PROC / "net/tcp", _PROC / "net/tcp6")  # a wildcard IPv6 socket takes the IPv4 port too
-    texts = [table.read_text() for table in tables if table.exists()]
+    texts = [table.read_text() for table in _tables()]
     if strict and not all(text.split(maxsplit=1)[:1] == [_HEADING] for text in texts):
         raise ValueError("a table of sockets has no heading")
     return tuple(one for text in texts for one in parse_tcp_table(text))
 
 
-def _socket_inodes(process: Path) -> frozenset[int]:
-    inodes = set()
+def _socket_inodes(process: Path) -> tuple[int, ...]:
+    """Of the sockets that a process has, in the order of their descriptors."""
+    inodes = {}
     with suppress(OSError):
         for handle in (process / "fd").iterdir():
             with suppress(OSError, ValueError):
                 target = str(handle.readlink())
                 if target.startswith("socket:["):
-                    inodes.add(int(target[len("socket:[") : -1]))
-    return frozenset(inodes)
+                    inodes[int(handle.name)] = int(target[len("socket:[") : -1])
+    return tuple(inodes[descriptor] for descriptor in sorted(inodes))

@@ -138,8 +138,17 @@ def test_the_ports_of_a_process_are_found(listener: socket.socket) -> None:
     assert port not in listening_ports(os.getpid())
 
 
+def test_the_ports_of_a_process_come_by_descriptor_whoever_is_connected(listener: socket.socket) -> None:
+    with listener, socket.create_connection(("127.0.0.1", port_of(listener))), socket.socket() as second:
+        second.bind(("127.0.0.1", 0))
+        second.listen()
+        ours = [port for port in listening_ports(os.getpid()) if port in map(port_of, (listener, second))]
+        by_descriptor = sorted((listener, second), key=socket.socket.fileno)
+        assert ours == [port_of(one) for one in by_descriptor]
+
+
 def test_a_process_that_is_gone_listens_nowhere() -> None:
-    assert listening_ports(2**22 + 1) == frozenset()
+    assert listening_ports(2**22 + 1) == ()
 
 
 def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-import psutil
-
 from kube_efs.model.errors import PlatformError
+from kube_efs.tunnels.ports import listening_ports
 
 _POLL_SECONDS = 0.02
 _TERMINATION_SECONDS = 1.0
@@ -81,8 +80,8 @@ class ChildProcess:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while self.running:
-                    port = await asyncio.to_thread(_listening_port, self.pid)
-                    if port is not None:
+                    # Health comes first; the controller may serve a page besides.
+                    for port in await asyncio.to_thread(listening_ports, self.pid):
                         return port
                     await asyncio.sleep(_POLL_SECONDS)
         raise self.failure("did not open its port")
@@ -116,13 +115,3 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-
-
-def _listening_port(pid: int) -> int | None:
-    try:
-        connections = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return None
-    listening = [one for one in connections if one.status == psutil.CONN_LISTEN]
-    # Health comes first; the controller may serve a page besides.
-    return min(listening, key=lambda one: one.fd).laddr.port if listening else None
