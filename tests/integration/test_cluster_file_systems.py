@@ -72,18 +72,6 @@ async def world(
     return World(api, gateway, infra_id, tuple(subnets))
 
 
-async def test_the_api_counts_changes_and_no_questions(world: World) -> None:
-    before = world.api.changes
-    assert before is not None
-    made = await world.gateway.create_file_system("counted", name="counted")
-    target = await world.gateway.create_mount_target(made.file_system_id, world.subnets[0])
-    assert await world.gateway.mount_targets(made.file_system_id) == (target,)
-    assert world.api.changes == before + 2
-    await world.gateway.delete_mount_target(target.mount_target_id)
-    await world.gateway.delete_file_system(made.file_system_id)
-    assert world.api.changes == before + 4
-
-
 async def test_a_file_system_is_made_with_all_that_it_needs_and_only_once(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:

@@ -22,25 +22,40 @@ _READY_SECONDS = 30.0
 class AwsApi:
     """moto's server in a process of its own; it keeps everything in memory."""
 
-    def __init__(self, process: ChildProcess, endpoint_url: str, *, changes_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        process: ChildProcess,
+        endpoint_url: str,
+        *,
+        changes_file: Path | None = None,
+        access_changes_file: Path | None = None,
+    ) -> None:
         self._process = process
         self._changes_file = changes_file
+        self._access_changes_file = access_changes_file
         self.endpoint_url = endpoint_url
 
     @classmethod
     async def start(cls, log_file: Path) -> Self:
         """Run the server on a free loopback port; raises PlatformError."""
-        changes_file = log_file.with_suffix(".changes")
-        changes_file.write_bytes(b"")
+        changes_files = log_file.with_suffix(".changes"), log_file.with_suffix(".access-changes")
+        for file in changes_files:
+            file.write_bytes(b"")
         process = await ChildProcess.start(
-            sys.executable, "-m", "kube_efs.local.efs.aws_server", str(changes_file), log_file=log_file
+            sys.executable, "-m", "kube_efs.local.efs.aws_server", *map(str, changes_files), log_file=log_file
         )
         try:
             port = await process.listening_port(timeout_seconds=_READY_SECONDS)
         except BaseException:
             await process.kill()
             raise
-        return cls(process, f"http://127.0.0.1:{port}", changes_file=changes_file)
+        changes_file, access_changes_file = changes_files
+        return cls(
+            process,
+            f"http://127.0.0.1:{port}",
+            changes_file=changes_file,
+            access_changes_file=access_changes_file,
+        )
 
     @property
     def changes(self) -> int | None:
@@ -48,7 +63,12 @@ class AwsApi:
 
         To ask the API all the time what there is would keep a processor busy, and cost a laptop its battery.
         """
-        return self._changes_file.stat().st_size if self._changes_file else None
+        return _size(self._changes_file)
+
+    @property
+    def access_changes(self) -> int | None:
+        """The same for changes of what says who may connect: access points and policies."""
+        return _size(self._access_changes_file)
 
     async def stop(self) -> None:
         """End the server; all that it knew is gone."""
@@ -58,6 +78,10 @@ class AwsApi:
     def options(self, region: Region) -> AwsOptions:
         """How to call it."""
         return AwsOptions(region=region, endpoint_url=self.endpoint_url, credentials=CREDENTIALS)
+
+
+def _size(file: Path | None) -> int | None:
+    return file.stat().st_size if file else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

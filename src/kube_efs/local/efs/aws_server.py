@@ -8,7 +8,7 @@ API_DescribeAccessPoints.html there.
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ ACCESS_POINTS_MAX = 10_000
 
 _DIGITS = 17
 _PAGE, _PAGE_MAX = 100, 1000
+
+_FILE_SYSTEMS = ("create_file_system", "delete_file_system", "create_mount_target", "delete_mount_target")
+_ACCESS = ("create_access_point", "delete_access_point", "put_file_system_policy", "delete_file_system")
 
 _create = EFSBackend.create_access_point
 _delete = EFSBackend.delete_access_point
@@ -100,9 +103,9 @@ class PagedAnswers(EFSResponse):
         return json.dumps(answer), {"Content-Type": "application/json"}
 
 
-def note_changes(file: Path) -> None:
-    """Add a byte to the file at each change of file systems and mount targets, before it is answered."""
-    for name in ("create_file_system", "delete_file_system", "create_mount_target", "delete_mount_target"):
+def note_changes(file: Path, changes: Collection[str]) -> None:
+    """Add a byte to the file at each call of these methods of moto's, before it is answered."""
+    for name in changes:
         setattr(EFSBackend, name, _noted(getattr(EFSBackend, name), file))
 
 
@@ -121,7 +124,8 @@ def _noted(change: Callable[..., Any], file: Path) -> Callable[..., Any]:
 def main() -> None:
     """Serve on a free loopback port, without a line for each request: a cluster may run for days.
 
-    An argument is the file that tells of changes, see ``note_changes``.
+    Arguments are the files that tell of changes: of file systems and mount targets, and of what says who may
+    connect; see ``note_changes``.
     """
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # moto finds a service by the module of its class, so a class of our own cannot take its place.
@@ -129,8 +133,8 @@ def main() -> None:
         for name, method in vars(ours).items():
             if not name.startswith("_"):
                 setattr(theirs, name, method)
-    for file in sys.argv[1:]:
-        note_changes(Path(file))
+    for file, changes in zip(sys.argv[1:], (_FILE_SYSTEMS, _ACCESS), strict=False):
+        note_changes(Path(file), changes)
     serve(["-H", "127.0.0.1", "-p", "0"])
 
 

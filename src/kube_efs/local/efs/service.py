@@ -12,7 +12,6 @@ from typing import Self
 
 import structlog
 
-from kube_efs.aws.connection import AwsConnection
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.local.authority import Authority, ServerCertificate
 from kube_efs.local.efs.access_points import ensure_root
@@ -28,6 +27,7 @@ from kube_efs.local.efs.instance_metadata import (
 )
 from kube_efs.local.efs.loopback import LoopbackRange
 from kube_efs.local.efs.nfs_server import check_platform
+from kube_efs.local.efs.remembering import RememberingConnection
 from kube_efs.local.efs.tls_front import Condition, Traffic
 from kube_efs.model.errors import AwsNotFound, InvalidValue
 from kube_efs.model.file_systems import FileSystem, MountTarget
@@ -98,7 +98,9 @@ class EmbeddedEfs:
         self._exit_stack.push_async_callback(self._metadata.stop)
         await self._metadata.start()
         self.metadata_url = self._metadata.url
-        connection = AwsConnection(replace(options, call_timeout_seconds=_ADMISSION_SECONDS))
+        connection = RememberingConnection(
+            replace(options, call_timeout_seconds=_ADMISSION_SECONDS), lambda: api.access_changes
+        )
         await self._exit_stack.enter_async_context(connection)
         self._admission = Admission(connection, identities)
         self.data_plane = DataPlane(
