@@ -10,8 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# A file to each core: what a file shares, such as a whole cluster, is made once.
-PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+# What shares a cluster goes to one core (tests/conftest.py), in this order.
+PYTEST := $(BIN)/pytest --timeout=300 --numprocesses=auto --no-loadscope-reorder
 
 # Which of the kernel's scenarios, in pytest's words for -k; all by default.
 SCENARIOS :=

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import PurePosixPath
 
 import pytest
 import pytest_asyncio
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
 from tests.conformance.control_plane import ControlPlanes
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from kube_efs.kube.client import connect
 from kube_efs.local.apiserver import ApiServer
@@ -18,6 +21,23 @@ from kube_efs.local.apiserver import ApiServer
 # What a machine can do in a second says nothing about the code.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
+
+_SCENARIOS = PurePosixPath("tests/scenarios")
+_SHARING = (_SCENARIOS / "faults", _SCENARIOS / "ordinary")
+
+
+class ClusterScheduling(LoadFileScheduling):  # type: ignore[misc]  # the library has no types
+    """The tests of a file go to one worker, and those of a folder that shares a cluster, which costs time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(super()._split_scope(nodeid))
+        return str(file.parent if file.parent in _SHARING else file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ClusterScheduling:
+    """Say which worker gets what."""
+    return ClusterScheduling(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -35,8 +35,9 @@ _ISSUER = "https://kubernetes.default.svc"
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _CONTROLLER_MANAGER = "system:kube-controller-manager"
-# So small a heap would be collected all the time: memory is there, and processor time is not.
-_GO = {"GOGC": "200"}
+# Memory is there and processor time is not: rarely collect so small a heap, have goroutines begin with the
+# stack that they come to need, and no threads that look for work of each other's.
+_GO = {"GOGC": "400", "GOMEMLIMIT": "512MiB", "GODEBUG": "adaptivestackstart=1", "GOMAXPROCS": "1"}
 # Nodes are a test's own business: nobody renews their leases, so nobody may judge them by these.
 _CONTROLLERS = "*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller"
 

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import structlog
 from lightkube import AsyncClient
@@ -35,6 +35,9 @@ from kube_efs.local.programs import (
 from kube_efs.model.ids import FileSystemId
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _LAST_TURNS = 10
 DIRECTORY_PROVISIONER = "example.com/aws-efs"
@@ -91,8 +94,10 @@ class EmbeddedCluster:
         self._folders = Folders(root=self.folder, sockets=Path(sockets))
         self._folders.make()
         ports = self._stack.enter_context(reserved_ports())
-        plane = await self._stack.enter_async_context(self._control_plane)
-        self.efs = await self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs"))
+        plane, self.efs = await _together(
+            self._stack.enter_async_context(self._control_plane),
+            self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs")),
+        )
         self.client = await self._stack.enter_async_context(self.connect())
         await asyncio.to_thread(kernel_has_nfs)  # which the kubelet is not to wait for
         mounting = await self._mount_program()
@@ -106,13 +111,16 @@ class EmbeddedCluster:
         )
         plane.take_logs_from(kubelet)
         self._run_in_background(plane.run_controllers(self.client, node=NODE))
-        creating = (self.efs.create_file_system(name) for name in self._names)
-        self.file_system_ids = tuple(await asyncio.gather(*creating))
         if not self._installed:
+            await self._create_file_systems()
             self._run_in_background(kubelet.run())
             return
-        await plane.install(self.client, NAMESPACE)
+        await _together(self._create_file_systems(), plane.install(self.client, NAMESPACE))
         await self._start_programs(kubelet, await self._programs(ports, mounting))
+
+    async def _create_file_systems(self) -> None:
+        creating = (self.efs.create_file_system(name) for name in self._names)
+        self.file_system_ids = tuple(await asyncio.gather(*creating))
 
     def _surroundings(self, ports: Mapping[str, str], mounting: Path | None) -> Surroundings:
         settings = {**QUICK_SETTINGS, **ports, **self._settings}
@@ -171,6 +179,18 @@ class EmbeddedCluster:
         if not self.file_system_ids:
             return {}
         return {"FILE_SYSTEM_ID": self.file_system_ids[0], "PROVISIONER_NAME": DIRECTORY_PROVISIONER}
+
+
+async def _together(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """What both give; when one fails, the other has been cancelled before its error is raised."""
+    tasks = asyncio.create_task(one), asyncio.create_task(other)
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:
