@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_SECONDS = 60.0
+_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,7 +295,7 @@ async def test_a_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> 
         return answer.output
 
     # What is there already is taken over.
-    rendered = await render("--for", "kubernetes", "--namespace", "charted", "--storage-class", "charted")
+    rendered = render("--for", "kubernetes", "--namespace", "charted", "--storage-class", "charted")
     await kubectl("apply", "-f", "-", stdin=rendered)
     notes = await run("install", *release, "--take-ownership")
     manager = await kubectl("get", "deployment/efs-manager", "-n", "charted", "-o", "yaml")

@@ -22,7 +22,7 @@ WORKLOADS = ("deployment/efs-manager", "daemonset/efs-stunnel")
 async def test_the_api_server_knows_every_field(
     installed: Kubectl, platform: Platform, more: tuple[str, ...]
 ) -> None:
-    manifests = await render("--for", str(platform), "--region", "us-east-1", *more)
+    manifests = render("--for", str(platform), "--region", "us-east-1", *more)
     flags = ("--dry-run=server", "--validate=strict")
     answer = await installed.run("apply", *flags, "-f", "-", stdin=manifests)
     assert (answer.status, answer.errors) == (0, "")
@@ -33,7 +33,7 @@ async def test_the_api_server_knows_every_field(
 async def test_the_api_server_knows_every_field_of_the_operator(
     installed: Kubectl, platform: Platform
 ) -> None:
-    manifests = await render("--for", str(platform), "--operator", "--namespace", NAMESPACE)
+    manifests = render("--for", str(platform), "--operator", "--namespace", NAMESPACE)
     flags = ("--dry-run=server", "--validate=strict")
     answer = await installed.run("apply", *flags, "-f", "-", stdin=manifests)
     assert (answer.status, answer.errors) == (0, "")
@@ -42,7 +42,7 @@ async def test_the_api_server_knows_every_field_of_the_operator(
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
 async def test_applying_again_changes_nothing(installed: Kubectl, output: str) -> None:
-    manifests = await render(*OPTIONS, "--output", output)
+    manifests = render(*OPTIONS, "--output", output)
     again = await installed("apply", "-f", "-", stdin=manifests)
     assert [line for line in again.splitlines() if not line.endswith(" unchanged")] == []
 
@@ -57,7 +57,7 @@ async def test_people_find_the_installation(installed: Kubectl) -> None:
 
 async def test_two_installations_share_a_cluster(installed: Kubectl) -> None:
     options = ("--for", "kubernetes", "--namespace", "second", "--storage-class", "second")
-    await installed("apply", "-f", "-", stdin=await render(*options))
+    await installed("apply", "-f", "-", stdin=render(*options))
     for namespace in (NAMESPACE, "second"):
         assert await installed("get", "clusterrolebinding", f"kube-efs-controller:{namespace}")
 
@@ -89,7 +89,7 @@ async def test_the_object_of_the_aws_driver_is_taken_over(installed: Kubectl) ->
 
 async def test_an_upgrade_can_leave_the_tunnels_for_last(installed: Kubectl) -> None:
     flags = ("--dry-run=server", "-l", "component!=efs-stunnel", "-o", "name")
-    answered = await installed("apply", *flags, "-f", "-", stdin=await render(*OPTIONS))
+    answered = await installed("apply", *flags, "-f", "-", stdin=render(*OPTIONS))
     workloads = {name for name in answered.split() if name.startswith(("daemonset", "deployment"))}
     assert workloads == {"daemonset.apps/efs-csi-node", "deployment.apps/efs-manager"}
 
@@ -102,7 +102,7 @@ async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubec
     # From here on as in docs/install.md.
     await installed("delete", "deployment", "efs-manager", "--cascade=foreground", "-n", NAMESPACE)
     await installed("delete", "daemonset", "efs-stunnel", "--cascade=orphan", "-n", NAMESPACE)
-    await installed("apply", "-f", "-", stdin=await render("--for", "openshift"))
+    await installed("apply", "-f", "-", stdin=render("--for", "openshift"))
     await installed("rollout", "restart", "daemonset", "efs-stunnel", "-n", NAMESPACE)
     bindings = ("edit-efs-manager", "edit-efs-worker", "view-efs-stunnel")
     await installed("delete", "rolebinding", *bindings, "-n", NAMESPACE)

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 import structlog
 from tests.conformance.control_plane import ControlPlanes
+from tests.scenarios.forking import fork_program
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
@@ -54,5 +55,7 @@ async def cluster(
     plane: ControlPlane, cluster_folder: Path, cluster_settings: dict[str, str]
 ) -> AsyncGenerator[Cluster, None]:
     """A fresh cluster with two file systems, ``first`` and ``second``."""
-    async with EmbeddedCluster(cluster_folder, settings=cluster_settings, control_plane=plane) as running:
+    async with EmbeddedCluster(
+        cluster_folder, settings=cluster_settings, control_plane=plane, starter=fork_program
+    ) as running:
         yield running

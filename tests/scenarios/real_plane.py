@@ -13,11 +13,11 @@ from lightkube.resources.core_v1 import Node, NodeStatus
 from lightkube.types import PatchType
 from tests.conformance.control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 from tests.conformance.installing import NAMESPACE, render
-from tests.conformance.kubectl import Kubectl
 
 from kube_efs.local.apiserver.certificates import make_identity
 from kube_efs.local.controllers.running import run_scheduler
 from kube_efs.local.kubelet.kubelet import Kubelet
+from kube_efs.local.manifests import apply
 
 # kube-efs's processes run beside the cluster, not in it.
 _WORKLOADS = {"Deployment", "DaemonSet"}
@@ -111,13 +111,12 @@ class RealPlane:
     ) -> None:
         await self._stack.aclose()
 
-    async def install(self, _client: AsyncClient, namespace: str) -> None:
+    async def install(self, client: AsyncClient, namespace: str) -> None:
         """Apply the rendered manifests, less the workloads."""
         assert namespace == NAMESPACE
-        manifests = yaml.safe_load_all(await render("--for", "kubernetes", "--csi"))
-        kept = [manifest for manifest in manifests if manifest["kind"] not in _WORKLOADS]
-        kubectl = Kubectl(self.plane.admin_kubeconfig)
-        await kubectl("apply", "--validate=strict", "-f", "-", stdin=yaml.safe_dump_all(kept))
+        manifests = yaml.safe_load_all(render("--for", "kubernetes", "--csi"))
+        kept = (manifest for manifest in manifests if manifest["kind"] not in _WORKLOADS)
+        await apply(client, [yaml.safe_dump_all(kept)])
 
     async def kubeconfig_of(self, account: str) -> Path:
         """With a token of that service account, and no right but its own."""

@@ -22,6 +22,7 @@ from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.kubelet.nfs import kernel_has_nfs
 from kube_efs.local.mounts_without_kernel import mount_program
 from kube_efs.local.node import Surroundings, make_kubelet
+from kube_efs.local.program import Starter, start_program
 from kube_efs.local.programs import (
     NAMESPACE,
     NODE,
@@ -47,9 +48,9 @@ class EmbeddedCluster:
     """A cluster on loopback while its context is open; everything it writes is below ``folder``.
 
     ``file_systems`` are the names of those that are there at the start, ``file_system_ids`` their ids in
-    this order. ``settings`` override those of kube-efs's processes. Unless ``installed``, none of these runs,
-    nor is anything of kube-efs in the API: pods do, once somebody installs it. Opening raises
-    PlatformError when this machine lacks something.
+    this order. ``settings`` override those of kube-efs's processes, which ``starter`` starts. Unless
+    ``installed``, none of these runs, nor is anything of kube-efs in the API: pods do, once somebody installs
+    it. Opening raises PlatformError when this machine lacks something.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class EmbeddedCluster:
         settings: Mapping[str, str] | None = None,
         control_plane: ControlPlane | None = None,
         installed: bool = True,
+        starter: Starter = start_program,
     ) -> None:
         self.folder = folder
         self.namespace = NAMESPACE
@@ -68,6 +70,7 @@ class EmbeddedCluster:
         self._names = file_systems
         self._settings = dict(settings or {})
         self._installed = installed
+        self._starter = starter
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -172,6 +175,7 @@ class EmbeddedCluster:
             ca_file=self.efs.ca_file,
             program_folders=[mounting] if mounting else [],
             settings={**ports, **self._directory_provisioner(), **self._settings},
+            starter=self._starter,
         )
 
     def _directory_provisioner(self) -> dict[str, str]:

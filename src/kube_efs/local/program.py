@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
@@ -16,22 +17,51 @@ _POLL_SECONDS = 0.05
 _STOP_SECONDS = 5.0
 
 
+class Starter(Protocol):
+    """Starts ``kube-efs COMMAND``, with that environment and no other, and its output in a file."""
+
+    async def __call__(self, command: str, environment: Mapping[str, str], log_file: Path) -> ChildProcess:
+        """The process, which gets SIGTERM when this one dies; raises PlatformError."""
+
+
+async def start_program(command: str, environment: Mapping[str, str], log_file: Path) -> ChildProcess:
+    """As a program of its own; see ``Starter``."""
+    return await ChildProcess.start(
+        sys.executable,
+        "-m",
+        "kube_efs",
+        command,
+        log_file=log_file,
+        environment=environment,
+        # It has children of its own to end.
+        death_signal="TERM",
+    )
+
+
 class Program:
     """``kube-efs COMMAND`` with an environment of its own, logging to a file.
 
     ``health_url`` is where it has served /healthz, /readyz and /metrics since its last start.
     """
 
-    def __init__(self, command: str, environment: Mapping[str, str], log_file: Path) -> None:
+    def __init__(
+        self,
+        command: str,
+        environment: Mapping[str, str],
+        log_file: Path,
+        *,
+        starter: Starter = start_program,
+    ) -> None:
         self.log_file = log_file
         self.health_url = ""
         self._command = command
         self._environment = environment
+        self._starter = starter
         self._process: ChildProcess | None = None
 
     def replica(self, log_file: Path, changes: Mapping[str, str]) -> "Program":
         """One more of the same, not started, with these changes to its environment."""
-        return Program(self._command, {**self._environment, **changes}, log_file)
+        return Program(self._command, {**self._environment, **changes}, log_file, starter=self._starter)
 
     @property
     def name(self) -> str:
@@ -50,16 +80,7 @@ class Program:
 
     async def start(self, *, timeout_seconds: float = _START_SECONDS) -> None:
         """Start it and wait until it serves its health; raises PlatformError with the end of its log."""
-        self._process = await ChildProcess.start(
-            sys.executable,
-            "-m",
-            "kube_efs",
-            self._command,
-            log_file=self.log_file,
-            environment=self._environment,
-            # It has children of its own to end.
-            death_signal="TERM",
-        )
+        self._process = await self._starter(self._command, self._environment, self.log_file)
         port = await self._process.listening_port(timeout_seconds=timeout_seconds)
         self.health_url = f"http://127.0.0.1:{port}"
 

@@ -11,7 +11,7 @@ from kube_efs.local.control_plane import ControlPlane
 from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.local.node import IMAGE
 from kube_efs.local.ports import reserved_base_port
-from kube_efs.local.program import Program
+from kube_efs.local.program import Program, Starter
 from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.tunnels.stunnel import StunnelProcess
 
@@ -129,6 +129,7 @@ async def make_programs(
     ca_file: Path,
     program_folders: Sequence[Path],
     settings: Mapping[str, str],
+    starter: Starter,
 ) -> Programs:
     """The processes; ``settings`` go over everything else.
 
@@ -157,7 +158,8 @@ async def make_programs(
 
     async def program(name: str, account: str, own: Mapping[str, str]) -> Program:
         kubeconfig = {"KUBECONFIG": str(await plane.kubeconfig_of(account))}
-        return Program(name, {**common, **kubeconfig, **own, **settings}, folders.root / f"{name}.log")
+        environment = {**common, **kubeconfig, **own, **settings}
+        return Program(name, environment, folders.root / f"{name}.log", starter=starter)
 
     return Programs(
         controller=await program("controller", "efs-manager", controller),

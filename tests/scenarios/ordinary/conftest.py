@@ -10,6 +10,7 @@ import pytest_asyncio
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 from tests.conformance.control_plane import ControlPlanes
 from tests.scenarios.conftest import make_plane
+from tests.scenarios.forking import fork_program
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.cluster import EmbeddedCluster
@@ -29,7 +30,8 @@ async def cluster(
     plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Cluster, None]:
     """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
-    async with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), control_plane=plane) as running:
+    folder = tmp_path_factory.mktemp("cluster")
+    async with EmbeddedCluster(folder, control_plane=plane, starter=fork_program) as running:
         yield running
 
 

@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import shutil
-from asyncio.subprocess import Process
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from kube_efs.model.errors import PlatformError
 from kube_efs.tunnels.ports import listening_ports
@@ -16,10 +15,31 @@ _TERMINATION_SECONDS = 1.0
 _LOG_TAIL_BYTES = 2000
 
 
+class RunningProcess(Protocol):
+    """A process, as asyncio has them."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended, a signal as its negative number; None while it runs."""
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+
+    async def wait(self) -> int:
+        """How it ended, once it has."""
+
+
 class ChildProcess:
     """A running program; made by ``start`` and ended by ``stop``."""
 
-    def __init__(self, process: Process, name: str, log_file: Path) -> None:
+    def __init__(self, process: RunningProcess, name: str, log_file: Path) -> None:
         self._process = process
         self._name = name
         self._log_file = log_file

@@ -1,0 +1,71 @@
+"""Processes that scenarios fork: what they have of the one that they come from, and when they end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+from tests.scenarios.forking import fork_program
+
+from kube_efs.local.apiserver import ApiServer
+from kube_efs.local.efs.process import ChildProcess
+
+SECONDS = 20
+
+PARENT = """
+import asyncio, json, sys
+from pathlib import Path
+from tests.scenarios.forking import fork_program
+async def main():
+    process = await fork_program("controller", json.loads(sys.argv[1]), Path(sys.argv[2]))
+    await process.listening_port(timeout_seconds=20)
+    print(process.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+async def forked(environment: Mapping[str, str], folder: Path) -> ChildProcess:
+    return await fork_program("controller", environment, folder / "log")
+
+
+async def test_it_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
+    async with asyncio.timeout(SECONDS):
+        process = await forked({"EFS_POLLING_INTERVAL": "never"}, tmp_path)
+        assert await process.wait() == 2
+    assert (tmp_path / "log").read_text().startswith("error: EFS_POLLING_INTERVAL: 'never'")
+
+
+async def test_it_has_nothing_of_our_environment(tmp_path: Path) -> None:
+    async with asyncio.timeout(SECONDS):
+        process = await forked({"KUBECONFIG": str(tmp_path / "none")}, tmp_path)
+        assert await process.wait() == 2
+    assert "KUBECONFIG" in (tmp_path / "log").read_text()
+
+
+async def test_it_ends_when_whoever_started_it_is_killed(api_server: ApiServer, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(api_server.kubeconfig())
+    environment = {
+        "KUBECONFIG": str(tmp_path / "kubeconfig"),
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_REGION": "us-east-1",
+        "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
+        "KUBE_EFS_HEALTH_PORT": "0",
+    }
+    arguments = (json.dumps(environment), str(tmp_path / "log"))
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout
+    async with asyncio.timeout(SECONDS):
+        process = psutil.Process(int(await parent.stdout.readline()))
+        os.kill(parent.pid, signal.SIGKILL)
+        await parent.wait()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        await asyncio.to_thread(process.wait, SECONDS)
+    assert not process.is_running()

@@ -1,0 +1,75 @@
+"""Processes of kube-efs that are forked from one that has loaded it.
+
+They do what those do that are started as programs, but for loading, which takes a second of processor time:
+scenarios start some hundred of them.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from kube_efs.__main__ import main
+from kube_efs.local.efs.process import ChildProcess
+from kube_efs.local.kubelet.syscalls import die_with_parent
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.scenarios.loaded", __name__])
+_ALL_DESCRIPTORS = 1 << 20
+
+
+async def fork_program(command: str, environment: Mapping[str, str], log_file: Path) -> ChildProcess:
+    """``kube-efs COMMAND`` with this environment and no other; see ``Starter``."""
+    process = _CONTEXT.Process(target=_run, args=(command, dict(environment), log_file), daemon=True)
+    await asyncio.to_thread(process.start)
+    return ChildProcess(_Forked(process), f"kube-efs {command}", log_file)
+
+
+class _Forked:
+    """A process in the words of asyncio's; made in a running loop."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        assert process.pid
+        self.pid = process.pid
+        self.returncode: int | None = None
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._loop.add_reader(process.sentinel, self._end)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._process.sentinel)
+        self._process.join()
+        self.returncode = self._process.exitcode
+        self._process.close()
+        self._ended.set()
+
+
+def _run(command: str, environment: Mapping[str, str], log_file: Path) -> None:
+    """Be that program from here on."""
+    os.setsid()
+    with log_file.open("ab") as log:
+        for output in (1, 2):
+            os.dup2(log.fileno(), output)
+    # One of them keeps the process that this comes from alive, with which it is to end.
+    os.closerange(3, _ALL_DESCRIPTORS)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["kube-efs", command]
+    die_with_parent(signal.SIGTERM)
+    sys.exit(main())
