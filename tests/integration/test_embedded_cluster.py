@@ -8,8 +8,10 @@ import psutil
 import pytest
 
 from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs.model.errors import PlatformError
 from kube_efs.tunnels.client import connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs.tunnels.ports import listening_ports
 
 
 def stunnels_of(folder: Path) -> list[psutil.Process]:
@@ -28,3 +30,14 @@ async def test_the_stunnel_that_an_agent_leaves_to_mounts_ends_with_the_cluster(
         await cluster.tunnel.stop()
         assert len(await asyncio.to_thread(stunnels_of, tmp_path)) == 1
     assert await asyncio.to_thread(stunnels_of, tmp_path) == []
+
+
+async def test_what_is_missing_is_told_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = listening_ports(os.getpid())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PlatformError, match=r"'ganesha\.nfsd' is not installed; apt install nfs-ganesha"):
+        async with EmbeddedCluster(tmp_path):
+            pytest.fail("it has started without an NFS server")
+    assert listening_ports(os.getpid()) == before

@@ -10,7 +10,7 @@ from tests.scenarios.steps import Cluster
 
 MANY = 100
 # Enough for several worker pods, and to be in the middle of.
-SOME = 30
+SOME = 20
 LOOK_SECONDS = 0.3
 
 

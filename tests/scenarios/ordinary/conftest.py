@@ -1,48 +1,5 @@
-"""One cluster for all the modules of this folder, which need nothing special of it.
+"""One cluster for all the modules of this folder."""
 
-Starting one costs as much as ten scenarios.
-"""
+from tests.scenarios.sharing import cluster, plane, tidy
 
-from collections.abc import AsyncGenerator
-
-import pytest
-import pytest_asyncio
-from lightkube.resources.core_v1 import PersistentVolumeClaim
-from tests.conformance.control_plane import ControlPlanes
-from tests.scenarios.conftest import make_plane
-from tests.scenarios.forking import fork_program
-from tests.scenarios.steps import Cluster
-
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.control_plane import ControlPlane
-
-
-@pytest.fixture(scope="package")
-def plane(
-    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
-) -> ControlPlane:
-    """What the cluster runs on; not started yet."""
-    return make_plane(pytestconfig, tmp_path_factory.mktemp("plane"), control_planes)
-
-
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def cluster(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncGenerator[Cluster, None]:
-    """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
-    folder = tmp_path_factory.mktemp("cluster")
-    async with EmbeddedCluster(folder, control_plane=plane, starter=fork_program) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def tidy(cluster: Cluster) -> AsyncGenerator[None, None]:
-    """Take away the claims that a module leaves without a volume, or they would be tried for ever."""
-    yield
-    waiting = [
-        claim.metadata
-        async for claim in cluster.client.list(PersistentVolumeClaim, namespace="*")
-        if claim.metadata and claim.spec and not claim.spec.volumeName
-    ]
-    for claim in waiting:
-        await cluster.client.delete(PersistentVolumeClaim, claim.name or "", namespace=claim.namespace or "")
+__all__ = ["cluster", "plane", "tidy"]
