@@ -94,4 +94,5 @@ spec:
         volumeMounts: [{name: data, mountPath: /data}]
       volumes: [{name: data, persistentVolumeClaim: {claimName: older}}]
 YAML
+kubectl wait deployment web --for=jsonpath='{.status.replicas}'=1 --timeout=20s
 kubectl wait pod -l app=web --for=condition=PodScheduled --timeout=20s
