@@ -42,10 +42,18 @@ async def test_it_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
 
 
 async def test_it_has_nothing_of_our_environment(tmp_path: Path) -> None:
+    environment = {"KUBECONFIG": str(tmp_path / "none"), "AWS_REGION": "us-east-1"}
+    arguments = (json.dumps(environment), str(tmp_path / "log"))
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PARENT, *arguments),
+        env={**os.environ, "EFS_POLLING_INTERVAL": "never"},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     async with asyncio.timeout(SECONDS):
-        process = await forked({"KUBECONFIG": str(tmp_path / "none")}, tmp_path)
-        assert await process.wait() == 2
-    assert "KUBECONFIG" in (tmp_path / "log").read_text()
+        assert await parent.wait() == 1  # since no port is opened
+    said = (tmp_path / "log").read_text()
+    assert "EFS_POLLING_INTERVAL" not in said
+    assert "error: KUBECONFIG" in said
 
 
 async def test_it_ends_when_whoever_started_it_is_killed(api_server: ApiServer, tmp_path: Path) -> None:
