@@ -1,49 +1,32 @@
-"""The node's TCP ports: who listens, and who is connected (``/proc/net/tcp``, proc_net(5)).
+"""The node's TCP ports: who listens, and who is connected.
 
-Everything here reads files or makes local system calls at once; call it in a thread.
+Everything here asks the kernel at once; call it in a thread.
 """
 
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
-from itertools import takewhile
 from pathlib import Path
 
 import structlog
 
 from kube_efs.model.errors import PortTaken
+from kube_efs.tunnels import sock_diag
+from kube_efs.tunnels.tcp_tables import TcpSocket, TcpState, read_tables
 
 log = structlog.get_logger()
 
 _PROC = Path("/proc")
 _LOOPBACK = "127.0.0.1"
-_HEADING = "sl"
 _NFS_SERVERS = _PROC / "fs/nfsfs/servers"
 
 
-class TcpState(IntEnum):
-    """The states that matter here (``include/net/tcp_states.h`` of Linux)."""
-
-    ESTABLISHED = 1
-    SYN_SENT = 2
-    LISTEN = 10
-
-
+_ALL = frozenset(TcpState)
 _ACTIVE = frozenset({TcpState.ESTABLISHED, TcpState.SYN_SENT})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TcpSocket:
-    """A line of the kernel's table; ``queued`` counts bytes to read, or connections to accept."""
-
-    local_port: int
-    remote_port: int
-    state: int
-    inode: int
-    queued: int = 0
+_LISTENING = frozenset({TcpState.LISTEN})
+_CONNECTED = frozenset({TcpState.ESTABLISHED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,24 +43,6 @@ class PortReading:
     busy: frozenset[int]
     listening: frozenset[int]
     unanswered: frozenset[int] = frozenset()
-
-
-def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
-    """The sockets of the table; lines that are no sockets are skipped."""
-    found = []
-    for line in text.splitlines():
-        fields = line.split()
-        with suppress(ValueError, IndexError):
-            found.append(
-                TcpSocket(
-                    local_port=int(fields[1].rsplit(":", 1)[1], 16),
-                    remote_port=int(fields[2].rsplit(":", 1)[1], 16),
-                    state=int(fields[3], 16),
-                    inode=int(fields[9]),
-                    queued=int(fields[4].rsplit(":", 1)[1], 16),
-                )
-            )
-    return tuple(found)
 
 
 def parse_nfs_servers(text: str) -> frozenset[int]:
@@ -98,7 +63,7 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
     ``expected`` are ports that are certainly listened on: a reading that misses one is torn.
     """
     try:
-        sockets = _sockets(strict=True)
+        sockets = _sockets(_ALL)
         mounted = parse_nfs_servers(_NFS_SERVERS.read_text()) if _NFS_SERVERS.exists() else frozenset()
     except (OSError, ValueError) as error:
         log.warning("ports-unreadable", reason=str(error))
@@ -117,7 +82,7 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
 
 def open_connections() -> Mapping[int, int]:
     """How many established connections each local port has; 0 for all others."""
-    return _count(_sockets())
+    return _count(_sockets(_CONNECTED))
 
 
 def _count(sockets: Iterable[TcpSocket]) -> Mapping[int, int]:
@@ -127,7 +92,7 @@ def _count(sockets: Iterable[TcpSocket]) -> Mapping[int, int]:
 def listening_ports(pid: int) -> tuple[int, ...]:
     """The ports that this process listens on, in the order of its descriptors; empty when it is gone."""
     inodes = _socket_inodes(_PROC / str(pid))
-    ports = {one.inode: one.local_port for one in _listeners()} if inodes else {}
+    ports = {one.inode: one.local_port for one in _sockets(_LISTENING)} if inodes else {}
     return tuple(ports[inode] for inode in inodes if inode in ports)
 
 
@@ -166,7 +131,7 @@ def port_taken(port: int) -> PortTaken:
 
 def _holder(port: int) -> str:
     """Name and pid of the process that listens there; empty when the kernel does not show it to us."""
-    inodes = {one.inode for one in _listeners() if one.local_port == port}
+    inodes = {one.inode for one in _sockets(_LISTENING) if one.local_port == port}
     for process in _PROC.iterdir():
         if process.name.isdigit() and not inodes.isdisjoint(_socket_inodes(process)):
             with suppress(OSError):
@@ -178,26 +143,11 @@ def _listens(one: TcpSocket) -> bool:
     return one.state == TcpState.LISTEN
 
 
-def _tables() -> Iterator[Path]:
-    # A wildcard IPv6 socket takes the IPv4 port too.
-    return (table for table in (_PROC / "net/tcp", _PROC / "net/tcp6") if table.exists())
-
-
-def _listeners() -> Iterator[TcpSocket]:
-    """The sockets that listen, for the price of these alone: a table begins with them (proc_net_tcp.rst)."""
-    for table in _tables():
-        with table.open() as lines:
-            next(lines, "")
-            sockets = (one for line in lines for one in parse_tcp_table(line))
-            yield from takewhile(_listens, sockets)
-
-
-def _sockets(*, strict: bool = False) -> tuple[TcpSocket, ...]:
-    """The sockets of the node; ``strict`` raises ValueError for a table without its heading."""
-    texts = [table.read_text() for table in _tables()]
-    if strict and not all(text.split(maxsplit=1)[:1] == [_HEADING] for text in texts):
-        raise ValueError("a table of sockets has no heading")
-    return tuple(one for text in texts for one in parse_tcp_table(text))
+def _sockets(states: Collection[TcpState]) -> tuple[TcpSocket, ...]:
+    # Those of IPv6 too: a wildcard one takes the IPv4 port as well.
+    if sock_diag.is_available():
+        return sock_diag.ask(states)
+    return tuple(one for one in read_tables() if one.state in states)
 
 
 def _socket_inodes(process: Path) -> tuple[int, ...]:

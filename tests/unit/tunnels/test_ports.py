@@ -1,4 +1,4 @@
-"""The kernel's table of sockets, and ports that are taken."""
+"""The kernel's sockets, and ports that are taken."""
 
 import os
 import socket
@@ -8,27 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.tunnels import ports
+from kube_efs.tunnels import ports, sock_diag
 from kube_efs.tunnels.ports import (
-    TcpSocket,
-    TcpState,
     find_taken,
     listening_ports,
     open_connections,
     parse_nfs_servers,
-    parse_tcp_table,
     read_ports,
 )
+from kube_efs.tunnels.tcp_tables import TcpSocket
 
-TABLE = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:500A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15505 1 0 100 0
-   1: 0100007F:500A 0100007F:C350 01 00000000:00000000 02:000A0000 00000000     0        0 15600 2 0 20 4
-"""
-TABLE_6 = f"""\
-  sl  local_address                         remote_address                        st tx_queue rx_queue tr
-   0: {"0" * 32}:0016 {"0" * 32}:0000 0A 00000000:00000000 00:00000000 00000000     0        0 9999 1 0 100
-"""
+
+@pytest.fixture(params=["sock_diag", "tables"], autouse=True)
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of asking the kernel give the same."""
+    monkeypatch.setattr(sock_diag, "is_available", lambda: request.param == "sock_diag")
 
 
 @pytest.fixture
@@ -44,19 +38,6 @@ def port_of(found: socket.socket) -> int:
     return int(found.getsockname()[1])
 
 
-def test_the_table_is_read_without_its_heading() -> None:
-    assert parse_tcp_table(TABLE) == (
-        TcpSocket(local_port=20490, remote_port=0, state=TcpState.LISTEN, inode=15505),
-        TcpSocket(local_port=20490, remote_port=50000, state=TcpState.ESTABLISHED, inode=15600),
-    )
-
-
-def test_the_table_of_ipv6_is_read_too() -> None:
-    assert parse_tcp_table(TABLE_6) == (
-        TcpSocket(local_port=22, remote_port=0, state=TcpState.LISTEN, inode=9999),
-    )
-
-
 def test_the_kernels_nfs_servers_tell_their_ports() -> None:
     table = "NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\nv3 0a000001 801   1 10.0.0.1\n"
     assert parse_nfs_servers(table) == {22049, 2049}
@@ -64,7 +45,6 @@ def test_the_kernels_nfs_servers_tell_their_ports() -> None:
 
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
-    assert isinstance(parse_tcp_table(text), tuple)
     assert isinstance(parse_nfs_servers(text), frozenset)
 
 
@@ -99,15 +79,12 @@ def test_a_reading_that_misses_a_listener_is_none(listener: socket.socket) -> No
     assert read_ports() is not None
 
 
-@pytest.mark.parametrize("table", ["", "garbage\n", TABLE.split("\n", maxsplit=1)[1]])
-def test_a_table_without_its_heading_is_none(
-    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net/tcp").write_text(TABLE)
-    monkeypatch.setattr(ports, "_PROC", tmp_path)
-    assert read_ports([20490]) is not None
-    (tmp_path / "net/tcp").write_text(table)
+@pytest.mark.parametrize("error", [PermissionError(13, "denied"), ValueError("a table without its heading")])
+def test_a_look_that_fails_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(states: object) -> tuple[TcpSocket, ...]:
+        raise error
+
+    monkeypatch.setattr(ports, "_sockets", fail)
     assert read_ports() is None
 
 
