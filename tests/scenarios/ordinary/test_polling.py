@@ -1,6 +1,12 @@
-"""What happens between two discoveries, by a controller with the seconds between them to see it."""
+"""What happens between two discoveries, however long one takes."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import aiohttp
 import pytest
+from aiohttp import web
 from tests.scenarios import csi_steps, steps
 from tests.scenarios.steps import Cluster
 
@@ -8,21 +14,28 @@ from kube_efs.local.program import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+_LISTING = "/2015-02-01/file-systems"
+
 
 async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(cluster: Cluster) -> None:
     client = cluster.client
     namespace, storage_class = await steps.new_namespace(client), await steps.new_class(client)
-    async with csi_steps.controller_with(cluster, EFS_POLLING_INTERVAL="15") as controller:
+    listing = asyncio.Lock()
+    async with (
+        _aws_api(cluster.efs.endpoint_url, listing) as url,
+        csi_steps.controller_with(cluster, AWS_ENDPOINT_URL=url) as controller,
+    ):
 
         async def polled() -> bool:
             return await _polls(controller) > 0
 
         await steps.eventually(polled, what="the first poll has been made")
-        third = await cluster.efs.create_file_system("third")
-        labels = {"volume_name": "later", "file_system_id": third}
-        await client.create(steps.claim(namespace, "later", storage_class, labels))
+        async with listing:
+            third = await cluster.efs.create_file_system("third")
+            labels = {"volume_name": "later", "file_system_id": third}
+            await client.create(steps.claim(namespace, "later", storage_class, labels))
+            text = await steps.warning(client, namespace, "later")
 
-        text = await steps.warning(client, namespace, "later")
         volume = await steps.bound_volume(client, namespace, "later")
     # The lowest of all is the default of others' classes.
     await cluster.efs.delete_file_system(third)
@@ -36,3 +49,32 @@ async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(clus
 
 async def _polls(controller: Program) -> float:
     return await steps.metric(controller, 'kube_efs_aws_calls_total{operation="DescribeFileSystems"')
+
+
+@asynccontextmanager
+async def _aws_api(upstream: str, listing: asyncio.Lock) -> AsyncGenerator[str, None]:
+    """The address of an AWS API that lists file systems only while nobody else holds ``listing``."""
+    async with aiohttp.ClientSession(upstream, auto_decompress=False) as session:
+
+        async def pass_on(request: web.Request) -> web.Response:
+            sent = session.request(
+                request.method, request.path_qs, headers=request.headers, data=await request.read()
+            )
+            async with sent as answer:
+                headers = {"Content-Type": answer.content_type}
+                return web.Response(status=answer.status, body=await answer.read(), headers=headers)
+
+        async def list_file_systems(request: web.Request) -> web.Response:
+            async with listing:
+                return await pass_on(request)
+
+        application = web.Application()
+        application.router.add_get(_LISTING, list_file_systems)
+        application.router.add_route("*", "/{path:.*}", pass_on)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
