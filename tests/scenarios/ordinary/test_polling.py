@@ -10,8 +10,6 @@ from aiohttp import web
 from tests.scenarios import csi_steps, steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.program import Program
-
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _LISTING = "/2015-02-01/file-systems"
@@ -26,10 +24,11 @@ async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(clus
         csi_steps.controller_with(cluster, AWS_ENDPOINT_URL=url) as controller,
     ):
 
-        async def polled() -> bool:
-            return await _polls(controller) > 0
+        async def discovered() -> bool:
+            known = await steps.metric(controller, "kube_efs_file_systems ")
+            return known >= len(cluster.file_system_ids)
 
-        await steps.eventually(polled, what="the first poll has been made")
+        await steps.eventually(discovered, what="the first discovery has been made")
         async with listing:
             third = await cluster.efs.create_file_system("third")
             labels = {"volume_name": "later", "file_system_id": third}
@@ -45,10 +44,6 @@ async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(clus
     assert set(cluster.file_system_ids) <= set(known.split(", "))
     assert third not in known
     assert volume.file_system_id == third
-
-
-async def _polls(controller: Program) -> float:
-    return await steps.metric(controller, 'kube_efs_aws_calls_total{operation="DescribeFileSystems"')
 
 
 @asynccontextmanager
