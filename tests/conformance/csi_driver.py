@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.conformance.control_plane import PROGRAMS
-from tests.scenarios.forking import fork_program
+from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
 from kube_efs.local.efs.aws_api import CREDENTIALS, AwsApi
@@ -94,7 +94,7 @@ class Driver:
     @asynccontextmanager
     async def _running(self, name: str, settings: Mapping[str, str]) -> AsyncGenerator[Program, None]:
         environment, log_file = {**self._environment, **settings}, self.folder / f"{name}.log"
-        program = Program("controller", environment, log_file, starter=fork_program)
+        program = Program("controller", environment, log_file, starter=fork_module)
         await program.start()
         try:
             await program.ready()

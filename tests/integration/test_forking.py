@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-from tests.scenarios.forking import fork_program
+from tests.scenarios.forking import fork_module
 
 from kube_efs.local.apiserver import ApiServer
 from kube_efs.local.efs.process import ChildProcess
@@ -20,9 +20,10 @@ SECONDS = 20
 PARENT = """
 import asyncio, json, sys
 from pathlib import Path
-from tests.scenarios.forking import fork_program
+from tests.scenarios.forking import fork_module
 async def main():
-    process = await fork_program("controller", json.loads(sys.argv[1]), Path(sys.argv[2]))
+    environment, log_file = json.loads(sys.argv[1]), Path(sys.argv[2])
+    process = await fork_module("kube_efs", "controller", environment=environment, log_file=log_file)
     await process.listening_port(timeout_seconds=20)
     print(process.pid, flush=True)
     await asyncio.sleep(60)
@@ -31,7 +32,7 @@ asyncio.run(main())
 
 
 async def forked(environment: Mapping[str, str], folder: Path) -> ChildProcess:
-    return await fork_program("controller", environment, folder / "log")
+    return await fork_module("kube_efs", "controller", environment=environment, log_file=folder / "log")
 
 
 async def test_it_has_the_environment_that_it_is_given(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 import structlog
 from tests.conformance.control_plane import ControlPlanes
-from tests.scenarios.forking import fork_program
+from tests.scenarios.forking import fork_module
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
@@ -56,6 +56,6 @@ async def cluster(
 ) -> AsyncGenerator[Cluster, None]:
     """A fresh cluster with two file systems, ``first`` and ``second``."""
     async with EmbeddedCluster(
-        cluster_folder, settings=cluster_settings, control_plane=plane, starter=fork_program
+        cluster_folder, settings=cluster_settings, control_plane=plane, starter=fork_module
     ) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Processes of kube-efs that are forked from one that has loaded it.
+"""Processes of kube-efs, and of moto, that are forked from one that has loaded them.
 
 They do what those do that are started as programs, but for loading, which takes a second of processor time:
 scenarios start some hundred of them.
@@ -7,13 +7,13 @@ scenarios start some hundred of them.
 import asyncio
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from kube_efs.__main__ import main
 from kube_efs.local.efs.process import ChildProcess
 from kube_efs.local.kubelet.syscalls import die_with_parent
 
@@ -22,11 +22,14 @@ _CONTEXT.set_forkserver_preload(["tests.scenarios.loaded", __name__])
 _ALL_DESCRIPTORS = 1 << 20
 
 
-async def fork_program(command: str, environment: Mapping[str, str], log_file: Path) -> ChildProcess:
-    """``kube-efs COMMAND`` with this environment and no other; see ``Starter``."""
-    process = _CONTEXT.Process(target=_run, args=(command, dict(environment), log_file), daemon=True)
+async def fork_module(
+    module: str, *arguments: str, environment: Mapping[str, str], log_file: Path
+) -> ChildProcess:
+    """``python -m MODULE ARGUMENTS`` with this environment and no other; see ``Starter``."""
+    given = (module, arguments, dict(environment), log_file)
+    process = _CONTEXT.Process(target=_run, args=given, daemon=True)
     await asyncio.to_thread(process.start)
-    return ChildProcess(_Forked(process), f"kube-efs {command}", log_file)
+    return ChildProcess(_Forked(process), module, log_file)
 
 
 class _Forked:
@@ -60,7 +63,7 @@ class _Forked:
         self._ended.set()
 
 
-def _run(command: str, environment: Mapping[str, str], log_file: Path) -> None:
+def _run(module: str, arguments: tuple[str, ...], environment: Mapping[str, str], log_file: Path) -> None:
     """Be that program from here on."""
     os.setsid()
     with log_file.open("ab") as log:
@@ -70,6 +73,6 @@ def _run(command: str, environment: Mapping[str, str], log_file: Path) -> None:
     os.closerange(3, _ALL_DESCRIPTORS)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["kube-efs", command]
+    sys.argv = [module, *arguments]
     die_with_parent(signal.SIGTERM)
-    sys.exit(main())
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,11 +1,20 @@
-"""What the processes of kube-efs load when they start, for the one that they are forked from."""
+"""What the processes of kube-efs and moto load when they start, for the one that they are forked from."""
+
+import gc
 
 from kube_efs.telemetry.loading import load_logging
 
 load_logging()
+
+import moto.ec2.urls  # noqa: E402
+import moto.efs.urls  # noqa: E402
+import moto.server  # noqa: E402, F401
 
 import kube_efs.cli  # noqa: E402
 import kube_efs.controllers.run  # noqa: E402
 import kube_efs.csi.run_node  # noqa: E402
 import kube_efs.operator.run  # noqa: E402
 import kube_efs.tunnels.run  # noqa: E402, F401
+
+gc.collect()
+gc.freeze()

@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 from tests.conformance.control_plane import ServiceAccountName
 from tests.conformance.kubectl import Kubectl
-from tests.scenarios.forking import fork_program
+from tests.scenarios.forking import fork_module
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import eventually
 
@@ -244,7 +244,7 @@ async def operator_cluster(
         "KUBE_EFS_RESYNC_SECONDS": str(RESYNC_SECONDS),
         "KUBE_EFS_IMAGE": "registry.example.com/kube-efs:1",
     }
-    operator = Program("operator", environment, folder / "operator.log", starter=fork_program)
+    operator = Program("operator", environment, folder / "operator.log", starter=fork_module)
     try:
         await operator.start()
         await operator.ready()

@@ -11,7 +11,7 @@ import pytest_asyncio
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 from tests.conformance.control_plane import ControlPlanes
 from tests.scenarios.conftest import make_plane
-from tests.scenarios.forking import fork_program
+from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.cluster import EmbeddedCluster
@@ -32,7 +32,7 @@ async def cluster(
 ) -> AsyncGenerator[Cluster, None]:
     """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
     folder = tmp_path_factory.mktemp("cluster")
-    async with EmbeddedCluster(folder, control_plane=plane, starter=fork_program) as running:
+    async with EmbeddedCluster(folder, control_plane=plane, starter=fork_module) as running:
         yield running
 
 

@@ -17,12 +17,12 @@ from lightkube import AsyncClient
 
 from kube_efs.kube.client import connect, load_config
 from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
+from kube_efs.local.efs.process import Starter, start_module
 from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.kubelet.nfs import kernel_has_nfs
 from kube_efs.local.mounts_without_kernel import mount_program
 from kube_efs.local.node import Surroundings, make_kubelet
-from kube_efs.local.program import Starter, start_program
 from kube_efs.local.programs import (
     NAMESPACE,
     NODE,
@@ -48,9 +48,10 @@ class EmbeddedCluster:
     """A cluster on loopback while its context is open; everything it writes is below ``folder``.
 
     ``file_systems`` are the names of those that are there at the start, ``file_system_ids`` their ids in
-    this order. ``settings`` override those of kube-efs's processes, which ``starter`` starts. Unless
-    ``installed``, none of these runs, nor is anything of kube-efs in the API: pods do, once somebody installs
-    it. Opening raises PlatformError when this machine lacks something.
+    this order. ``starter`` starts the processes that are programs in Python: moto's server and kube-efs's,
+    whose settings ``settings`` override. Unless ``installed``, none of kube-efs's runs, nor is anything of it
+    in the API: pods do, once somebody installs it. Opening raises PlatformError when this machine lacks
+    something.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class EmbeddedCluster:
         settings: Mapping[str, str] | None = None,
         control_plane: ControlPlane | None = None,
         installed: bool = True,
-        starter: Starter = start_program,
+        starter: Starter = start_module,
     ) -> None:
         self.folder = folder
         self.namespace = NAMESPACE
@@ -99,7 +100,7 @@ class EmbeddedCluster:
         ports = self._stack.enter_context(reserved_ports())
         plane, self.efs = await _together(
             self._stack.enter_async_context(self._control_plane),
-            self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs")),
+            self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs", starter=self._starter)),
         )
         self.client = await self._stack.enter_async_context(self.connect())
         await asyncio.to_thread(kernel_has_nfs)  # which the kubelet is not to wait for

@@ -1,14 +1,12 @@
 """A process of kube-efs beside this one, as it would run in a pod: started, ended, killed, started again."""
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 
-from kube_efs.local.efs.process import ChildProcess
+from kube_efs.local.efs.process import ChildProcess, Starter, start_module
 from kube_efs.model.errors import PlatformError
 
 _START_SECONDS = 30.0
@@ -17,25 +15,7 @@ _POLL_SECONDS = 0.05
 _STOP_SECONDS = 5.0
 
 
-class Starter(Protocol):
-    """Starts ``kube-efs COMMAND``, with that environment and no other, and its output in a file."""
-
-    async def __call__(self, command: str, environment: Mapping[str, str], log_file: Path) -> ChildProcess:
-        """The process, which gets SIGTERM when this one dies; raises PlatformError."""
-
-
-async def start_program(command: str, environment: Mapping[str, str], log_file: Path) -> ChildProcess:
-    """As a program of its own; see ``Starter``."""
-    return await ChildProcess.start(
-        sys.executable,
-        "-m",
-        "kube_efs",
-        command,
-        log_file=log_file,
-        environment=environment,
-        # It has children of its own to end.
-        death_signal="TERM",
-    )
+_MODULE = "kube_efs"
 
 
 class Program:
@@ -50,7 +30,7 @@ class Program:
         environment: Mapping[str, str],
         log_file: Path,
         *,
-        starter: Starter = start_program,
+        starter: Starter = start_module,
     ) -> None:
         self.log_file = log_file
         self.health_url = ""
@@ -80,7 +60,9 @@ class Program:
 
     async def start(self, *, timeout_seconds: float = _START_SECONDS) -> None:
         """Start it and wait until it serves its health; raises PlatformError with the end of its log."""
-        self._process = await self._starter(self._command, self._environment, self.log_file)
+        self._process = await self._starter(
+            _MODULE, self._command, environment=self._environment, log_file=self.log_file
+        )
         port = await self._process.listening_port(timeout_seconds=timeout_seconds)
         self.health_url = f"http://127.0.0.1:{port}"
 

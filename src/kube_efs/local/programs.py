@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kube_efs.local.control_plane import ControlPlane
+from kube_efs.local.efs.process import Starter
 from kube_efs.local.kubelet.host_folders import HostFolders
 from kube_efs.local.node import IMAGE
 from kube_efs.local.ports import reserved_base_port
-from kube_efs.local.program import Program, Starter
+from kube_efs.local.program import Program
 from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.tunnels.stunnel import StunnelProcess
 

@@ -8,7 +8,7 @@ from tests.conformance.control_plane import ControlPlanes
 from tests.scenarios import faulty_api
 from tests.scenarios.conftest import make_plane
 from tests.scenarios.faulty_api import FaultyApi, FaultyPlane
-from tests.scenarios.forking import fork_program
+from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import Cluster
 
 from kube_efs.local.cluster import EmbeddedCluster
@@ -33,7 +33,7 @@ async def cluster(
     """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
     folder = tmp_path_factory.mktemp("cluster")
     async with EmbeddedCluster(
-        folder, settings=_SETTINGS, control_plane=plane, starter=fork_program
+        folder, settings=_SETTINGS, control_plane=plane, starter=fork_module
     ) as running:
         yield running
 

@@ -1,6 +1,6 @@
 """The AWS API on this machine: moto's server, and the network that file systems get their addresses from."""
 
-import sys
+import os
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -8,12 +8,13 @@ from typing import Final, Self
 
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
 from kube_efs.aws.network import AwsNetwork, VpcId
-from kube_efs.local.efs.process import ChildProcess
+from kube_efs.local.efs.process import ChildProcess, Starter, start_module
 from kube_efs.model.ids import Region, SubnetId, ZoneName
 
 ACCOUNT_ID: Final = "123456789012"  # moto's
 CREDENTIALS: Final = AwsCredentials(access_key_id="embedded", secret_access_key="embedded")  # noqa: S106
 
+_MODULE = "kube_efs.local.efs.aws_server"
 _ZONES = 3
 _SUBNET_PREFIX = 20  # as the subnets of a default VPC
 _READY_SECONDS = 30.0
@@ -36,14 +37,12 @@ class AwsApi:
         self.endpoint_url = endpoint_url
 
     @classmethod
-    async def start(cls, log_file: Path) -> Self:
+    async def start(cls, log_file: Path, starter: Starter = start_module) -> Self:
         """Run the server on a free loopback port; raises PlatformError."""
         changes_files = log_file.with_suffix(".changes"), log_file.with_suffix(".access-changes")
         for file in changes_files:
             file.write_bytes(b"")
-        process = await ChildProcess.start(
-            sys.executable, "-m", "kube_efs.local.efs.aws_server", *map(str, changes_files), log_file=log_file
-        )
+        process = await starter(_MODULE, *map(str, changes_files), environment=os.environ, log_file=log_file)
         try:
             port = await process.listening_port(timeout_seconds=_READY_SECONDS)
         except BaseException:

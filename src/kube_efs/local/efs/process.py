@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, Self
@@ -135,3 +136,28 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+
+class Starter(Protocol):
+    """Starts ``python -m MODULE ARGUMENTS``, with that environment and no other, and its output in a file."""
+
+    async def __call__(
+        self, module: str, *arguments: str, environment: Mapping[str, str], log_file: Path
+    ) -> ChildProcess:
+        """The process, which gets SIGTERM when this one dies; raises PlatformError."""
+
+
+async def start_module(
+    module: str, *arguments: str, environment: Mapping[str, str], log_file: Path
+) -> ChildProcess:
+    """As a program of its own; see ``Starter``."""
+    return await ChildProcess.start(
+        sys.executable,
+        "-m",
+        module,
+        *arguments,
+        log_file=log_file,
+        environment=environment,
+        # It may have children of its own to end.
+        death_signal="TERM",
+    )

@@ -27,6 +27,7 @@ from kube_efs.local.efs.instance_metadata import (
 )
 from kube_efs.local.efs.loopback import LoopbackRange
 from kube_efs.local.efs.nfs_server import check_platform
+from kube_efs.local.efs.process import Starter, start_module
 from kube_efs.local.efs.remembering import RememberingConnection
 from kube_efs.local.efs.tls_front import Condition, Traffic
 from kube_efs.model.errors import AwsNotFound, InvalidValue
@@ -52,13 +53,19 @@ class EmbeddedEfs:
     """
 
     def __init__(
-        self, work_dir: Path, *, region: Region = DEFAULT_REGION, poll_seconds: float = POLL_SECONDS
+        self,
+        work_dir: Path,
+        *,
+        region: Region = DEFAULT_REGION,
+        poll_seconds: float = POLL_SECONDS,
+        starter: Starter = start_module,
     ) -> None:
         self.region = region
         self.authority = Authority.create()
         self.work_dir = work_dir.absolute()
         self.ca_file = self.work_dir / "ca.pem"
         self._poll_seconds = poll_seconds
+        self._starter = starter
         self._discovered: tuple[int | None, tuple[FileSystem, ...]] = (None, ())
         self._exit_stack = AsyncExitStack()
 
@@ -84,7 +91,7 @@ class EmbeddedEfs:
         self.ca_file.write_text(self.authority.pem)
         addresses = LoopbackRange.acquire()
         self._exit_stack.callback(addresses.release)
-        self._api = api = await AwsApi.start(self.work_dir / "aws-api.log")
+        self._api = api = await AwsApi.start(self.work_dir / "aws-api.log", self._starter)
         self._exit_stack.push_async_callback(api.stop)
         self.endpoint_url = api.endpoint_url
         options = api.options(self.region)
