@@ -9,8 +9,8 @@ from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 
+from kube_efs.kube.connections import Connections
 from kube_efs.kube.errors import configured
-from kube_efs.kube.handshakes import ClosingTransport
 from kube_efs.kube.measuring import MeasuringTransport
 from kube_efs.kube.retrying import RetryingTransport
 from kube_efs.model.errors import InvalidSetting
@@ -53,16 +53,15 @@ def connect(
     # A burst of claims must not wait for the pool of connections, which counts open watches too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
     with configured():
-        inner = _transport(config)
+        inner = _connections(config)
         attempts = MeasuringTransport(inner, metrics) if metrics else inner
         transport = RetryingTransport(attempts, patience_seconds)
         return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
 
 
-def _transport(config: SingleConfig) -> ClosingTransport:
-    """As the client makes it for itself when it is not given one."""
+def _connections(config: SingleConfig) -> Connections:
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
-    return ClosingTransport(verify=verify, proxy=_proxy(httpx2.URL(config.cluster.server)))
+    return Connections(verify, _proxy(httpx2.URL(config.cluster.server)))
 
 
 def _proxy(server: httpx2.URL) -> str | None:
