@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import yaml
 from lightkube import ApiError, AsyncClient
 from lightkube.models.core_v1 import ObjectReference
@@ -50,6 +51,7 @@ class PretendedNodes:
         self._client = client
         self._pods: dict[tuple[str, str], Pod] = {}
         self._changed = asyncio.Event()
+        self._treated: set[str] = set()
 
     async def make(self) -> None:
         """Make the nodes, ready for pods."""
@@ -90,20 +92,32 @@ class PretendedNodes:
             self._changed.set()
 
     async def _look_at(self, pod: Pod) -> None:
+        assert pod.metadata
+        version = pod.metadata.resourceVersion or ""
+        # What came of a treatment is heard of as a new version.
+        if version not in self._treated and await self._treat(pod):
+            self._treated.add(version)
+
+    async def _treat(self, pod: Pod) -> bool:
+        """Do what the pod needs next; False when that is nothing for now."""
         namespace, name = _key(pod)
         if pod.metadata and pod.metadata.deletionTimestamp:
             await self._client.delete(Pod, name, namespace=namespace, grace_period=0)
         elif pod.spec and not pod.spec.nodeName:
             node = _wanted_node(pod) or NODES[0]
-            if not self._is_kept_away(pod, node):
-                target = ObjectReference(apiVersion="v1", kind="Node", name=node)
-                binding = _Binding(metadata=ObjectMeta(name=name, namespace=namespace), target=target)
-                await self._client.create(binding, name, namespace=namespace)
+            if self._is_kept_away(pod, node):
+                return False
+            target = ObjectReference(apiVersion="v1", kind="Node", name=node)
+            binding = _Binding(metadata=ObjectMeta(name=name, namespace=namespace), target=target)
+            await self._client.create(binding, name, namespace=namespace)
         elif pod.spec and not _is_ready(pod) and pod.spec.containers[0].image not in self.broken:
             ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
             await self._client.patch(
                 Pod.Status, name, {"status": ready}, namespace=namespace, patch_type=PatchType.MERGE
             )
+        else:
+            return False
+        return True
 
     def _is_kept_away(self, pod: Pod, node: str) -> bool:
         affinity = pod.spec and pod.spec.affinity and pod.spec.affinity.podAntiAffinity
@@ -152,8 +166,8 @@ class OperatorCluster:
         await self.client.patch(ClusterCSIDriver, DRIVER, body, patch_type=PatchType.MERGE)
 
     async def driver(self) -> Mapping[str, Any] | None:
-        """The driver's resource."""
-        with suppress(ApiError):
+        """The driver's resource; None where its kind is not there yet, too."""
+        with suppress(httpx2.HTTPStatusError):
             return manifest_of(await self.client.get(ClusterCSIDriver, DRIVER), "ClusterCSIDriver")
         return None
 

@@ -42,17 +42,44 @@ async def shared(plane: ControlPlane, cluster_folder: Path) -> AsyncGenerator[Op
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(shared: OperatorCluster) -> AsyncGenerator[OperatorCluster, None]:
     """The cluster without a driver; what a test installs is removed after it."""
+    if await shared.driver():
+        await shared.withdraw()
     yield shared
-    shared.nodes.broken.clear()
-    shared.nodes.recheck()
-    await shared.ask(managementState="Managed")
-    await shared.withdraw()
+    await _remove(shared)
 
 
-async def _installed(cluster: OperatorCluster) -> None:
+@pytest_asyncio.fixture(loop_scope="session")
+async def installed(shared: OperatorCluster) -> OperatorCluster:
+    """The cluster with the driver, which a test leaves to the next as it is asked for."""
+    await _install(shared)
+    return shared
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def disposable(installed: OperatorCluster) -> AsyncGenerator[OperatorCluster, None]:
+    """The same for a test after which the driver is removed."""
+    yield installed
+    await _remove(installed)
+
+
+async def _install(cluster: OperatorCluster) -> None:
     await cluster.ask(managementState="Managed")
+    await cluster.until(lambda: _observes(cluster), "what is asked for was seen")
     await cluster.condition("Available", status=True)
     await cluster.condition("Progressing", status=False)
+
+
+async def _remove(cluster: OperatorCluster) -> None:
+    cluster.nodes.broken.clear()
+    cluster.nodes.recheck()
+    await cluster.ask(managementState="Managed")
+    await cluster.withdraw()
+
+
+async def _observes(cluster: OperatorCluster) -> bool:
+    driver = await cluster.driver()
+    status = (driver or {}).get("status") or {}
+    return bool(driver and status.get("observedGeneration") == driver["metadata"]["generation"])
 
 
 async def test_nothing_is_installed_before_it_is_asked_for(cluster: OperatorCluster) -> None:
@@ -62,7 +89,7 @@ async def test_nothing_is_installed_before_it_is_asked_for(cluster: OperatorClus
 
 
 async def test_the_driver_is_installed_and_said_to_be_available(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
+    await _install(cluster)
     await cluster.kubectl("wait", "clustercsidriver", DRIVER, "--for=condition=Available", "--timeout=20s")
     for kind, name in WORKLOADS:
         assert await cluster.get(kind, name)
@@ -88,17 +115,18 @@ async def test_an_empty_specification_counts_as_managed(cluster: OperatorCluster
     assert message == "managementState is not set, which counts as Managed"
 
 
-async def test_at_rest_nothing_is_written_and_nothing_of_others_is_removed(cluster: OperatorCluster) -> None:
+async def test_at_rest_nothing_is_written_and_nothing_of_others_is_removed(
+    installed: OperatorCluster,
+) -> None:
     # As docs/usage.md has it where there is no operator.
     metadata = {"name": "kube-efs-observing", "namespace": NAMESPACE}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": []}
-    await cluster.create(yaml.safe_dump(role))
-    await _installed(cluster)
-    versions = await _versions(cluster)
+    await installed.create(yaml.safe_dump(role))
+    versions = await _versions(installed)
     await asyncio.sleep(2 * RESYNC_SECONDS)  # that nothing happens takes a time to see
-    assert await _versions(cluster) == versions
-    assert await cluster.get("Role", "kube-efs-observing")
-    await cluster.kubectl("delete", "role", "kube-efs-observing", "-n", NAMESPACE)
+    assert await _versions(installed) == versions
+    assert await installed.get("Role", "kube-efs-observing")
+    await installed.kubectl("delete", "role", "kube-efs-observing", "-n", NAMESPACE)
 
 
 async def _versions(cluster: OperatorCluster) -> dict[str, object]:
@@ -128,118 +156,105 @@ async def _versions(cluster: OperatorCluster) -> dict[str, object]:
     ],
 )
 async def test_workloads_that_were_edited_become_what_they_were(
-    cluster: OperatorCluster, kind: str, name: str, patch: dict[str, object]
+    installed: OperatorCluster, kind: str, name: str, patch: dict[str, object]
 ) -> None:
-    await _installed(cluster)
-    before = await cluster.get(kind, name)
+    before = await installed.get(kind, name)
     assert before
     body = json.dumps({"spec": {"template": {"spec": patch}}})
-    await cluster.kubectl("patch", kind, name, "-n", NAMESPACE, "--type=strategic", "-p", body)
+    await installed.kubectl("patch", kind, name, "-n", NAMESPACE, "--type=strategic", "-p", body)
     wanted = before["spec"]["template"]["spec"]
-    after = await cluster.becomes(kind, name, lambda found: found["spec"]["template"]["spec"] == wanted)
+    after = await installed.becomes(kind, name, lambda found: found["spec"]["template"]["spec"] == wanted)
     assert after["metadata"]["generation"] > before["metadata"]["generation"]
 
 
-async def test_what_was_deleted_or_changed_by_hand_comes_back(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    await cluster.kubectl("delete", "serviceaccount", "efs-csi-node", "-n", NAMESPACE)
-    await cluster.kubectl("delete", "csidriver", DRIVER)
-    await cluster.kubectl("label", "clusterrole", "kube-efs-node", "app.kubernetes.io/managed-by-")
+async def test_what_was_deleted_or_changed_by_hand_comes_back(installed: OperatorCluster) -> None:
+    await installed.kubectl("delete", "serviceaccount", "efs-csi-node", "-n", NAMESPACE)
+    await installed.kubectl("delete", "csidriver", DRIVER)
+    await installed.kubectl("label", "clusterrole", "kube-efs-node", "app.kubernetes.io/managed-by-")
     rules = json.dumps({"rules": []})
-    await cluster.kubectl("patch", "clusterrole", "kube-efs-controller", "--type=merge", "-p", rules)
-    await cluster.becomes("ServiceAccount", "efs-csi-node", bool)
-    await cluster.becomes("CSIDriver", DRIVER, bool, "")
-    await cluster.becomes("ClusterRole", "kube-efs-controller", lambda found: found.get("rules"), "")
+    await installed.kubectl("patch", "clusterrole", "kube-efs-controller", "--type=merge", "-p", rules)
+    await installed.becomes("ServiceAccount", "efs-csi-node", bool)
+    await installed.becomes("CSIDriver", DRIVER, bool, "")
+    await installed.becomes("ClusterRole", "kube-efs-controller", lambda found: found.get("rules"), "")
     label = "app.kubernetes.io/managed-by"
-    await cluster.becomes(
+    await installed.becomes(
         "ClusterRole", "kube-efs-node", lambda found: label in found["metadata"]["labels"], ""
     )
-    await cluster.until(lambda: cluster.events("CSIDriverCreated"), "the event is written")
+    await installed.until(lambda: installed.events("CSIDriverCreated"), "the event is written")
 
 
 async def test_a_driver_object_of_another_nature_is_made_anew(cluster: OperatorCluster) -> None:
     other = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
     await cluster.create(yaml.safe_dump({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", **other}))
-    await _installed(cluster)
+    await _install(cluster)
     found = await cluster.get("CSIDriver", DRIVER, "")
     assert found
     assert found["spec"]["attachRequired"] is False
 
 
-async def test_a_restart_that_a_person_asks_for_stays(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    await cluster.kubectl("rollout", "restart", "daemonset", "efs-csi-node", "-n", NAMESPACE)
+async def test_a_restart_that_a_person_asks_for_stays(installed: OperatorCluster) -> None:
+    await installed.kubectl("rollout", "restart", "daemonset", "efs-csi-node", "-n", NAMESPACE)
     await asyncio.sleep(RESYNC_SECONDS)  # that it stays takes a time to see
-    found = await cluster.get("DaemonSet", "efs-csi-node")
+    found = await installed.get("DaemonSet", "efs-csi-node")
     assert found
     assert RESTARTED in found["spec"]["template"]["metadata"]["annotations"]
 
 
-async def test_unmanaged_leaves_everything_as_people_make_it(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    await cluster.ask(managementState="Unmanaged")
-    await cluster.until(lambda: _observes(cluster), "the change was seen")
-    await cluster.kubectl("delete", "deployment", "efs-manager", "-n", NAMESPACE)
+async def test_unmanaged_leaves_everything_as_people_make_it(installed: OperatorCluster) -> None:
+    await installed.ask(managementState="Unmanaged")
+    await installed.until(lambda: _observes(installed), "the change was seen")
+    await installed.kubectl("delete", "deployment", "efs-manager", "-n", NAMESPACE)
     await asyncio.sleep(RESYNC_SECONDS)  # that nothing happens takes a time to see
-    assert await cluster.get("Deployment", "efs-manager") is None
-    await cluster.ask(managementState="Managed")
-    await cluster.becomes("Deployment", "efs-manager", bool)
+    assert await installed.get("Deployment", "efs-manager") is None
+    await installed.ask(managementState="Managed")
+    await installed.becomes("Deployment", "efs-manager", bool)
 
 
-async def _observes(cluster: OperatorCluster) -> bool:
-    driver = await cluster.driver()
-    return bool(driver and driver["status"].get("observedGeneration") == driver["metadata"]["generation"])
-
-
-async def test_an_unmanaged_driver_lets_its_resource_go_and_stays(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    await cluster.ask(managementState="Unmanaged")
-    await cluster.withdraw()
+async def test_an_unmanaged_driver_lets_its_resource_go_and_stays(disposable: OperatorCluster) -> None:
+    await disposable.ask(managementState="Unmanaged")
+    await disposable.withdraw()
     for kind, name in WORKLOADS:
-        assert await cluster.get(kind, name)
+        assert await disposable.get(kind, name)
 
 
-async def test_removed_removes_all_but_what_volumes_refer_to(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    await cluster.ask(managementState="Removed")
-    await cluster.condition("Available", status=False, reason="Removed")
+async def test_removed_removes_all_but_what_volumes_refer_to(installed: OperatorCluster) -> None:
+    await installed.ask(managementState="Removed")
+    await installed.condition("Available", status=False, reason="Removed")
     for kind, name in WORKLOADS:
-        assert await cluster.get(kind, name) is None
-    assert await cluster.get("CSIDriver", DRIVER, "") is None
-    assert await cluster.get("ClusterRole", "kube-efs-node", "") is None
-    assert await cluster.get("StorageClass", "efs-stunnel", "")
-    await cluster.ask(managementState="Managed")
-    await cluster.condition("Available", status=True)
+        assert await installed.get(kind, name) is None
+    assert await installed.get("CSIDriver", DRIVER, "") is None
+    assert await installed.get("ClusterRole", "kube-efs-node", "") is None
+    assert await installed.get("StorageClass", "efs-stunnel", "")
+    await installed.ask(managementState="Managed")
+    await installed.condition("Available", status=True)
 
 
-async def test_a_state_without_a_meaning_is_told(cluster: OperatorCluster) -> None:
-    await cluster.ask(managementState="Force")
-    message = await cluster.condition("ManagementStateDegraded", status=True, reason="Unknown")
+async def test_a_state_without_a_meaning_is_told(installed: OperatorCluster) -> None:
+    await installed.ask(managementState="Force")
+    message = await installed.condition("ManagementStateDegraded", status=True, reason="Unknown")
     assert message == "managementState 'Force' is not served; use Managed, Unmanaged or Removed"
 
 
-async def test_nothing_is_removed_while_a_pod_uses_a_volume(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    async with _using_volume(cluster):
-        await cluster.client.delete(ClusterCSIDriver, DRIVER)
-        message = await cluster.condition("VolumesInUse", status=True)
+async def test_nothing_is_removed_while_a_pod_uses_a_volume(disposable: OperatorCluster) -> None:
+    async with _using_volume(disposable):
+        await disposable.client.delete(ClusterCSIDriver, DRIVER)
+        message = await disposable.condition("VolumesInUse", status=True)
         assert message.startswith("pods use volumes of the driver: default/web; end them, or set")
         for kind, name in WORKLOADS:
-            assert await cluster.get(kind, name)
-        await cluster.until(lambda: cluster.events("VolumesInUse"), "the event is written")
-    await cluster.gone("DaemonSet", "efs-stunnel")
-    await cluster.withdraw()
+            assert await disposable.get(kind, name)
+        await disposable.until(lambda: disposable.events("VolumesInUse"), "the event is written")
+    await disposable.gone("DaemonSet", "efs-stunnel")
+    await disposable.withdraw()
 
 
-async def test_removal_can_be_forced(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    async with _using_volume(cluster):
-        await cluster.ask(managementState="Removed")
-        await cluster.condition("VolumesInUse", status=True)
-        await cluster.annotate(**{FORCE_UNINSTALL: "true"})
-        await cluster.condition("Available", status=False, reason="Removed")
-        assert await cluster.kubectl("get", "pv", "in-use")
-        assert await cluster.kubectl("get", "pvc", "data", "-n", "default")
+async def test_removal_can_be_forced(disposable: OperatorCluster) -> None:
+    async with _using_volume(disposable):
+        await disposable.ask(managementState="Removed")
+        await disposable.condition("VolumesInUse", status=True)
+        await disposable.annotate(**{FORCE_UNINSTALL: "true"})
+        await disposable.condition("Available", status=False, reason="Removed")
+        assert await disposable.kubectl("get", "pv", "in-use")
+        assert await disposable.kubectl("get", "pvc", "data", "-n", "default")
 
 
 @asynccontextmanager
@@ -341,7 +356,7 @@ async def test_openshift_efs_stunnel_is_taken_over_in_place(cluster: OperatorClu
     await cluster.create(yaml.safe_dump_all(accounts))
     await cluster.create(text)
     before = await cluster.becomes("DaemonSet", "efs-stunnel", lambda one: one["status"]["numberReady"] == 2)
-    await _installed(cluster)
+    await _install(cluster)
     after = await cluster.get("DaemonSet", "efs-stunnel")
     assert after
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
@@ -366,136 +381,133 @@ async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) ->
     await cluster.kubectl("delete", "daemonset", "efs-csi-node", "-n", "default")
 
 
-async def test_new_credentials_replace_the_controllers_pods_and_no_others(cluster: OperatorCluster) -> None:
+async def test_new_credentials_replace_the_controllers_pods_and_no_others(installed: OperatorCluster) -> None:
     def restarts(found: Manifest) -> object:
         annotations = found["spec"]["template"]["metadata"].get("annotations") or {}
         return annotations.get(mark_key(NAMESPACE, CREDENTIALS_SECRET, "secret"))
 
-    await _installed(cluster)
-    tunnel = await cluster.get("DaemonSet", "efs-stunnel")
+    tunnel = await installed.get("DaemonSet", "efs-stunnel")
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": CREDENTIALS_SECRET, "namespace": NAMESPACE},
     }
-    await cluster.create(yaml.safe_dump({**secret, "stringData": {"aws_access_key_id": "first"}}))
-    first = restarts(await cluster.becomes("Deployment", "efs-manager", restarts))
-    await cluster.create(yaml.safe_dump({**secret, "stringData": {"aws_access_key_id": "second"}}))
-    second = await cluster.becomes("Deployment", "efs-manager", lambda found: restarts(found) != first)
+    await installed.create(yaml.safe_dump({**secret, "stringData": {"aws_access_key_id": "first"}}))
+    first = restarts(await installed.becomes("Deployment", "efs-manager", restarts))
+    await installed.create(yaml.safe_dump({**secret, "stringData": {"aws_access_key_id": "second"}}))
+    second = await installed.becomes("Deployment", "efs-manager", lambda found: restarts(found) != first)
     names = {one["name"] for one in second["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONFIG_FILE"} <= names
     assert "first" not in json.dumps(second)
-    now = await cluster.get("DaemonSet", "efs-stunnel")
+    now = await installed.get("DaemonSet", "efs-stunnel")
     assert tunnel
     assert now
     assert now["metadata"]["generation"] == tunnel["metadata"]["generation"]
-    await cluster.kubectl("delete", "secret", CREDENTIALS_SECRET, "-n", NAMESPACE)
+    await installed.kubectl("delete", "secret", CREDENTIALS_SECRET, "-n", NAMESPACE)
 
 
-async def test_kinds_that_come_later_are_used_as_soon_as_they_are_there(cluster: OperatorCluster) -> None:
-    await _installed(cluster)
-    await cluster.condition(
+async def test_kinds_that_come_later_are_used_as_soon_as_they_are_there(installed: OperatorCluster) -> None:
+    await installed.condition(
         "AWSEFSDriverServiceMonitorControllerDegraded", status=False, text="no ServiceMonitors"
     )
     kinds = await asyncio.to_thread(_read, "openshift-kinds")
-    await cluster.create(kinds)
-    await cluster.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
-    await cluster.becomes("ServiceMonitor", "aws-efs-csi-driver-controller-monitor", bool)
-    rule = await cluster.becomes("PrometheusRule", "kube-efs-operator", bool)
+    await installed.create(kinds)
+    await installed.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+    await installed.becomes("ServiceMonitor", "aws-efs-csi-driver-controller-monitor", bool)
+    rule = await installed.becomes("PrometheusRule", "kube-efs-operator", bool)
     alerts = {one["alert"]: one for one in rule["spec"]["groups"][0]["rules"]}
     assert alerts["EFSCSIDriverNotRequested"]["labels"] == {"severity": "info"}
     assert "kube_efs_operator_driver_requested" in alerts["EFSCSIDriverNotRequested"]["expr"]
 
-    status = {"httpsProxy": "http://proxy.example.com:3128", "noProxy": ".cluster.local"}
+    status = {"httpsProxy": "http://proxy.example.com:3128", "noProxy": ".installed.local"}
     proxy = {
         "apiVersion": "config.openshift.io/v1",
         "kind": "Proxy",
         "metadata": {"name": "cluster"},
         "status": status,
     }
-    await cluster.create(yaml.safe_dump(proxy))
+    await installed.create(yaml.safe_dump(proxy))
     for kind, name in WORKLOADS:
-        found = await cluster.becomes(kind, name, lambda one: "HTTPS_PROXY" in json.dumps(one))
+        found = await installed.becomes(kind, name, lambda one: "HTTPS_PROXY" in json.dumps(one))
         variables = {
             one["name"]: one.get("value") for one in found["spec"]["template"]["spec"]["containers"][0]["env"]
         }
         assert variables["HTTPS_PROXY"] == "http://proxy.example.com:3128"
-        assert variables["NO_PROXY"] == ".cluster.local"
+        assert variables["NO_PROXY"] == ".installed.local"
         assert "HTTP_PROXY" not in variables
-    await cluster.kubectl("delete", "-f", "-", stdin=kinds)
+    await installed.kubectl("delete", "-f", "-", stdin=kinds)
+    for kind, name in WORKLOADS:
+        await installed.becomes(kind, name, lambda one: "HTTPS_PROXY" not in json.dumps(one))
 
 
 async def test_the_level_of_logging_reaches_controller_and_nodes_but_replaces_no_tunnel(
-    cluster: OperatorCluster,
+    installed: OperatorCluster,
 ) -> None:
-    await _installed(cluster)
-    tunnel = await cluster.get("DaemonSet", "efs-stunnel")
-    await cluster.ask(managementState="Managed", logLevel="Trace", operatorLogLevel="Debug")
+    tunnel = await installed.get("DaemonSet", "efs-stunnel")
+    await installed.ask(managementState="Managed", logLevel="Trace", operatorLogLevel="Debug")
     for kind, name in WORKLOADS[1:]:
-        await cluster.becomes(kind, name, lambda one: "LOGGING_LEVEL" in json.dumps(one))
-    await cluster.until(lambda: cluster.events("OperatorLogLevelChange"), "the change of level is told")
-    now = await cluster.get("DaemonSet", "efs-stunnel")
+        await installed.becomes(kind, name, lambda one: "LOGGING_LEVEL" in json.dumps(one))
+    await installed.until(lambda: installed.events("OperatorLogLevelChange"), "the change of level is told")
+    now = await installed.get("DaemonSet", "efs-stunnel")
     assert now
     assert tunnel
     assert now["spec"] == tunnel["spec"]
 
 
 async def test_a_new_version_goes_on_only_when_the_new_tunnel_of_a_node_is_ready(
-    cluster: OperatorCluster, cluster_folder: Path
+    disposable: OperatorCluster, cluster_folder: Path
 ) -> None:
-    await _installed(cluster)
     new_image = "registry.example.com/kube-efs:2"
-    async with _using_volume(cluster):
-        cluster.nodes.broken.add(new_image)
-        await cluster.operator.stop()
+    async with _using_volume(disposable):
+        disposable.nodes.broken.add(new_image)
+        await disposable.operator.stop()
         changes = {"KUBE_EFS_IMAGE": new_image, "POD_NAME": "kube-efs-operator-1"}
-        newer = cluster.operator.replica(cluster_folder / "newer.log", changes)
+        newer = disposable.operator.replica(cluster_folder / "newer.log", changes)
         await newer.start()
         try:
-            await cluster.becomes(
+            await disposable.becomes(
                 "DaemonSet", "efs-stunnel", lambda one: one["status"].get("updatedNumberScheduled") == 1
             )
-            await cluster.condition(
+            await disposable.condition(
                 "AWSEFSDriverNodeServiceControllerProgressing", status=True, text="tunnels"
             )
-            node_set = await cluster.get("DaemonSet", "efs-csi-node")
-            tunnel = await cluster.get("DaemonSet", "efs-stunnel")
+            node_set = await disposable.get("DaemonSet", "efs-csi-node")
+            tunnel = await disposable.get("DaemonSet", "efs-stunnel")
             assert tunnel
             assert tunnel["status"]["numberReady"] == 1
             assert new_image not in json.dumps(node_set)
-            cluster.nodes.broken.clear()
-            cluster.nodes.recheck()
-            await cluster.becomes(
+            disposable.nodes.broken.clear()
+            disposable.nodes.recheck()
+            await disposable.becomes(
                 "DaemonSet", "efs-csi-node", lambda one: new_image in json.dumps(one["spec"])
             )
-            await cluster.condition("Progressing", status=False)
-            await cluster.kubectl("get", "pod", "web", "-n", "default")
+            await disposable.condition("Progressing", status=False)
+            await disposable.kubectl("get", "pod", "web", "-n", "default")
         finally:
             await newer.stop()
-            await cluster.operator.start()
-            await cluster.operator.ready()
+            await disposable.operator.start()
+            await disposable.operator.ready()
 
 
 async def test_what_it_is_told_for_others_reaches_them_and_goes_again(
-    cluster: OperatorCluster, cluster_folder: Path
+    disposable: OperatorCluster, cluster_folder: Path
 ) -> None:
-    await _installed(cluster)
-    await cluster.operator.stop()
+    await disposable.operator.stop()
     told = {"KUBE_EFS_CONTROLLER_SETTINGS": '{"KUBE_EFS_STATUS_PAGE": true}'}
-    telling = cluster.operator.replica(cluster_folder / "telling.log", told)
+    telling = disposable.operator.replica(cluster_folder / "telling.log", told)
     await telling.start()
     try:
-        await cluster.becomes(
+        await disposable.becomes(
             "Deployment", "efs-manager", lambda one: "KUBE_EFS_STATUS_PAGE" in json.dumps(one["spec"])
         )
-        await cluster.becomes("Role", "kube-efs-observing", bool)
-        await cluster.becomes("ClusterRole", "kube-efs-observing", bool, "")
+        await disposable.becomes("Role", "kube-efs-observing", bool)
+        await disposable.becomes("ClusterRole", "kube-efs-observing", bool, "")
     finally:
         await telling.stop()
-        await cluster.operator.start()
-        await cluster.operator.ready()
-    await cluster.gone("Role", "kube-efs-observing")
-    await cluster.gone("ClusterRole", "kube-efs-observing", "")
-    await cluster.becomes(
+        await disposable.operator.start()
+        await disposable.operator.ready()
+    await disposable.gone("Role", "kube-efs-observing")
+    await disposable.gone("ClusterRole", "kube-efs-observing", "")
+    await disposable.becomes(
         "Deployment", "efs-manager", lambda one: "KUBE_EFS_STATUS_PAGE" not in json.dumps(one["spec"])
     )
