@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest.fixture
 def claims_of_each_class(request: pytest.FixtureRequest) -> int:
     """How many are made at once: a real control plane takes its time to remove so many."""
-    return 30 if request.config.getoption("--cluster") == "real" else 100
+    return 15 if request.config.getoption("--cluster") == "real" else 100
 
 
 def one_gid(gid: int) -> dict[str, str]:
@@ -32,8 +32,10 @@ def one_gid(gid: int) -> dict[str, str]:
 async def test_two_classes_with_overlapping_ranges_share_no_gid(
     cluster: Cluster, claims_of_each_class: int
 ) -> None:
-    low = await directory_steps.new_class(cluster.client, gidMin="20000", gidMax="20199")
-    high = await directory_steps.new_class(cluster.client, gidMin="20100", gidMax="20299")
+    # Each is large enough for both, and ids are given out from its lower end.
+    lower = range(20000, 20000 + 2 * claims_of_each_class)
+    higher = range(lower.start + claims_of_each_class // 2, lower.stop + claims_of_each_class // 2)
+    low, high = [await _class_of(cluster, gids) for gids in (lower, higher)]
     claims = await Claims.of(cluster)
     names = [f"claim-{number}" for number in range(claims_of_each_class)]
 
@@ -46,12 +48,8 @@ async def test_two_classes_with_overlapping_ranges_share_no_gid(
 
     gids = [volume.gid or 0 for volume in volumes]
     assert len(set(gids)) == 2 * claims_of_each_class
-    assert all(
-        20000 <= volume.gid <= 20199 for volume in volumes if volume.gid and volume.storage_class == low
-    )
-    assert all(
-        20100 <= volume.gid <= 20299 for volume in volumes if volume.gid and volume.storage_class == high
-    )
+    assert all(volume.gid in lower for volume in volumes if volume.storage_class == low)
+    assert all(volume.gid in higher for volume in volumes if volume.storage_class == high)
     assert all(directory_steps.folder(cluster, volume).stat().st_gid == volume.gid for volume in volumes)
     assert 1 <= len(pods.names) <= 8
     assert set(pods.most_at_once.values()) == {1}
@@ -59,6 +57,11 @@ async def test_two_classes_with_overlapping_ranges_share_no_gid(
     await claims.delete(*(f"{kind}-{name}" for kind in ("low", "high") for name in names))
     await claims.no_volumes()
     assert not any(directory_steps.folder(cluster, volume).exists() for volume in volumes)
+
+
+async def _class_of(cluster: Cluster, gids: range) -> str:
+    limits = {"gidMin": str(gids.start), "gidMax": str(gids[-1])}
+    return await directory_steps.new_class(cluster.client, **limits)
 
 
 async def test_a_claim_waits_for_a_full_range_until_a_volume_is_deleted(cluster: Cluster) -> None:
