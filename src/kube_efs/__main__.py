@@ -7,9 +7,6 @@ def main() -> int:
     """Run the command that the arguments name; gives the exit status."""
     # What a worker's pod has to do often takes less time than the command line takes to load.
     if sys.argv[1:2] == ["worker"]:
-        from kube_efs.telemetry.loading import load_logging
-
-        load_logging()
         from kube_efs.provisioning.worker import main as work
 
         return work(sys.argv[2:])

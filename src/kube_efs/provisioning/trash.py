@@ -9,11 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import structlog
-
 from kube_efs.model.errors import RemovalRefused
-
-log = structlog.get_logger(__name__)
 
 TRASH = ".kube-efs-trash"
 
@@ -48,7 +44,14 @@ def empty(trash: int) -> None:
         try:
             remove_tree(trash, name)
         except OSError as error:
-            log.warning("trash-not-emptied", entry=name, reason=error.strerror)
+            _say_left(name, error)
+
+
+def _say_left(entry: str, error: OSError) -> None:
+    # Half of a worker's start would be for the library of the logs, of which it seldom has need.
+    import structlog  # noqa: PLC0415
+
+    structlog.get_logger(__name__).warning("trash-not-emptied", entry=entry, reason=error.strerror)
 
 
 def remove_tree(trash: int, name: str) -> None:
