@@ -38,8 +38,12 @@ _CONTROLLER_MANAGER = "system:kube-controller-manager"
 # Memory is there and processor time is not: rarely collect so small a heap, have goroutines begin with the
 # stack that they come to need, and no threads that look for work of each other's.
 _GO = {"GOGC": "400", "GOMEMLIMIT": "512MiB", "GODEBUG": "adaptivestackstart=1", "GOMAXPROCS": "1"}
-# Nodes are a test's own business: nobody renews their leases, so nobody may judge them by these.
-_CONTROLLERS = "*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller"
+# Nodes are a test's own business: nobody renews their leases, so nobody may judge them by these. No volume of
+# EFS grows, but whoever expands volumes asks for that of each claim.
+_CONTROLLERS = (
+    "*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller"
+    ",-persistentvolume-expander-controller"
+)
 
 
 @dataclass(frozen=True, slots=True)
