@@ -24,7 +24,7 @@ _NAMES = (
     (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
     (aiohttp.ClientError, httpx2.ReadError),
 )
-# What a request has not got is not to be sent.
+# A request that has none of these is sent without: aiohttp would add its own.
 _NOTHING_OF_ITS_OWN = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -94,7 +94,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 async def _send_once(request: aiohttp.ClientRequest, send: ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keep aiohttp from sending some writes again: an error that it does not know is not its business."""
+    """Translate here already: after an error of its own, aiohttp would send a PUT or DELETE again."""
     with _translated():
         return await send(request)
 
@@ -104,8 +104,8 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except aiohttp.ClientError as error:
-        name = next(ours for theirs, ours in _NAMES if isinstance(error, theirs))
-        raise name(str(error) or type(error).__name__) from error
+        kind = next(ours for theirs, ours in _NAMES if isinstance(error, theirs))
+        raise kind(str(error) or type(error).__name__) from error
 
 
 def _timeout(request: httpx2.Request) -> aiohttp.ClientTimeout:
