@@ -2,9 +2,12 @@
 
 import sys
 
+from kube_efs.telemetry.uncaught import catch_uncaught
+
 
 def main() -> int:
     """Run the command that the arguments name; gives the exit status."""
+    catch_uncaught()
     # What a worker's pod has to do often takes less time than the command line takes to load.
     if sys.argv[1:2] == ["worker"]:
         from kube_efs.provisioning.worker import main as work

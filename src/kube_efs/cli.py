@@ -19,6 +19,7 @@ from kube_efs.migration.command import migrate
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
 from kube_efs.telemetry.loading import load_logging
+from kube_efs.telemetry.uncaught import log_uncaught
 
 if TYPE_CHECKING:
     from kube_efs.aws.gateway import AwsGateway
@@ -70,6 +71,9 @@ def main() -> None:
     except KubeEfsError as error:
         _complain(error)
         sys.exit(_WRONG_USAGE if isinstance(error, InvalidSetting) else _FAILED)
+    except Exception as error:  # noqa: BLE001 - Python would print its text as it is
+        log_uncaught(error)
+        sys.exit(_FAILED)
 
 
 def _complain(error: KubeEfsError) -> None:

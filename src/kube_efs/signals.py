@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from kube_efs.model.errors import KubeEfsError
+from kube_efs.telemetry.uncaught import log_uncaught_of_loop
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -16,6 +17,7 @@ async def run_until_told_to_stop(work: Coroutine[Any, Any, None]) -> None:
     A fault of kube-efs's own kind is raised as it is, from however many groups of tasks it has come.
     """
     loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(log_uncaught_of_loop)
     for number in _SIGNALS:
         loop.add_signal_handler(number, told.set)
     working, waiting = asyncio.create_task(work), asyncio.create_task(told.wait())

@@ -35,7 +35,7 @@ class AwsAccessPoints:
         answer = await self._connection.call(
             Service.EFS, "DescribeAccessPoints", subject=access_point_id, AccessPointId=access_point_id
         )
-        found = answer.get("AccessPoints", ())
+        found = answer.get("AccessPoints") or ()
         return understood_one(
             parse_access_point, found, operation="DescribeAccessPoints", subject=access_point_id
         )

@@ -1,17 +1,23 @@
-"""The picture of all file systems and mount targets of the region, kept up to date by polling."""
+"""The picture of all file systems and mount targets of the region, kept up to date by polling.
+
+An answer of AWS that takes something away is believed only when a second one confirms it, because tunnels,
+root volumes and ports follow from it. A file system that a listing leaves out is asked for by its id: only
+"not found" means that it is gone. Mount targets that are gone all at once, and a file system that is left
+out and may not be asked for, are believed when the next poll says the same.
+"""
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from kube_efs.model.errors import AwsNotFound, KubeEfsError
+from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsUnavailable, KubeEfsError
 from kube_efs.model.file_systems import Discovery, FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId
 from kube_efs.telemetry.health import Health, Heartbeat
@@ -65,23 +71,53 @@ def compare(before: Discovery, after: Discovery) -> DiscoveryChange:
 MountTargetsAnswer: TypeAlias = tuple[MountTarget, ...] | KubeEfsError | None
 
 
-def merge(before: Discovery, answers: Mapping[FileSystem, MountTargetsAnswer]) -> Discovery:
-    """The picture after a listing, given the answer about each file system that was listed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What AWS answered in one poll about the file systems it ``listed``, and about those it ``left_out``.
 
-    After an error the last known mount targets stay; a file system of which none were ever known is
-    ``unclear``.
+    ``left_out`` are file systems that were known before, or to which the cluster refers.
+    """
+
+    listed: Mapping[FileSystem, MountTargetsAnswer]
+    left_out: Mapping[FileSystemId, MountTargetsAnswer] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __iter__(self) -> Iterator[tuple[FileSystemId, FileSystem | None, MountTargetsAnswer]]:
+        """Each file system, how it was listed, and its mount targets."""
+        yield from ((system.file_system_id, system, answer) for system, answer in self.listed.items())
+        yield from ((file_system_id, None, answer) for file_system_id, answer in self.left_out.items())
+
+    def losses(self, before: Discovery, expected: Collection[FileSystemId]) -> frozenset[FileSystemId]:
+        """The file systems of which they take something away without certainty."""
+        with_targets = {fs for fs, system in before.file_systems.items() if system.mount_targets}
+        with_targets |= set(expected) - before.file_systems.keys()
+        return frozenset(
+            fs
+            for fs, listed, answer in self
+            if (answer == () and fs in with_targets) or (listed is None and isinstance(answer, AwsDenied))
+        )
+
+
+def merge(before: Discovery, answers: Answers, doubtful: Collection[FileSystemId] = ()) -> Discovery:
+    """The picture after a poll.
+
+    After an error, and while a loss is ``doubtful``, what was known stays; a file system of which nothing was
+    known is ``unclear`` then.
     """
     found: dict[FileSystemId, FileSystem] = {}
     unclear: set[FileSystemId] = set()
-    for system, answer in answers.items():
-        known = before.file_systems.get(system.file_system_id)
-        if isinstance(answer, tuple):
+    for file_system_id, listed, answer in answers:
+        known = before.file_systems.get(file_system_id)
+        latest = listed or known
+        is_lost = listed is None and isinstance(answer, AwsDenied) and file_system_id not in doubtful
+        if answer is None or is_lost:
+            continue
+        targets = known.mount_targets if known else None
+        if isinstance(answer, tuple) and file_system_id not in doubtful:
             targets = tuple(sorted(answer, key=lambda target: target.mount_target_id))
-            found[system.file_system_id] = replace(system, mount_targets=targets)
-        elif answer is not None and known is not None:
-            found[system.file_system_id] = replace(system, mount_targets=known.mount_targets)
-        elif answer is not None:
-            unclear.add(system.file_system_id)
+        if latest is None or targets is None:
+            unclear.add(file_system_id)
+        else:
+            found[file_system_id] = replace(latest, mount_targets=targets)
     return Discovery(file_systems=MappingProxyType(found), unclear=frozenset(unclear), complete=True)
 
 
@@ -90,7 +126,7 @@ class Catalogue:
 
     One failing call never spoils the rest: when the listing fails, everything stays as it was; when the
     mount targets of one file system cannot be asked for, its last known ones stay, and one that was never
-    known is reported as ``unclear``.
+    known is reported as ``unclear``. ``expected`` tells to which file systems the cluster refers.
     """
 
     def __init__(
@@ -108,7 +144,9 @@ class Catalogue:
         self._metrics.discovery_age_seconds.set_function(lambda: _or_nan(self.age_seconds))
         self._clock = clock
         self._sleep = sleep
+        self.expected: Callable[[], Collection[FileSystemId]] = tuple
         self._discovery = Discovery()
+        self._losses: frozenset[FileSystemId] = frozenset()
         self._version = 0
         self._changed = asyncio.Event()
         self._polling = asyncio.Lock()
@@ -130,7 +168,7 @@ class Catalogue:
 
     @property
     def last_error(self) -> KubeEfsError | None:
-        """An error of the last poll; None when every call of it succeeded."""
+        """An error of the last poll; None when every call of it succeeded and nothing is in doubt."""
         return self._last_error
 
     def health(self) -> Health:
@@ -187,20 +225,35 @@ class Catalogue:
             self._last_error = error
             return
         self._listed_at = self._clock()
+        before, expected = self._discovery, frozenset(self.expected())
+        known = expected | before.file_systems.keys() | before.unclear
+        left_out = sorted(known - {system.file_system_id for system in listed})
+        asked = [*(system.file_system_id for system in listed), *left_out]
         async with asyncio.TaskGroup() as group:
-            lookups = [group.create_task(self._ask_mount_targets(system)) for system in listed]
-        answers = [lookup.result() for lookup in lookups]
-        self._last_error = next((answer for answer in answers if isinstance(answer, KubeEfsError)), None)
-        self._publish(merge(self._discovery, dict(zip(listed, answers, strict=True))))
+            lookups = [group.create_task(self._ask_mount_targets(one)) for one in asked]
+        found = [lookup.result() for lookup in lookups]
+        answers = Answers(
+            listed=dict(zip(listed, found, strict=False)),
+            left_out=dict(zip(left_out, found[len(listed) :], strict=True)),
+        )
+        losses = answers.losses(before, expected)
+        doubtful, self._losses = losses - self._losses, losses
+        discovery = merge(before, answers, doubtful)
+        self._last_error = next((answer for answer in found if isinstance(answer, KubeEfsError)), None)
+        kept = doubtful | (set(left_out) & (discovery.file_systems.keys() | discovery.unclear))
+        if kept:
+            log.warning("file-systems-in-doubt", kept=sorted(kept), left_out=left_out)
+            self._last_error = self._last_error or _in_doubt(kept)
+        self._publish(discovery)
 
-    async def _ask_mount_targets(self, system: FileSystem) -> MountTargetsAnswer:
+    async def _ask_mount_targets(self, file_system_id: FileSystemId) -> MountTargetsAnswer:
         try:
-            return await self._source.mount_targets(system.file_system_id)
+            return await self._source.mount_targets(file_system_id)
         except AwsNotFound:
             return None
         except KubeEfsError as error:
             self._metrics.discovery_failures.labels("mount_targets").inc()
-            log.warning("mount-targets-not-listed", file_system=system.file_system_id, error=str(error))
+            log.warning("mount-targets-not-listed", file_system=file_system_id, error=str(error))
             return error
 
     def _publish(self, discovery: Discovery) -> None:
@@ -219,6 +272,14 @@ class Catalogue:
 
 def _without_size(system: FileSystem) -> FileSystem:
     return replace(system, size_bytes=None)
+
+
+def _in_doubt(file_systems: Collection[FileSystemId]) -> KubeEfsError:
+    return AwsUnavailable(
+        "left out what was there before, which stays until another answer confirms it",
+        field="DescribeFileSystems or DescribeMountTargets",
+        value=", ".join(sorted(file_systems)),
+    )
 
 
 def _or_nan(number: float | None) -> float:

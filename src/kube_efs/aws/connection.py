@@ -12,11 +12,12 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioDeferredRefreshableCredentials
-from aiobotocore.session import get_session
 from botocore import xform_name
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.errors import FOREIGN_ERRORS, OddAnswer, answer_read, error_code, translate
+from kube_efs.aws.errors import OddAnswer, aws_errors, error_code, reading
+from kube_efs.aws.session import new_session
+from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.ids import Region
 from kube_efs.telemetry.metrics import AwsMetrics, Outcome
 
@@ -88,7 +89,7 @@ class AwsConnection:
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
         self._options = options
         self._metrics = metrics or AwsMetrics(CollectorRegistry())
-        self._session = get_session()
+        self._session = new_session()
         if options.credentials_source:
             resolver = _Resolver(options.credentials_source)
             self._session.register_component("credential_provider", resolver)
@@ -116,8 +117,7 @@ class AwsConnection:
         """The answer to one call; raises AwsError with ``subject`` as its value."""
         async with self._attempt(service, operation, subject) as (client, _deadline):
             method = getattr(client, xform_name(operation))
-            with answer_read():
-                answer: Mapping[str, Any] = await method(**parameters)
+            answer: Mapping[str, Any] = await method(**parameters)
             self._count(operation, Outcome.SUCCEEDED)
         return answer
 
@@ -159,11 +159,11 @@ class AwsConnection:
             pages = client.get_paginator(xform_name(operation)).paginate(
                 **parameters, PaginationConfig=paging
             )
-            with answer_read():
-                async for page in pages:
+            async for page in pages:
+                with reading(operation, subject=subject):
                     values.extend(read(_items(page, key)))
-                    self._count(operation, Outcome.SUCCEEDED)
-                    deadline.reschedule(self._next_deadline())
+                self._count(operation, Outcome.SUCCEEDED)
+                deadline.reschedule(self._next_deadline())
         return values
 
     @asynccontextmanager
@@ -172,13 +172,14 @@ class AwsConnection:
     ) -> AsyncIterator[tuple[Client, asyncio.Timeout]]:
         async with self._slots:
             started = time.monotonic()
+            iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
             try:
-                async with asyncio.timeout_at(self._next_deadline()) as deadline:
-                    yield await self._client(service), deadline
-            except FOREIGN_ERRORS as error:
+                with aws_errors(operation, iam_action=iam_action, subject=subject):
+                    async with asyncio.timeout_at(self._next_deadline()) as deadline:
+                        yield await self._client(service), deadline
+            except KubeEfsError as error:
                 self._count(operation, error_code(error))
-                iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
-                raise translate(error, operation=operation, iam_action=iam_action, subject=subject) from error
+                raise
             finally:
                 self._metrics.call_seconds.labels(operation).observe(time.monotonic() - started)
 
@@ -219,7 +220,7 @@ class AwsConnection:
 def _items(page: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
     """What a page lists; raises OddAnswer for one that is not AWS's, which would pass for an empty one."""
     if key not in page and "RequestId" not in page["ResponseMetadata"]:
-        raise OddAnswer(f"no {key} and no id of the request")
+        raise OddAnswer(f"no {key} and no request ID")
     found: Iterable[Mapping[str, Any]] = page.get(key, ())
     return found
 

@@ -1,21 +1,22 @@
 """Asking one source for its credentials, and reading what it answers.
 
-Nothing that is read here comes into an error or a log: answers are shown only where they hold no credentials,
-and cleaned of what looks like a secret.
+Nothing that is read here comes into an error or a log, neither answers nor what a program has printed: see
+``errors``.
 """
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioConfigProvider, AioCredentials, AioSharedCredentialProvider
-from aiobotocore.session import AioSession, get_session
+from aiobotocore.session import AioSession
 from aiobotocore.utils import AioContainerMetadataFetcher
 from botocore import UNSIGNED
 from botocore.exceptions import MetadataRetrievalError
@@ -27,18 +28,19 @@ from kube_efs.aws.credential_sources import (
     SourceKind,
     read_sections,
 )
-from kube_efs.aws.errors import FOREIGN_ERRORS, translate
+from kube_efs.aws.errors import aws_errors, reading, safe_code
 from kube_efs.aws.metadata import InstanceMetadata
-from kube_efs.model.errors import AwsDenied, AwsUnavailable, InvalidSetting, KubeEfsError
-from kube_efs.telemetry.secrets import REMOVED, text_without_secrets
+from kube_efs.aws.session import new_session
+from kube_efs.model.errors import AwsDenied, AwsOddAnswer, AwsUnavailable, InvalidSetting
 
 # The name that efs-utils gives its sessions: trust policies and searches in CloudTrail may name it.
 _SESSION_NAME: Final = "efs-mount-helper"
-_CLIENT: Final = AioConfig(
-    connect_timeout=3, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 3}
-)
 _ROLES: Final = "meta-data/iam/security-credentials/"
-_CONTAINER_RETRY_SECONDS: Final = 0.2
+# What goes into headers, signatures and certificates. AWS gives no greatest length.
+_CREDENTIAL: Final = re.compile(r"[\x21-\x7e]{1,65536}")
+_ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
+# The library says no other way which status it has met.
+_STATUS: Final = re.compile(r"Error retrieving metadata: Received non 200 response (\d{3}) ")
 
 
 async def load_credentials(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
@@ -46,39 +48,47 @@ async def load_credentials(source: CredentialSource, options: CredentialOptions)
 
     Raises AwsError, and InvalidSetting for an unusable profile or URI.
     """
-    try:
+    action = "sts:AssumeRole" if source.kind is SourceKind.PROFILE else "sts:AssumeRoleWithWebIdentity"
+    with aws_errors(str(source), iam_action=action):
         async with asyncio.timeout(options.timeout_seconds):
             return await _LOADERS[source.kind](source, options)
-    except FOREIGN_ERRORS as error:
-        raise _translated(error, source) from error
-
-
-def _translated(error: Exception, source: CredentialSource) -> KubeEfsError:
-    action = "sts:AssumeRole" if source.kind is SourceKind.PROFILE else "sts:AssumeRoleWithWebIdentity"
-    failure = translate(error, operation=str(source), iam_action=action)
-    return type(failure)(_shown(failure.problem), field=failure.field, remedy=failure.remedy)
 
 
 def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
     """The credentials in an answer of ``origin``; raises AwsError, which says what is wrong but no value."""
     if not isinstance(document, Mapping):
-        raise AwsUnavailable("gave something else than credentials", field=origin)
+        raise AwsOddAnswer("gave something else than credentials", field=origin)
     # Instance metadata tells of failures with status 200.
     if (code := document.get("Code", "Success")) != "Success":
-        raise AwsDenied(f"gave no credentials but {_shown(code)}", field=origin)
+        raise AwsDenied(f"gave no credentials but the code {safe_code(code)}", field=origin)
     values = (
         document.get("AccessKeyId"),
         document.get("SecretAccessKey"),
         document.get("Token", document.get("SessionToken")),  # STS alone calls it the latter
     )
-    texts = [value for value in values if isinstance(value, str) and value]
-    if len(texts) < len(values):
-        raise AwsUnavailable("gave credentials without key, secret key or token", field=origin)
+    if not all(values):
+        raise AwsOddAnswer("gave credentials without key, secret key or token", field=origin)
+    return _checked(*values, expiration=document.get("Expiration"), origin=origin)
+
+
+def _checked(
+    key: object, secret_key: object, token: object, *, expiration: object, origin: str
+) -> LoadedCredentials:
+    """The credentials, which whoever signs with them can rely on; ``token`` may be None."""
+    texts = [
+        value for value in (key, secret_key, token) if isinstance(value, str) and _CREDENTIAL.fullmatch(value)
+    ]
+    if len(texts) < (2 if token is None else 3):
+        raise AwsOddAnswer("gave a key, secret key or token that is not valid", field=origin)
+    with reading(origin):
+        expires_at = _parse_expiration(expiration, origin)
     return LoadedCredentials(
         credentials=AwsCredentials(
-            access_key_id=texts[0], secret_access_key=texts[1], session_token=texts[2]
+            access_key_id=texts[0],
+            secret_access_key=texts[1],
+            session_token=texts[2] if token is not None else None,
         ),
-        expires_at=_parse_expiration(document.get("Expiration"), origin),
+        expires_at=expires_at,
     )
 
 
@@ -89,49 +99,47 @@ def _parse_expiration(value: object, origin: str) -> datetime | None:
         time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise AwsUnavailable("gave credentials whose Expiration is no time", field=origin) from None
+        raise AwsOddAnswer("gave credentials whose Expiration is not a valid time", field=origin) from None
 
 
 async def _load_container(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
     if not source.target.startswith("/"):
         # "@host" and ".host" would lead elsewhere.
         raise InvalidSetting("has no path that begins with /", field=str(source))
-    return await _ask_container(source, options.container_endpoint + source.target)
+    return await _ask_container(source, options, options.container_endpoint + source.target)
 
 
-async def _load_pod_identity(source: CredentialSource, _options: CredentialOptions) -> LoadedCredentials:
-    return await _ask_container(source, source.target, await _read_token(source))
+async def _load_pod_identity(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
+    return await _ask_container(source, options, source.target, await _read_token(source))
 
 
-async def _ask_container(source: CredentialSource, url: str, token: str = "") -> LoadedCredentials:
-    fetcher = AioContainerMetadataFetcher(sleep=_pause)
+async def _ask_container(
+    source: CredentialSource, options: CredentialOptions, url: str, token: str = ""
+) -> LoadedCredentials:
+    fetcher = AioContainerMetadataFetcher(sleep=lambda _: asyncio.sleep(options.retry_seconds))
+    fetcher.RETRY_ATTEMPTS = options.attempts
     try:
         document = await fetcher.retrieve_full_uri(url, headers={"Authorization": token} if token else None)
     except MetadataRetrievalError as error:
-        # The message has the answer's text in it, which may repeat what was sent; so may the causes.
-        text = str(error).replace(token, REMOVED) if token else str(error)
-        raise AwsUnavailable(f"gave none ({_shown(text)})", field=str(source)) from None
-    except ValueError as error:  # a host that must not get a token
-        raise InvalidSetting(f"is not to be asked ({_shown(error)})", field=str(source)) from None
+        status = _STATUS.match(str(error))
+        problem = f"was answered with status {status[1]}" if status else "gave no answer in JSON"
+        raise AwsUnavailable(problem, field=str(source)) from None
+    except UnicodeError:
+        raise AwsOddAnswer("gave an answer that is not text", field=str(source)) from None
+    except ValueError:  # a host that must not get a token
+        problem = f"must not be asked, for {urlsplit(url).hostname!r} is not a host of AWS's agents"
+        raise InvalidSetting(problem, field=str(source)) from None
     return parse_credentials(document, origin=str(source))
 
 
 async def _load_profile(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
-    try:
-        found = await _find_in_profile(source.target, options)
-        keys = found and await found.get_frozen_credentials()
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        # Such errors come out of the library for what a profile's credential_process printed.
-        raise InvalidSetting(f"cannot be used ({type(error).__name__})", field=str(source)) from error
+    found = await _find_in_profile(source.target, options)
+    keys = found and await found.get_frozen_credentials()
     if not keys:
         raise AwsDenied("has no credentials", field=str(source))
-    return LoadedCredentials(
-        credentials=AwsCredentials(
-            access_key_id=keys.access_key, secret_access_key=keys.secret_key, session_token=keys.token
-        ),
-        # The library has no other way to tell.
-        expires_at=_parse_expiration(getattr(found, "_expiry_time", None), str(source)),
-    )
+    # The library has no other way to tell.
+    expiration = getattr(found, "_expiry_time", None)
+    return _checked(keys.access_key, keys.secret_key, keys.token, expiration=expiration, origin=str(source))
 
 
 async def _find_in_profile(name: str, options: CredentialOptions) -> AioCredentials | None:
@@ -149,8 +157,13 @@ async def _find_in_profile(name: str, options: CredentialOptions) -> AioCredenti
     return None
 
 
+def _client_config(options: CredentialOptions) -> AioConfig:
+    retries = {"mode": "standard", "total_max_attempts": options.attempts}
+    return AioConfig(connect_timeout=3, read_timeout=5, retries=retries)
+
+
 def _profile_session(profile: str, options: CredentialOptions) -> AioSession:
-    session = get_session()
+    session = new_session()
     variables = {
         "profile": profile,
         "credentials_file": str(options.files.credentials),
@@ -161,17 +174,17 @@ def _profile_session(profile: str, options: CredentialOptions) -> AioSession:
     }
     for name, value in variables.items():
         session.set_config_variable(name, value)
-    session.set_default_client_config(_CLIENT)
+    session.set_default_client_config(_client_config(options))
     return session
 
 
 async def _load_web_identity(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
     token = await _read_token(source)
-    async with get_session().create_client(
+    async with new_session().create_client(
         "sts",
         region_name=options.region,
         endpoint_url=options.sts_endpoint_url,
-        config=_CLIENT.merge(AioConfig(signature_version=UNSIGNED)),
+        config=_client_config(options).merge(AioConfig(signature_version=UNSIGNED)),
     ) as sts:
         answer = await sts.assume_role_with_web_identity(
             RoleArn=source.target, RoleSessionName=_SESSION_NAME, WebIdentityToken=token
@@ -182,11 +195,8 @@ async def _load_web_identity(source: CredentialSource, options: CredentialOption
 async def _load_instance_role(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
     async with _InstanceRole(options.metadata_endpoint) as metadata:
         text = await metadata.credentials()
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    return parse_credentials(document, origin=str(source))
+    with reading(str(source)):
+        return parse_credentials(json.loads(text), origin=str(source))
 
 
 class _InstanceRole(InstanceMetadata):
@@ -195,7 +205,9 @@ class _InstanceRole(InstanceMetadata):
         roles = (await self._get(_ROLES)).split()
         if not roles:
             raise AwsDenied("has no role", field="instance metadata")
-        return await self._get(_ROLES + quote(roles[0]))
+        if not _ROLE_NAME.fullmatch(roles[0]):
+            raise AwsOddAnswer("gave a role whose name is not valid", field="instance metadata")
+        return await self._get(_ROLES + quote(roles[0]), shown=_ROLES)
 
 
 async def _read_token(source: CredentialSource) -> str:
@@ -206,16 +218,10 @@ async def _read_token(source: CredentialSource) -> str:
             f"has no token that can be read ({type(error).__name__})",
             field=str(source),
             value=source.token_file,
-        ) from error
+        ) from None
+    if not _CREDENTIAL.fullmatch(text.strip()):
+        raise AwsDenied("has a token that is not valid", field=str(source), value=source.token_file)
     return text.strip()
-
-
-async def _pause(_seconds: float) -> None:
-    await asyncio.sleep(_CONTAINER_RETRY_SECONDS)
-
-
-def _shown(foreign: object) -> str:
-    return text_without_secrets(str(foreign))[:300]
 
 
 _LOADERS: Final[

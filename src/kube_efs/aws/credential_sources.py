@@ -83,7 +83,7 @@ class CredentialOptions:
     """Where and how sources are asked.
 
     ``sts_endpoint_url`` None means AWS_ENDPOINT_URL_STS, else the STS of the region. ``timeout_seconds``
-    bounds one source with all its retries.
+    bounds one source with all its retries; STS and the agents of containers are asked ``attempts`` times.
     """
 
     region: Region
@@ -93,6 +93,8 @@ class CredentialOptions:
     metadata_endpoint: str = DEFAULT_ENDPOINT
     container_endpoint: str = "http://169.254.170.2"
     timeout_seconds: float = 15.0
+    attempts: int = 3
+    retry_seconds: float = 0.2
 
 
 def _home() -> Path:
@@ -129,8 +131,8 @@ def read_sections(file: Path) -> dict[str, dict[str, Any]]:
         sections: dict[str, dict[str, Any]] = raw_config_parse(str(file))
     except ConfigNotFound:
         return {}
-    except ConfigParseError as error:
-        raise InvalidSetting("cannot be read", field="AWS profile file", value=str(file)) from error
+    except ConfigParseError:  # whose causes quote the line, which may hold a key
+        raise InvalidSetting("cannot be read", field="AWS profile file", value=str(file)) from None
     return sections
 
 

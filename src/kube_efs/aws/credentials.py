@@ -5,6 +5,7 @@ import structlog
 from kube_efs.aws.connection import AwsConnection, LoadedCredentials, Service
 from kube_efs.aws.credential_loading import load_credentials, parse_credentials
 from kube_efs.aws.credential_sources import CredentialOptions, CredentialSource, IamOptions, order_sources
+from kube_efs.aws.errors import reading
 from kube_efs.model.errors import AwsDenied, KubeEfsError
 
 log = structlog.get_logger()
@@ -49,4 +50,5 @@ async def assume_role(
         RoleSessionName="kube-efs",
         **({"ExternalId": external_id} if external_id else {}),
     )
-    return parse_credentials(answer.get("Credentials"), origin=f"role {role_arn}")
+    with reading("AssumeRole", subject=role_arn):
+        return parse_credentials(answer.get("Credentials"), origin=f"role {role_arn}")

@@ -1,12 +1,29 @@
-"""Errors of AWS and of its client library, as errors of kube-efs.
+"""The boundary to AWS: whatever is raised behind it, or by reading an answer, becomes an error of kube-efs.
+
+``aws_errors`` surrounds every use of AWS's client library and of what else asks AWS, ``reading`` whatever
+takes an answer apart. The library lets out more than its own errors: a parser meets what it does not expect.
+So both translate every exception, not a list of them.
+
+No part of an answer is part of a message, whoever gave it: AWS, a proxy in between, a program of a profile.
+STS repeats the token that it refuses, programs print keys, and messages get into logs, events and answers to
+the kubelet. So a message says what we know ourselves (the call, the resource, the permission), the HTTP
+status, AWS's code of the error when it has the shape of one, and the names of exceptions' classes. AWS's own
+sentence is left out: no rule tells a harmless one from one that quotes a secret. Texts of the library are
+shown only where they are made of its configuration (``_TEXTS_OF_CONFIGURATION``). The original error is not
+chained (``from None``), since a traceback prints it. AWS's request ID is left out too: it would make each
+message, and so each event, a new one.
 
 ``translate`` judges by the error's code (https://docs.aws.amazon.com/efs/latest/ug/API_Operations.html,
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html), then by its HTTP status.
 """
 
-from collections.abc import Iterator
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from botocore import exceptions as boto
@@ -17,23 +34,22 @@ from kube_efs.model.errors import (
     AwsError,
     AwsLimitReached,
     AwsNotFound,
+    AwsOddAnswer,
     AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
     InvalidValue,
     KubeEfsError,
 )
+from kube_efs.model.volume_handles import parse_access_point_id
 
 
 class OddAnswer(Exception):
-    """An answer with a good status that AWS would not give, as from a proxy in between."""
+    """An answer with a good status that AWS would not give, as from a proxy in between; the text is ours."""
 
 
-# All that a call through aiobotocore can raise: the library's two roots, and what slips through from the
-# HTTP client while an answer is being read. TimeoutError is an OSError.
-FOREIGN_ERRORS: Final = (boto.BotoCoreError, boto.ClientError, aiohttp.ClientError, OSError, OddAnswer)
-# What else the library lets out when an answer's JSON does not have the shape that it takes for granted.
-_SHAPE_ERRORS: Final = (AttributeError, LookupError, TypeError, ValueError)
+# What is raised when there is no answer. Everything else that is unknown comes from reading one.
+_NO_ANSWER: Final = (boto.BotoCoreError, aiohttp.ClientError, OSError)
 
 _CREDENTIAL_ERRORS: Final = (
     boto.CredentialRetrievalError,
@@ -67,6 +83,18 @@ _SETTING_ERRORS: Final = (
     boto.UnknownRegionError,
 )
 _REQUEST_ERRORS: Final = (boto.MissingParametersError, boto.ParamValidationError, boto.ValidationError)
+
+# Their texts are made of settings, of the names in profile files, and of the parameters of a request.
+_TEXTS_OF_CONFIGURATION: Final = (
+    boto.InfiniteLoopConfigError,
+    boto.InvalidConfigError,
+    boto.NoCredentialsError,
+    boto.NoRegionError,
+    boto.ParamValidationError,
+    boto.PartialCredentialsError,
+    boto.ProfileNotFound,
+    boto.UnknownCredentialError,
+)
 
 _THROTTLING_CODES: Final = frozenset(
     {
@@ -115,65 +143,138 @@ _CREDENTIAL_CODES: Final = frozenset(
 _CREDENTIALS_REMEDY: Final = "give this process valid AWS credentials, best by a role of its service account"
 
 
-def translate(error: Exception, *, operation: str, iam_action: str, subject: object = "") -> KubeEfsError:
-    """The error to raise for one of FOREIGN_ERRORS; its cause is for the caller to chain.
-
-    ``field`` is the operation and ``value`` the resource that it was about. Mostly an AwsError;
-    InvalidSetting when the library's own configuration is at fault, InvalidValue when the request was
-    refused before it was sent.
-    """
-    kind, problem, remedy = _judge(error, iam_action)
-    translated = kind(problem, field=operation, value=subject, remedy=remedy)
-    if isinstance(translated, AwsAlreadyExists) and isinstance(error, boto.ClientError):
-        translated.existing = str(error.response.get("AccessPointId") or "")
-    return translated
+# AWS's codes are words, such as InvalidPermission.Duplicate. Secrets have digits in them, or other signs.
+_CODE_WORD: Final = r"[A-Z](?:[A-Za-z]|(?<=[Pp]v)[46]){1,63}"
+_CODE: Final = re.compile(rf"{_CODE_WORD}(?:\.{_CODE_WORD})?")
+_UNKNOWN_CODE: Final = "Unknown"
+_FIELD: Final = re.compile(r"[A-Za-z]{1,40}")
+_SSL_REASON: Final = re.compile(r"[A-Z0-9_]{1,60}")
+_CAUSES_MOST: Final = 8
 
 
 @contextmanager
-def answer_read() -> Iterator[None]:
-    """Raises one of FOREIGN_ERRORS for whatever reading an answer raises inside."""
+def aws_errors(
+    operation: str, *, iam_action: str = "", subject: object = "", remedy: str = ""
+) -> Iterator[None]:
+    """The boundary: raises an error of kube-efs for whatever is raised inside, those of kube-efs as they are.
+
+    The arguments are those of ``translate``. A cancellation passes.
+    """
     try:
         yield
-    except FOREIGN_ERRORS:  # some of them are ValueErrors too
+    except KubeEfsError:
         raise
-    except _SHAPE_ERRORS as error:
-        raise OddAnswer(f"{type(error).__name__}: {error}") from error
+    except Exception as error:  # noqa: BLE001 - the libraries raise anything
+        raise translate(
+            error, operation=operation, iam_action=iam_action, subject=subject, remedy=remedy
+        ) from None
+
+
+@contextmanager
+def reading(operation: str, *, subject: object = "") -> Iterator[None]:
+    """Raises AwsOddAnswer for whatever taking an answer apart raises inside, such as an invalid value."""
+    try:
+        yield
+    except AwsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - an answer may be anything
+        raise AwsOddAnswer(_odd(error), field=operation, value=subject) from None
+
+
+def translate(
+    error: Exception, *, operation: str, iam_action: str, subject: object = "", remedy: str = ""
+) -> KubeEfsError:
+    """The error to raise for any other, without chaining that one.
+
+    ``field`` is the operation and ``value`` the resource that it was about. ``remedy`` is for the case that
+    nobody answers. Mostly an AwsError; InvalidSetting when the library's own configuration is at fault,
+    InvalidValue when the request was refused before it was sent.
+    """
+    kind, problem, own_remedy = _judge(error, iam_action, remedy)
+    translated = kind(problem, field=operation, value=subject, remedy=own_remedy)
+    if isinstance(translated, AwsError):
+        translated.code = error_code(error)
+    if isinstance(translated, AwsAlreadyExists) and isinstance(error, boto.ClientError):
+        translated.existing = _access_point_of(error)
+    return translated
 
 
 def error_code(error: BaseException) -> str:
     """AWS's code of an error, translated or not, such as ``FileSystemNotFound``; else its class's name."""
-    if isinstance(error, AwsError) and error.__cause__ is not None:
-        return error_code(error.__cause__)
+    if isinstance(error, AwsError) and error.code:
+        return error.code
     if isinstance(error, boto.ClientError):
-        return str(error.response.get("Error", {}).get("Code") or "Unknown")
+        return safe_code(_part(error.response, "Error").get("Code"))
     return type(error).__name__
 
 
-def _judge(error: Exception, iam_action: str) -> tuple[type[KubeEfsError], str, str]:
+def safe_code(code: object) -> str:
+    """The code if it has the shape of AWS's codes, else ``Unknown``: anything may stand in its place."""
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else _UNKNOWN_CODE
+
+
+def cause_of(error: BaseException) -> str:
+    """What can be said of any error without its text.
+
+    That is its class's name, why there was no connection, and the name of a field that is not valid.
+    """
+    name = type(error).__name__
+    if isinstance(error, (OddAnswer, *_TEXTS_OF_CONFIGURATION)):
+        return str(error)
+    if isinstance(error, InvalidValue) and _FIELD.fullmatch(error.field):
+        return f"{error.field} is not valid"
+    reasons = filter(None, map(_system_reason, _causes(error)))
+    reason = next(reasons, "")
+    return f"{name}: {reason}" if reason else name
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and those below it; the library keeps some as an argument."""
+    for _ in range(_CAUSES_MOST):
+        yield error
+        below = _mapping(getattr(error, "kwargs", None)).get("error") or error.__cause__ or error.__context__
+        if not isinstance(below, BaseException):
+            return
+        error = below
+
+
+def _system_reason(error: BaseException) -> str:
+    """The words of the operating system or of OpenSSL for what went wrong."""
+    if isinstance(error, ssl.SSLError):
+        reason = getattr(error, "reason", None)
+        return reason if isinstance(reason, str) and _SSL_REASON.fullmatch(reason) else ""
+    if isinstance(error, socket.gaierror):
+        return "the name is not known"
+    if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno > 0:
+        return os.strerror(error.errno)
+    return ""
+
+
+def _judge(error: Exception, iam_action: str, remedy: str) -> tuple[type[KubeEfsError], str, str]:
     if isinstance(error, boto.ClientError):
         return _judge_answer(error, iam_action)
     if isinstance(error, _CREDENTIAL_ERRORS):
-        return AwsDenied, f"could not be signed ({error})", _CREDENTIALS_REMEDY
+        return AwsDenied, f"could not be signed ({cause_of(error)})", _CREDENTIALS_REMEDY
     if isinstance(error, _SETTING_ERRORS):
-        return InvalidSetting, f"could not be sent ({error})", "correct the AWS configuration of this process"
+        problem = f"could not be sent ({cause_of(error)})"
+        return InvalidSetting, problem, "correct the AWS configuration of this process"
     if isinstance(error, _REQUEST_ERRORS):
-        return InvalidValue, f"was not sent ({error})", ""
-    return AwsUnavailable, _absence(error), ""
+        return InvalidValue, f"was not sent ({cause_of(error)})", ""
+    if isinstance(error, _NO_ANSWER):
+        is_late = isinstance(error, TimeoutError) and error.errno is None
+        how = "in time" if is_late else f"({cause_of(error)})"
+        return AwsUnavailable, f"was not answered {how}", remedy
+    return AwsOddAnswer, _odd(error), ""
 
 
-def _absence(error: Exception) -> str:
-    if isinstance(error, OddAnswer):
-        return f"gave an answer that is not AWS's ({error})"
-    if isinstance(error, TimeoutError) and not str(error):
-        return "was not answered in time"
-    return f"was not answered ({error})"
+def _odd(error: Exception) -> str:
+    return f"gave an invalid answer ({cause_of(error)})"
 
 
 def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEfsError], str, str]:
     code = error_code(error)
-    message = str(error.response.get("Error", {}).get("Message") or "no message")
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    problem = f"was answered with {code} ({message})"
+    status = _part(error.response, "ResponseMetadata").get("HTTPStatusCode")
+    problem = f"was answered with {code}" + (f" (status {status})" if isinstance(status, int) else "")
     if code in _THROTTLING_CODES or status == 429:
         return AwsThrottled, problem, ""
     if code in _LIMIT_CODES or code.endswith("LimitExceeded"):
@@ -183,5 +284,23 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     if code in _CREDENTIAL_CODES:
         return AwsDenied, problem, _CREDENTIALS_REMEDY
     if code in _PERMISSION_CODES or status in {401, 403}:
-        return AwsDenied, problem, f"allow {iam_action} to the role of this process"
+        remedy = f"allow {iam_action} to the role of this process" if iam_action else _CREDENTIALS_REMEDY
+        return AwsDenied, problem, remedy
     return AwsUnavailable, problem, ""
+
+
+def _access_point_of(error: boto.ClientError) -> str:
+    try:
+        return parse_access_point_id(
+            str(_mapping(error.response).get("AccessPointId") or ""), field="AccessPointId"
+        )
+    except InvalidValue:
+        return ""
+
+
+def _part(response: object, key: str) -> Mapping[str, Any]:
+    return _mapping(_mapping(response).get(key))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,6 +1,7 @@
 """The policy of a file system: who may mount it, write to it, and be root in it."""
 
 from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.errors import reading
 from kube_efs.model.errors import AwsNotFound
 from kube_efs.model.ids import FileSystemId
 
@@ -16,4 +17,5 @@ async def file_system_policy(connection: AwsConnection, file_system_id: FileSyst
         )
     except AwsNotFound:
         return None
-    return str(answer["Policy"])
+    with reading("DescribeFileSystemPolicy", subject=file_system_id):
+        return str(answer["Policy"])

@@ -6,7 +6,7 @@ from typing import Self
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
-from kube_efs.aws.errors import error_code
+from kube_efs.aws.errors import error_code, reading
 from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.aws.interfaces import AwsInterfaces
 from kube_efs.aws.network import AwsNetwork
@@ -60,7 +60,7 @@ class AwsGateway:
         answer = await self._connection.call(
             Service.EFS, "DescribeFileSystems", subject=file_system_id, FileSystemId=file_system_id
         )
-        found = answer.get("FileSystems", ())
+        found = answer.get("FileSystems") or ()
         return understood_one(
             parse_file_system, found, operation="DescribeFileSystems", subject=file_system_id
         )
@@ -83,7 +83,8 @@ class AwsGateway:
     async def caller_account(self) -> str:
         """The id of the account that the credentials belong to."""
         answer = await self._connection.call(Service.STS, "GetCallerIdentity")
-        return str(answer["Account"])
+        with reading("GetCallerIdentity"):
+            return str(answer["Account"])
 
     async def create_file_system(
         self,
@@ -98,10 +99,11 @@ class AwsGateway:
         ``zone`` makes it a One Zone file system. It may still be in the state ``creating``.
         """
         all_tags = {**tags, **({"Name": name} if name else {})}
+        operation = "CreateFileSystem"
         try:
             answer = await self._connection.call(
                 Service.EFS,
-                "CreateFileSystem",
+                operation,
                 subject=creation_token,
                 CreationToken=creation_token,
                 Encrypted=True,
@@ -112,7 +114,7 @@ class AwsGateway:
             if error_code(error) != "FileSystemAlreadyExists":
                 raise
             return await self._file_system_of(creation_token)
-        return parse_file_system(answer)
+        return understood_one(parse_file_system, [answer], operation=operation, subject=creation_token)
 
     async def delete_file_system(self, file_system_id: FileSystemId) -> None:
         """Remove a file system with its data; it must have no mount targets left."""
@@ -129,16 +131,17 @@ class AwsGateway:
         security_groups: Collection[str] = (),
     ) -> MountTarget:
         """A new mount target, one a zone; AWS picks a free address when none is given."""
+        operation, subject = "CreateMountTarget", f"{file_system_id} in {subnet_id}"
         answer = await self._connection.call(
             Service.EFS,
-            "CreateMountTarget",
-            subject=f"{file_system_id} in {subnet_id}",
+            operation,
+            subject=subject,
             FileSystemId=file_system_id,
             SubnetId=subnet_id,
             **({"IpAddress": address} if address else {}),
             **({"SecurityGroups": list(security_groups)} if security_groups else {}),
         )
-        return parse_mount_target(answer)
+        return understood_one(parse_mount_target, [answer], operation=operation, subject=subject)
 
     async def delete_mount_target(self, mount_target_id: MountTargetId) -> None:
         """Remove a mount target; connections through it break."""
@@ -157,4 +160,6 @@ class AwsGateway:
         if not entries:
             # Removed between the two calls.
             raise AwsNotFound("has no file system", field="creation token", value=creation_token)
-        return parse_file_system(entries[0])
+        return understood_one(
+            parse_file_system, entries, operation="DescribeFileSystems", subject=creation_token
+        )

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from kube_efs.aws.connection import AwsConnection
+from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
 from kube_efs.model.ids import SubnetId, parse_subnet_id
 
@@ -36,15 +37,16 @@ class AwsInterfaces:
         found = await list_by_ids(
             self._connection, "DescribeInstances", "Reservations", name="instance-id", ids=instance_ids
         )
-        return MappingProxyType(
-            {
-                instance["InstanceId"]: tuple(
-                    parse_interface(one) for one in instance.get("NetworkInterfaces") or ()
-                )
-                for reservation in found
-                for instance in reservation["Instances"]
-            }
-        )
+        with reading("DescribeInstances"):
+            return MappingProxyType(
+                {
+                    instance["InstanceId"]: tuple(
+                        parse_interface(one) for one in instance.get("NetworkInterfaces") or ()
+                    )
+                    for reservation in found
+                    for instance in reservation["Instances"]
+                }
+            )
 
 
 def parse_interface(entry: Mapping[str, Any]) -> Interface:

@@ -1,11 +1,21 @@
 """Where this process runs: what the settings say, else what the instance says of itself."""
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
 
 from kube_efs.aws.metadata import InstanceIdentity, InstanceMetadata
-from kube_efs.model.errors import AwsError, AwsNotFound, InvalidSetting, InvalidValue
-from kube_efs.model.ids import Region, SubnetId, ZoneName
+from kube_efs.model.errors import AwsError, AwsNotFound, AwsOddAnswer, InvalidSetting
+from kube_efs.model.ids import Region, SubnetId, VpcId, ZoneName
+
+log = structlog.get_logger()
+
+_Value = TypeVar("_Value")
+
+_RETRY_SECONDS = (1.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +30,17 @@ class NodeLocation:
 
 
 async def resolve_region(metadata: InstanceMetadata, *, region: Region | None = None) -> Region:
-    """The region given, else the instance's; raises InvalidSetting when neither is there."""
+    """The region given, else the instance's; raises InvalidSetting if there is neither, and AwsOddAnswer."""
     return region or (await _identity(metadata, missing="AWS_REGION")).region
+
+
+async def find_vpcs(metadata: InstanceMetadata) -> frozenset[VpcId]:
+    """The VPCs of the instance; empty when it does not tell, as in a pod that it does not answer."""
+    try:
+        return await metadata.vpcs()
+    except AwsError as error:
+        log.info("vpc-not-known", reason=str(error))
+        return frozenset()
 
 
 async def resolve_location(
@@ -34,7 +53,7 @@ async def resolve_location(
     """The location, each part from the arguments (the settings) first and from the instance else.
 
     The instance is not asked at all when all parts are given. Raises InvalidSetting that names the
-    variable to set when a part is neither given nor to be had.
+    variable to set when a part is neither given nor to be had, and AwsOddAnswer.
     """
     if region and zone and subnets:
         return NodeLocation(region=region, zone=zone, subnets=tuple(subnets))
@@ -50,17 +69,38 @@ async def resolve_location(
     )
 
 
+async def until_valid(
+    ask: Callable[[], Awaitable[_Value]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> _Value:
+    """What ``ask`` gives, asked again while its answers are odd: those of a process's start must not end it.
+
+    Other errors are raised: that there is no metadata service at all, say, is a matter of settings.
+    """
+    pause, longest = _RETRY_SECONDS
+    while True:
+        try:
+            return await ask()
+        except AwsOddAnswer as error:
+            log.warning("instance-metadata-odd", reason=str(error), retry_seconds=pause)
+        await sleep(pause)
+        pause = min(pause * 2, longest)
+
+
 async def _identity(metadata: InstanceMetadata, *, missing: str) -> InstanceIdentity:
     try:
         return await metadata.identity()
-    except (AwsError, InvalidValue) as error:
+    except AwsOddAnswer:
+        raise
+    except AwsError as error:
         raise _unknown(missing, str(error)) from error
 
 
 async def _subnets(metadata: InstanceMetadata) -> tuple[SubnetId, ...]:
     try:
         subnets = await metadata.subnets()
-    except (AwsError, InvalidValue) as error:
+    except AwsOddAnswer:
+        raise
+    except AwsError as error:
         raise _unknown("KUBE_EFS_SUBNETS", str(error)) from error
     if not subnets:
         raise _unknown("KUBE_EFS_SUBNETS", "no network interface of the instance has a subnet")

@@ -14,8 +14,18 @@ from typing import Final, Self
 
 import aiohttp
 
-from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsUnavailable
-from kube_efs.model.ids import Region, SubnetId, ZoneName, parse_region, parse_subnet_id, parse_zone_name
+from kube_efs.aws.errors import aws_errors, reading
+from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsOddAnswer, AwsUnavailable, InvalidValue
+from kube_efs.model.ids import (
+    Region,
+    SubnetId,
+    VpcId,
+    ZoneName,
+    parse_region,
+    parse_subnet_id,
+    parse_vpc_id,
+    parse_zone_name,
+)
 
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 
@@ -25,7 +35,9 @@ _TOKEN_MARGIN_SECONDS: Final = 60
 _ATTEMPTS: Final = 3
 _RETRY_DELAY_SECONDS: Final = 0.1
 _MAC_ADDRESS: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FIELD: Final = "instance metadata"
+_REMEDY: Final = "in a pod without host networking, let the instance answer over two network hops"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +52,9 @@ class InstanceIdentity:
 class InstanceMetadata:
     """The instance metadata service while its context is open; over IPv6 it is at ``http://[fd00:ec2::254]``.
 
-    Every method may raise AwsError (AwsNotFound when there is no such entry) and, when an answer makes no
-    sense, InvalidValue. From a pod with a network of its own the service answers only if the instance
-    allows two network hops (``HttpPutResponseHopLimit``).
+    Every method may raise AwsError: AwsNotFound when there is no such entry, AwsOddAnswer when the answer is
+    not one of instance metadata. From a pod with a network of its own the service answers only if the
+    instance allows two network hops (``HttpPutResponseHopLimit``).
     """
 
     def __init__(
@@ -77,84 +89,97 @@ class InstanceMetadata:
     async def identity(self) -> InstanceIdentity:
         """Region, zone and id of this instance, from its identity document."""
         text = await self._get("dynamic/instance-identity/document")
-        try:
+        with reading(_FIELD, subject="instance-identity/document"):
             document = json.loads(text)
             return InstanceIdentity(
                 region=parse_region(document["region"]),
                 zone=parse_zone_name(document["availabilityZone"]),
-                instance_id=str(document["instanceId"]),
+                instance_id=_parse_instance_id(document["instanceId"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise AwsUnavailable(
-                "is no identity document", field=_FIELD, value="instance-identity/document"
-            ) from error
 
     async def zone_id(self) -> str:
         """The zone's id, such as ``use1-az1``, which means the same zone in every account."""
-        return await self._get("meta-data/placement/availability-zone-id")
+        path = "meta-data/placement/availability-zone-id"
+        text = await self._get(path)
+        with reading(_FIELD, subject=path):
+            return parse_zone_name(text)
 
     async def subnets(self) -> tuple[SubnetId, ...]:
         """The subnet of every network interface, without repetition."""
+        found = await self._of_interfaces("subnet-id")
+        with reading(_FIELD, subject="subnet-id"):
+            return tuple(dict.fromkeys([parse_subnet_id(text) for text in found]))
+
+    async def vpcs(self) -> frozenset[VpcId]:
+        """The VPC of every network interface."""
+        found = await self._of_interfaces("vpc-id")
+        with reading(_FIELD, subject="vpc-id"):
+            return frozenset([parse_vpc_id(text) for text in found])
+
+    async def _of_interfaces(self, entry: str) -> list[str]:
         listing = await self._get("meta-data/network/interfaces/macs/")
         addresses = [line.rstrip("/") for line in listing.split()]
-        found = [await self._subnet_of(address) for address in addresses if _MAC_ADDRESS.fullmatch(address)]
-        return tuple(dict.fromkeys(subnet for subnet in found if subnet))
+        found = [
+            await self._of_interface(address, entry)
+            for address in addresses
+            if _MAC_ADDRESS.fullmatch(address)
+        ]
+        return [text for text in found if text is not None]
 
-    async def _subnet_of(self, mac_address: str) -> SubnetId | None:
+    async def _of_interface(self, mac_address: str, entry: str) -> str | None:
         try:
-            return parse_subnet_id(
-                await self._get(f"meta-data/network/interfaces/macs/{mac_address}/subnet-id")
-            )
+            return await self._get(f"meta-data/network/interfaces/macs/{mac_address}/{entry}")
         except AwsNotFound:  # an interface that was detached meanwhile
             return None
 
-    async def _get(self, path: str) -> str:
+    async def _get(self, path: str, *, shown: str = "") -> str:
+        """The entry; errors show ``shown`` in the place of a path that an answer has a part in."""
         try:
-            return await self._get_once(path)
+            return await self._get_once(path, shown or path)
         except AwsDenied:
             # The token is not valid any more, as after the instance was stopped and started.
             self._token = ""
-            return await self._get_once(path)
+            return await self._get_once(path, shown or path)
 
-    async def _get_once(self, path: str) -> str:
+    async def _get_once(self, path: str, shown: str) -> str:
         headers = {"X-aws-ec2-metadata-token": await self._valid_token()}
-        return await self._request("GET", path, headers)
+        return await self._request("GET", path, headers, shown)
 
     async def _valid_token(self) -> str:
         if not self._token or self._clock() >= self._token_ends:
             asked_at = self._clock()
             headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_LIFETIME_SECONDS)}
-            self._token = await self._request("PUT", "api/token", headers)
+            self._token = await self._request("PUT", "api/token", headers, "api/token")
             self._token_ends = asked_at + _TOKEN_LIFETIME_SECONDS - _TOKEN_MARGIN_SECONDS
         return self._token
 
-    async def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
+    async def _request(self, method: str, path: str, headers: dict[str, str], shown: str) -> str:
         for attempt in range(1, _ATTEMPTS):
             try:
-                return await self._request_once(method, path, headers)
+                return await self._request_once(method, path, headers, shown)
             except AwsUnavailable:
                 await asyncio.sleep(_RETRY_DELAY_SECONDS * attempt)
-        return await self._request_once(method, path, headers)
+        return await self._request_once(method, path, headers, shown)
 
-    async def _request_once(self, method: str, path: str, headers: dict[str, str]) -> str:
+    async def _request_once(self, method: str, path: str, headers: dict[str, str], shown: str) -> str:
         if self._session is None:
-            raise AwsUnavailable("is not open", field=_FIELD, value=path)
-        url = f"{self._endpoint}/latest/{path}"
-        try:
+            raise AwsUnavailable("is not open", field=_FIELD, value=shown)
+        subject = f"{self._endpoint}/latest/{shown}"
+        with aws_errors(_FIELD, subject=subject, remedy=_REMEDY):
+            url = f"{self._endpoint}/latest/{path}"
             async with self._session.request(method, url, headers=headers, allow_redirects=False) as answer:
                 text = await answer.text()
-        except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
-            raise AwsUnavailable(
-                f"did not answer ({error or type(error).__name__})",
-                field=_FIELD,
-                value=url,
-                remedy="in a pod without host networking, let the instance answer over two network hops",
-            ) from error
         if answer.status != 200:
-            raise _refusal(answer.status, url)
+            raise _refusal(answer.status, subject)
         return text.strip()
 
 
 def _refusal(status: int, url: str) -> AwsError:
-    kinds = {401: AwsDenied, 403: AwsDenied, 404: AwsNotFound}
-    return kinds.get(status, AwsUnavailable)(f"was answered with status {status}", field=_FIELD, value=url)
+    kinds: dict[int, type[AwsError]] = {401: AwsDenied, 403: AwsDenied, 404: AwsNotFound}
+    return kinds.get(status, AwsOddAnswer)(f"was answered with status {status}", field=_FIELD, value=url)
+
+
+def _parse_instance_id(value: object) -> str:
+    if not isinstance(value, str) or not _INSTANCE_ID.fullmatch(value):
+        raise InvalidValue("is not a valid instance ID", field="instanceId", value=value)
+    return value

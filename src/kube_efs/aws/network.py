@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import NewType
 
 from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
 from kube_efs.model.ids import SubnetId, ZoneName, parse_subnet_id, parse_zone_name
 
@@ -22,14 +23,16 @@ class AwsNetwork:
         found = await list_by_ids(
             self._connection, "DescribeSubnets", "Subnets", name="subnet-id", ids=subnet_ids
         )
-        return MappingProxyType(
-            {parse_subnet_id(one["SubnetId"]): parse_zone_name(one["AvailabilityZone"]) for one in found}
-        )
+        with reading("DescribeSubnets"):
+            return MappingProxyType(
+                {parse_subnet_id(one["SubnetId"]): parse_zone_name(one["AvailabilityZone"]) for one in found}
+            )
 
     async def create_vpc(self, cidr: str) -> VpcId:
         """A new VPC with this range of addresses, such as ``10.0.0.0/16``."""
         answer = await self._connection.call(Service.EC2, "CreateVpc", subject=cidr, CidrBlock=cidr)
-        return VpcId(answer["Vpc"]["VpcId"])
+        with reading("CreateVpc", subject=cidr):
+            return VpcId(answer["Vpc"]["VpcId"])
 
     async def create_subnet(self, vpc_id: VpcId, cidr: str, zone: ZoneName) -> SubnetId:
         """A new subnet in a zone, with a part of its VPC's range."""
@@ -41,4 +44,5 @@ class AwsNetwork:
             CidrBlock=cidr,
             AvailabilityZone=zone,
         )
-        return parse_subnet_id(answer["Subnet"]["SubnetId"])
+        with reading("CreateSubnet", subject=vpc_id):
+            return parse_subnet_id(answer["Subnet"]["SubnetId"])

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kube_efs.aws.connection import AwsConnection
+from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
 from kube_efs.aws.interfaces import Address
 from kube_efs.aws.security_groups import Network
@@ -89,14 +90,15 @@ class AwsNetworkAcls:
             name="association.subnet-id",
             ids=subnet_ids,
         )
-        return MappingProxyType(
-            {
-                SubnetId(one["SubnetId"]): parse_network_acl(entry)
-                for entry in found
-                for one in entry.get("Associations") or ()
-                if one.get("SubnetId") in subnet_ids
-            }
-        )
+        with reading("DescribeNetworkAcls"):
+            return MappingProxyType(
+                {
+                    SubnetId(one["SubnetId"]): parse_network_acl(entry)
+                    for entry in found
+                    for one in entry.get("Associations") or ()
+                    if one.get("SubnetId") in subnet_ids
+                }
+            )
 
 
 def parse_network_acl(entry: Mapping[str, Any]) -> NetworkAcl:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_efs.aws.connection import AwsConnection, Service
-from kube_efs.aws.errors import error_code
+from kube_efs.aws.errors import error_code, reading
 from kube_efs.aws.network import VpcId
 from kube_efs.model.errors import AwsError, InvalidValue
 from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName, parse_file_system_id, parse_subnet_id
@@ -65,12 +65,13 @@ class AwsOwned:
         reservations = await self._connection.list_all(
             Service.EC2, "DescribeInstances", "Reservations", Filters=wanted
         )
-        found = {
-            parse_subnet_id(instance["SubnetId"])
-            for one in reservations
-            for instance in one["Instances"]
-            if instance.get("SubnetId")
-        }
+        with reading("DescribeInstances"):
+            found = {
+                parse_subnet_id(instance["SubnetId"])
+                for one in reservations
+                for instance in one["Instances"]
+                if instance.get("SubnetId")
+            }
         return await self.subnets(found)
 
     async def subnets(self, subnet_ids: Collection[SubnetId]) -> tuple[Subnet, ...]:
@@ -78,21 +79,24 @@ class AwsOwned:
         entries = await self._connection.list_all(
             Service.EC2, "DescribeSubnets", "Subnets", SubnetIds=sorted(subnet_ids)
         )
-        found = (
-            Subnet(
-                subnet_id=parse_subnet_id(one["SubnetId"]),
-                zone=ZoneName(one["AvailabilityZone"]),
-                vpc_id=VpcId(one["VpcId"]),
+        with reading("DescribeSubnets"):
+            found = (
+                Subnet(
+                    subnet_id=parse_subnet_id(one["SubnetId"]),
+                    zone=ZoneName(one["AvailabilityZone"]),
+                    vpc_id=VpcId(one["VpcId"]),
+                )
+                for one in entries
             )
-            for one in entries
-        )
-        return tuple(sorted(found, key=lambda one: one.subnet_id))
+            return tuple(sorted(found, key=lambda one: one.subnet_id))
 
     async def network_ranges(self, vpc_id: VpcId) -> tuple[str, ...]:
         """All ranges of addresses of a network, the first one among them."""
-        (vpc,) = await self._connection.list_all(Service.EC2, "DescribeVpcs", "Vpcs", VpcIds=[vpc_id])
-        ranges = {one["CidrBlock"] for one in vpc.get("CidrBlockAssociationSet", ())}
-        return tuple(sorted({vpc["CidrBlock"], *ranges}))
+        found = await self._connection.list_all(Service.EC2, "DescribeVpcs", "Vpcs", VpcIds=[vpc_id])
+        with reading("DescribeVpcs", subject=vpc_id):
+            (vpc,) = found
+            ranges = {one["CidrBlock"] for one in vpc.get("CidrBlockAssociationSet", ())}
+            return tuple(sorted({vpc["CidrBlock"], *ranges}))
 
     async def ensure_security_group(self, infra_id: str, vpc_id: VpcId, ranges: Iterable[str]) -> str:
         """The cluster's security group for mount targets, which lets NFS in from these ranges."""
@@ -120,14 +124,13 @@ class AwsOwned:
     async def find(self, infra_id: str) -> Owned:
         """Everything that carries the cluster's tag with the value ``owned``."""
         systems = await self._connection.list_all(Service.EFS, "DescribeFileSystems", "FileSystems")
+        with reading("DescribeFileSystems"):
+            names = [parse_file_system_id(system["FileSystemId"]) for system in systems]
         points = [
             point
-            for system in systems
+            for name in names
             for point in await self._connection.list_all(
-                Service.EFS,
-                "DescribeAccessPoints",
-                "AccessPoints",
-                FileSystemId=system["FileSystemId"],
+                Service.EFS, "DescribeAccessPoints", "AccessPoints", FileSystemId=name
             )
         ]
         groups = await self._connection.list_all(
@@ -136,17 +139,20 @@ class AwsOwned:
             "SecurityGroups",
             Filters=[{"Name": f"tag:{owner_tag(infra_id)}", "Values": ["owned"]}],
         )
-        owned = {one["FileSystemId"] for one in systems if _is_owned(one, infra_id)}
-        return Owned(
-            file_systems=tuple(parse_file_system_id(one) for one in sorted(owned)),
-            access_points=tuple(
-                (_access_point_id(one), parse_file_system_id(one["FileSystemId"]))
-                for one in points
-                if one["FileSystemId"] in owned or _is_owned(one, infra_id)
-            ),
-            # The installer has groups of its own, which it removes itself.
-            security_groups=tuple(one["GroupId"] for one in groups if one["GroupName"] == f"{infra_id}-sg"),
-        )
+        with reading("DescribeFileSystems, DescribeAccessPoints, DescribeSecurityGroups"):
+            owned = {name for name, one in zip(names, systems, strict=True) if _is_owned(one, infra_id)}
+            return Owned(
+                file_systems=tuple(sorted(owned)),
+                access_points=tuple(
+                    (_access_point_id(one), parse_file_system_id(one["FileSystemId"]))
+                    for one in points
+                    if one["FileSystemId"] in owned or _is_owned(one, infra_id)
+                ),
+                # The installer has groups of its own, which it removes itself.
+                security_groups=tuple(
+                    one["GroupId"] for one in groups if one["GroupName"] == f"{infra_id}-sg"
+                ),
+            )
 
     async def delete_security_group(self, group: str) -> None:
         """Remove a security group that no mount target has any more."""
@@ -162,7 +168,8 @@ class AwsOwned:
                 {"Name": "vpc-id", "Values": [vpc_id]},
             ],
         )
-        return str(found[0]["GroupId"]) if found else None
+        with reading("DescribeSecurityGroups", subject=name):
+            return str(found[0]["GroupId"]) if found else None
 
     async def _create_group(self, name: str, infra_id: str, vpc_id: VpcId) -> str:
         tags = {"Name": name, owner_tag(infra_id): "owned"}
@@ -180,7 +187,8 @@ class AwsOwned:
                 }
             ],
         )
-        return str(answer["GroupId"])
+        with reading("CreateSecurityGroup", subject=name):
+            return str(answer["GroupId"])
 
 
 def one_of_each_zone(subnets: Iterable[Subnet]) -> tuple[Subnet, ...]:

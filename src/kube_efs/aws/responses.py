@@ -5,6 +5,7 @@ https://docs.aws.amazon.com/efs/latest/ug/API_MountTargetDescription.html and
 https://docs.aws.amazon.com/efs/latest/ug/API_AccessPointDescription.html.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -12,11 +13,19 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from kube_efs.aws.errors import OddAnswer, cause_of, reading
 from kube_efs.model.access_points import AccessPoint, PosixUser
 from kube_efs.model.directories import parse_directory
-from kube_efs.model.errors import AwsUnavailable, InvalidValue
+from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import MountTargetId, ZoneName, parse_file_system_id, parse_subnet_id, parse_zone_name
+from kube_efs.model.ids import (
+    MountTargetId,
+    ZoneName,
+    parse_file_system_id,
+    parse_subnet_id,
+    parse_vpc_id,
+    parse_zone_name,
+)
 from kube_efs.model.targets import parse_address
 from kube_efs.model.volume_handles import parse_access_point_id
 
@@ -25,7 +34,8 @@ log = structlog.get_logger(__name__)
 Value = TypeVar("Value")
 
 _TAGS_MOST: Final = 256
-_NOT_UNDERSTOOD = (InvalidValue, LookupError, TypeError, ValueError)
+_ID: Final = re.compile(r"(?:fs|fsap|fsmt)-[0-9a-f]{1,40}")
+_IDS: Final = ("AccessPointId", "MountTargetId", "FileSystemId")
 
 
 def understood(
@@ -36,9 +46,15 @@ def understood(
     for entry in entries:
         try:
             values.append(parse(entry))
-        except _NOT_UNDERSTOOD as error:
-            log.warning("aws-entry-not-understood", entry=dict(entry), problem=str(error))
+        except Exception as error:  # noqa: BLE001 - an entry may be anything
+            log.warning("aws-entry-not-understood", entry=_name_of(entry), problem=cause_of(error))
     return tuple(values)
+
+
+def _name_of(entry: object) -> str:
+    """The id of what an entry is about, when it can be one; no other part of an answer is shown."""
+    ids = (entry.get(key) for key in _IDS) if isinstance(entry, Mapping) else ()
+    return next((one for one in ids if isinstance(one, str) and _ID.fullmatch(one)), "unknown")
 
 
 def understood_one(
@@ -48,12 +64,11 @@ def understood_one(
     operation: str,
     subject: object,
 ) -> Value:
-    """The first entry of an answer about one thing; raises AwsUnavailable, for what was done is not known."""
-    try:
+    """The first entry of an answer about one thing; raises AwsOddAnswer, for what was done is not known."""
+    with reading(operation, subject=subject):
+        if not entries:
+            raise OddAnswer("it is empty")
         return parse(entries[0])
-    except _NOT_UNDERSTOOD as error:
-        problem = "was answered with nothing that can be understood"
-        raise AwsUnavailable(problem, field=operation, value=subject) from error
 
 
 def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
@@ -81,6 +96,7 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
         address=parse_address(entry.get("IpAddress") or entry.get("Ipv6Address"), field="IpAddress"),
         state=_parse_state(entry),
         zone_id=_parse_optional_zone(entry, "AvailabilityZoneId"),
+        vpc_id=parse_vpc_id(entry["VpcId"], field="VpcId") if entry.get("VpcId") else None,
     )
 
 
@@ -94,6 +110,7 @@ def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
         user=PosixUser(uid=int(user["Uid"]), gid=int(user["Gid"])) if user else None,
         client_token=str(entry.get("ClientToken") or ""),
         tags=_tags(tuple((str(tag["Key"]), str(tag["Value"])) for tag in entry.get("Tags") or ())),
+        leaving=entry.get("LifeCycleState") in {LifeCycleState.DELETING, LifeCycleState.DELETED},
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
 from kube_efs.model.ids import MountTargetId
 
@@ -52,14 +53,16 @@ class AwsSecurityGroups:
             subject=mount_target_id,
             MountTargetId=mount_target_id,
         )
-        return tuple(answer.get("SecurityGroups") or ())
+        with reading("DescribeMountTargetSecurityGroups", subject=mount_target_id):
+            return tuple(map(str, answer.get("SecurityGroups") or ()))
 
     async def describe(self, group_ids: Collection[str]) -> tuple[SecurityGroup, ...]:
         """These groups; those that do not exist are left out."""
         found = await list_by_ids(
             self._connection, "DescribeSecurityGroups", "SecurityGroups", name="group-id", ids=group_ids
         )
-        return tuple(map(parse_security_group, found))
+        with reading("DescribeSecurityGroups"):
+            return tuple(map(parse_security_group, found))
 
     async def in_prefix_list(self, prefix_list_id: str) -> tuple[Network, ...]:
         """The networks of a managed prefix list, as of its newest version."""
@@ -70,7 +73,8 @@ class AwsSecurityGroups:
             subject=prefix_list_id,
             PrefixListId=prefix_list_id,
         )
-        return _networks(entries, "Cidr")
+        with reading("GetManagedPrefixListEntries", subject=prefix_list_id):
+            return _networks(entries, "Cidr")
 
 
 def parse_security_group(entry: _Entry) -> SecurityGroup:

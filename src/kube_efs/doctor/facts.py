@@ -106,6 +106,17 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StuckTrash:
+    """A file system whose trash cannot be emptied, and the object on which an event says so."""
+
+    file_system_id: str
+    kind: str
+    namespace: str
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeObject:
     """A node. ``drivers`` are the CSI drivers that its kubelet knows.
 
@@ -206,6 +217,7 @@ class ClusterFacts:
     shared_volumes: tuple[SharedVolumeFacts, ...] = ()
     degraded: tuple[OperatorCondition, ...] = ()
     warnings: tuple[Warned, ...] = ()
+    stuck_trash: tuple[StuckTrash, ...] = ()
     targets: TargetsFacts | None = None
     statuses: tuple[PublishedStatus, ...] | None = None
     missing_rights: tuple[Grant, ...] = ()

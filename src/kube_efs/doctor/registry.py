@@ -16,6 +16,7 @@ from kube_efs.doctor.checks import (
     shared_volumes,
     storage_classes,
     targets,
+    trash,
     tunnels,
     volumes,
 )
@@ -28,6 +29,7 @@ TOPICS: tuple[Topic, ...] = (
     storage_classes.TOPIC,
     claims.TOPIC,
     volumes.TOPIC,
+    trash.TOPIC,
     shared_volumes.TOPIC,
     pods.TOPIC,
     targets.TOPIC,

@@ -16,6 +16,7 @@
     │   ├── AwsDenied
     │   ├── AwsLimitReached
     │   └── AwsUnavailable       every other answer, and no answer at all
+    │       └── AwsOddAnswer     an answer that AWS would not give, such as a proxy's page
     ├── KubeError
     │   ├── KubeNotFound         404
     │   ├── KubeAlreadyExists    409 on create
@@ -32,7 +33,8 @@
     │   ├── TunnelNotReady       a tunnel on demand could not be had in time
     │   └── TunnelAgentUnavailable
     ├── WorkerFailed             a worker pod could not make or remove directories
-    │   └── WorkerRefused        a guard inside the file system says no; it may say yes another time
+    │   ├── WorkerRefused        a guard inside the file system says no; it may say yes another time
+    │   └── GidTaken             another directory has the group id
     ├── MountFailed              a volume could not be mounted or unmounted on this node
     │   └── MountUnfinished      nor is it known whether that still comes about
     └── PlatformError            this machine lacks something that is needed
@@ -44,9 +46,36 @@ property of its class. They are translated into events, gRPC codes and exit code
 import reprlib
 from typing import ClassVar
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 2
-_SHORT.maxstring = _SHORT.maxother = 200
+from kube_efs.model.secrets import shortened, text_without_secrets
+
+
+class _Short(reprlib.Repr):
+    """Cuts what has no secrets any more: half of one has not the shape of a secret, and is one still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+        self.maxstring = self.maxother = 200
+
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(shortened(x, _SHOWN_MAX), level)
+
+    def repr_instance(self, x: object, level: int) -> str:
+        return super().repr_instance(_Text(shortened(repr(x), _SHOWN_MAX)), level)
+
+
+class _Text(str):
+    """A text that is shown as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+# Of which the middle is left out when it is shown.
+_SHOWN_MAX = 20_000
+_SHORT = _Short()
 
 
 def shown(value: object) -> str:
@@ -64,10 +93,12 @@ class KubeEfsError(Exception):
     """The root of the tree.
 
     ``field`` names what is wrong (a field path, a setting, a call), ``value`` what was found there,
-    ``remedy`` what the reader can do. Empty strings mean that there is nothing to say.
+    ``remedy`` what the reader can do. Empty strings mean that there is nothing to say. ``outcome_unknown`` is
+    set where what was asked for may have been done all the same, or may still be done.
     """
 
     retryable: ClassVar[bool] = False
+    outcome_unknown: bool = False
 
     def __init__(self, problem: str, *, field: str = "", value: object = "", remedy: str = "") -> None:
         super().__init__(problem, field, value, remedy)
@@ -79,8 +110,20 @@ class KubeEfsError(Exception):
     def __str__(self) -> str:
         subject = f"{self.field}: " if self.field else ""
         value = f"{shown(self.value)} " if self.value != "" else ""
-        remedy = f"; {self.remedy}" if self.remedy else ""
-        return f"{subject}{value}{self.problem}{remedy}"
+        # This text goes to logs, events, statuses and callers. Each part may hold a text that was cut.
+        problem = text_without_secrets(self.problem)
+        remedy = f"; {text_without_secrets(self.remedy)}" if self.remedy else ""
+        return text_without_secrets(f"{subject}{value}{problem}{remedy}")
+
+
+def told(error: BaseException) -> str:
+    """What may leave the process of an error: the text of our own ones, of others no more than their class.
+
+    Nobody has judged the words of an error that nobody has foreseen; they are for the log.
+    """
+    if isinstance(error, KubeEfsError):
+        return str(error)
+    return f"internal error ({type(error).__name__}); the log has the details"
 
 
 class InvalidValue(KubeEfsError):
@@ -110,9 +153,13 @@ class GidRangeFull(NotYet):
 
 
 class AwsError(KubeEfsError):
-    """AWS answered with an error, or did not answer. ``field`` is the call."""
+    """AWS answered with an error, or did not answer. ``field`` is the call.
+
+    ``code`` is AWS's code of the error, such as ``FileSystemNotFound``; else the name of the library's error.
+    """
 
     retryable = True
+    code: str = ""
 
 
 class AwsNotFound(AwsError):
@@ -142,6 +189,10 @@ class AwsLimitReached(AwsError):
 
 class AwsUnavailable(AwsError):
     """Any other failure: server errors, time-outs, no connection."""
+
+
+class AwsOddAnswer(AwsUnavailable):
+    """An answer that AWS would not give: not in its format, or with values that are not valid."""
 
 
 class KubeError(KubeEfsError):
@@ -238,6 +289,10 @@ class MountUnfinished(MountFailed):
 
 class WorkerRefused(WorkerFailed):
     """A guard of data removal says no, such as a link in the path; nothing was touched."""
+
+
+class GidTaken(WorkerFailed):
+    """Another directory of the file system has the group id; ``value`` is the id, or the directory."""
 
 
 class PlatformError(KubeEfsError):

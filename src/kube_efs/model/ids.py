@@ -12,6 +12,7 @@ from kube_efs.model.errors import InvalidValue
 FileSystemId = NewType("FileSystemId", str)
 MountTargetId = NewType("MountTargetId", str)
 SubnetId = NewType("SubnetId", str)
+VpcId = NewType("VpcId", str)
 ZoneName = NewType("ZoneName", str)
 Region = NewType("Region", str)
 ClaimUid = NewType("ClaimUid", str)
@@ -19,6 +20,7 @@ ClaimUid = NewType("ClaimUid", str)
 # File systems have 8 or 17 hexadecimal digits; the older systems' own examples use other letters too.
 _FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-z]{1,40}")
 _SUBNET_ID = re.compile(r"subnet-[0-9a-z]{1,40}")
+_VPC_ID = re.compile(r"vpc-[0-9a-z]{1,40}")
 _LABELS_WITH_DASHES = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -36,6 +38,11 @@ def parse_file_system_id(text: object, *, field: str = "file system id") -> File
 def parse_subnet_id(text: object, *, field: str = "subnet id") -> SubnetId:
     """The id, such as ``subnet-0123456789abcdef0``; raises InvalidValue."""
     return SubnetId(_matching(_SUBNET_ID, text, field, "use subnet- and up to 40 digits and letters"))
+
+
+def parse_vpc_id(text: object, *, field: str = "VPC id") -> VpcId:
+    """The id, such as ``vpc-0123456789abcdef0``; raises InvalidValue."""
+    return VpcId(_matching(_VPC_ID, text, field, "use vpc- and up to 40 digits and letters"))
 
 
 def parse_region(text: object, *, field: str = "region") -> Region:

@@ -1,13 +1,15 @@
 """Logs: one chain for structlog and the standard library, coloured for people or JSON for machines.
 
 Modules log with ``log = structlog.get_logger()``; the name of the module becomes the field ``logger``.
-Libraries that use ``logging`` go through the same chain, so their lines look the same and pass the same
-removal of secrets.
+Libraries that use ``logging`` go through the same chain, so their lines look the same. At its end secrets are
+removed and everything is shortened, so that a line has 40 000 characters at most, whatever is put into it.
 """
 
+import json
 import logging
 import os
 import sys
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final, TextIO
 
@@ -15,7 +17,9 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.secrets import hide_always, is_secret_name
 from kube_efs.telemetry.secrets import without_secrets
+from kube_efs.telemetry.tracebacks import rendered
 
 _LEVELS: Final = MappingProxyType(
     {
@@ -42,6 +46,8 @@ _NOISY_LIBRARIES: Final = (
 )
 _HANDLER_NAME: Final = "kube-efs"
 _FIRST_KEYS: Final[tuple[str, ...]] = ("timestamp", "level", "logger", "event")
+# Shorter values of variables are words that would go missing everywhere.
+_LEAST_SECRET: Final = 6
 
 
 def configure(level: str, *, stream: TextIO | None = None) -> None:
@@ -52,6 +58,9 @@ def configure(level: str, *, stream: TextIO | None = None) -> None:
     """
     threshold = parse_level(level)
     target = sys.stderr if stream is None else stream
+    hide_always(
+        value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= _LEAST_SECRET
+    )
     structlog.configure(
         processors=[*_shared_chain(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
@@ -84,14 +93,14 @@ def _shared_chain() -> list[Processor]:
 
 
 def _handler(stream: TextIO) -> logging.Handler:
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(stream)
     handler.set_name(_HANDLER_NAME)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_shared_chain(),
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
+                _render_exception,
                 _remove_secrets,
                 _renderer(stream),
             ],
@@ -118,7 +127,37 @@ def _replace_root_handler(handler: logging.Handler, threshold: int) -> None:
     root.setLevel(threshold)
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    """Says that a line was lost, when it was; logging itself would show what the line was made from."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        error = sys.exc_info()[0]
+        line = {"level": "error", "logger": record.name, "event": "line-lost"}
+        with suppress(OSError, ValueError):  # a stream that is closed
+            self.stream.write(
+                json.dumps({**line, "place": f"{record.pathname}:{record.lineno}", "reason": _name(error)})
+                + "\n"
+            )
+
+
+def _name(kind: type[BaseException] | None) -> str:
+    return kind.__name__ if kind else ""
+
+
+def _render_exception(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+    """``exc_info``, as ``logging`` takes it, becomes the text ``exception``."""
+    given = event_dict.pop("exc_info", None)
+    error = given if isinstance(given, BaseException) else given[1] if isinstance(given, tuple) else None
+    if given and error is None:
+        error = sys.exception()
+    if error is not None:
+        event_dict["exception"] = rendered(error)
+    return event_dict
+
+
 def _remove_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
-    clean = without_secrets(event_dict)
-    first: EventDict = {key: clean.pop(key) for key in _FIRST_KEYS if key in clean}
-    return {**first, **clean}
+    exception = event_dict.pop("exception", None)
+    first = {key: event_dict.pop(key) for key in _FIRST_KEYS if key in event_dict}
+    clean = without_secrets({**first, **event_dict})
+    # Rendered without secrets already, and longer than other fields may be.
+    return clean if exception is None else {**clean, "exception": exception}

@@ -42,6 +42,18 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
+class DutyMetrics:
+    """What a process does for as long as it runs."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.failures = Counter(
+            "kube_efs_duty_failures",
+            "Failures of a long-running duty of the process that nobody has foreseen; it is started anew",
+            ["duty"],
+            registry=registry,
+        )
+
+
 class ApiServerMetrics:
     """Requests to the Kubernetes API server."""
 
@@ -137,6 +149,11 @@ class ControllerMetrics:
             "Group ids that volumes or directories of the cluster hold",
             registry=registry,
         )
+        self.gids_shared = Gauge(
+            "kube_efs_gids_shared",
+            "Group ids given to a volume that other data has too",
+            registry=registry,
+        )
         self.gid_range_size = ReadGauge(
             "kube_efs_gid_range_size",
             "Group ids that the volumes of a class may be given",
@@ -159,6 +176,29 @@ class ControllerMetrics:
             "kube_efs_directories_without_volume",
             "Directories of a provisioner that no volume accounts for; nothing removes them",
             ["provisioner"],
+            registry=registry,
+        )
+        self.worker_pods_overdue = ReadGauge(
+            "kube_efs_worker_pods_overdue",
+            "Worker pods that have not ended though their time is over; each keeps its directories",
+            ["file_system"],
+            registry=registry,
+        )
+        self.volumes_of_unknown_port = Gauge(
+            "kube_efs_volumes_of_unknown_port",
+            "Volumes at a loopback port of which no file system is known",
+            registry=registry,
+        )
+        self.trash_entries = ReadGauge(
+            "kube_efs_trash_entries",
+            "Entries in the trash of a file system when it was last worked on; each was a directory once",
+            ["file_system"],
+            registry=registry,
+        )
+        self.trash_stuck = ReadGauge(
+            "kube_efs_trash_stuck",
+            "Entries of the trash that cannot be removed; they are tried again",
+            ["file_system"],
             registry=registry,
         )
         self.worker_pods = Counter(

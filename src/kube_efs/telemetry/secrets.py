@@ -1,82 +1,124 @@
-"""Removal of secrets from whatever is about to be logged or shown.
+"""The fields of a line of the log, without secrets and short enough to be one line.
 
-Fields are judged by their name; texts are searched for the shapes that secrets have. The last line of
-defence: code does not log secrets in the first place.
+``kube_efs.model.secrets`` says what a secret looks like. Where something was cut, its length is given.
 """
 
-import re
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any, Final
 
-REMOVED: Final = "[removed]"
+from kube_efs.model.secrets import REMOVED, is_secret_name, shortened, text_without_secrets
 
-_SENSITIVE = r"(?:token|secret|password|passwd|authorization|private_?key|secret_?key|access_?key|api_?key)"
-_SECRET_KEY: Final = re.compile(rf".*{_SENSITIVE}", re.IGNORECASE)
-# Idempotency tokens of the EFS API and the IMDS hop are no secrets, and are needed to follow a volume.
-_HARMLESS_KEYS: Final = re.compile(r"(?:client|creation)_?token", re.IGNORECASE)
+__all__ = ["REMOVED", "text_without_secrets", "without_secrets"]
+
 _MAX_DEPTH: Final = 8
-
-_TEXT_PATTERNS: Final = (
-    (
-        re.compile(
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
-        ),
-        REMOVED,
-    ),
-    (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {REMOVED}"),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), REMOVED),
-    (
-        re.compile(r"\b(Signature=|X-Amz-Signature=|X-Amz-Security-Token[=:]\s*)[\w%.~+/=-]+", re.IGNORECASE),
-        rf"\1{REMOVED}",
-    ),
-    # name=value, name: value and "name": "value"; the value ends where a quote, comma or blank does.
-    (
-        re.compile(
-            rf"(?P<name>(?<![A-Za-z_-])(?!client_?token|creation_?token)[A-Za-z_-]{{0,40}}{_SENSITIVE})"
-            r"(?P<between>[\"']?\s*[=:]\s*[\"']?)(?!\[removed\]|(?:Bearer|Basic)\s)[^\s\"',;&]+",
-            re.IGNORECASE,
-        ),
-        rf"\g<name>\g<between>{REMOVED}",
-    ),
-    # An AWS secret access key standing alone: 40 characters of base 64, of all three kinds.
-    (
-        re.compile(
-            r"(?<![A-Za-z0-9/+=])(?=[A-Za-z0-9/+]*[A-Z])(?=[A-Za-z0-9/+]*[a-z])(?=[A-Za-z0-9/+]*[0-9])"
-            r"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
-        ),
-        REMOVED,
-    ),
-)
+_MAX_ENTRIES: Final = 100
+_MAX_KEY: Final = 200
+_MAX_TEXT: Final = 4000
+# Of a whole line; container runtimes cut lines at 16 KiB.
+_MAX_CHARACTERS: Final = 12_000
+# The least that an entry counts for.
+_ENTRY_CHARACTERS: Final = 8
+_MAX_JSON: Final = 65_536
+# Longer integers are refused by the renderer, and tell nobody anything.
+_MAX_BITS: Final = 1024
 
 
 def without_secrets(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The same fields with secrets replaced by ``[removed]`` at any depth.
+    """The same fields with secrets replaced by ``[removed]`` at any depth, and shortened.
 
     Every value comes back as something JSON can express: what is neither number, text, mapping nor
     sequence becomes its text, so that no secret hides behind a ``repr``.
     """
-    return {str(key): _clean_field(str(key), value, _MAX_DEPTH) for key, value in fields.items()}
+    return _Cleaning().mapping(fields, _MAX_DEPTH)
 
 
-def text_without_secrets(text: str) -> str:
-    """The text with everything that has the shape of a secret replaced by ``[removed]``."""
-    for pattern, replacement in _TEXT_PATTERNS:
-        text = pattern.sub(replacement, text)
-    return text
+class _Cleaning:
+    """One line; counts how much of it is left."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_CHARACTERS
+
+    def mapping(self, found: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        clean: dict[str, Any] = {}
+        for key, value in islice(found.items(), _MAX_ENTRIES):
+            if self._left <= 0:
+                break
+            name = self._text(str(key), _MAX_KEY)
+            # A huge field leaves as much to those after it as it takes.
+            kept = self._left // 2
+            self._left -= kept
+            clean[name] = self._field(str(key), value, depth)
+            self._left = kept + max(0, self._left)
+        if len(clean) < len(found):
+            clean["..."] = f"({len(found) - len(clean)} more entries)"
+        return clean
+
+    def _field(self, key: str, value: object, depth: int) -> object:
+        says_nothing = not value or isinstance(value, bool)
+        is_count = isinstance(value, int | float) and key.lower().endswith("s")  # tokens: 3
+        if is_secret_name(key) and not says_nothing and not is_count:
+            return REMOVED
+        return self._value(value, depth)
+
+    def _value(self, value: object, depth: int) -> object:
+        self._left -= _ENTRY_CHARACTERS
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+            return f"a huge {type(value).__name__}"
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping) and depth:
+            return self.mapping(value, depth - 1)
+        if isinstance(value, list | tuple | set | frozenset) and depth:
+            return self._sequence(value, depth - 1)
+        if isinstance(value, str) and depth and (inner := _json_in(value)) is not None:
+            return self._text(json.dumps(self._value(inner, depth - 1), ensure_ascii=False), _MAX_TEXT)
+        return self._text(_text_of(value), _MAX_TEXT)
+
+    def _sequence(self, found: Collection[object], depth: int) -> list[object]:
+        clean = []
+        for one in islice(found, _MAX_ENTRIES):
+            if self._left <= 0:
+                break
+            clean.append(self._value(one, depth))
+        if len(clean) < len(found):
+            clean.append(f"... ({len(found) - len(clean)} more entries)")
+        return clean
+
+    def _text(self, text: str, limit: int) -> str:
+        clean = shortened(text, max(0, min(limit, self._left)))
+        self._left -= len(clean)
+        return clean
 
 
-def _clean_field(key: str, value: object, depth: int) -> object:
-    name = key.replace("-", "_")
-    if value and _SECRET_KEY.fullmatch(name) and not _HARMLESS_KEYS.fullmatch(name):
-        return REMOVED
-    return _clean(value, depth)
+def _text_of(value: object) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes"
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - no line is lost for an object that cannot say what it is
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
 
 
-def _clean(value: object, depth: int) -> object:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Mapping) and depth:
-        return {str(key): _clean_field(str(key), inner, depth - 1) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset) and depth:
-        return [_clean(inner, depth - 1) for inner in value]
-    return text_without_secrets(str(value))
+def _json_in(text: str) -> object:
+    """The document that the text is, if something in it has the name of a secret; else None."""
+    if not (text[:1] in "{[" and text[-1:] in "}]") or len(text) > _MAX_JSON:
+        return None
+    try:
+        document = json.loads(text)
+        return document if _names_secrets(document) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _names_secrets(document: object) -> bool:
+    match document:
+        case dict():
+            return any(is_secret_name(key) or _names_secrets(value) for key, value in document.items())
+        case list():
+            return any(map(_names_secrets, document))
+        case str():
+            return _json_in(document) is not None
+        case _:
+            return False

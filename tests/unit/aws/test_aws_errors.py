@@ -1,17 +1,24 @@
+import asyncio
+import socket
+import ssl
+import traceback
 from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import botocore.session
 import pytest
 from botocore import exceptions as boto
 
-from kube_efs.aws.errors import FOREIGN_ERRORS, error_code, translate
+from kube_efs.aws.errors import aws_errors, error_code, translate
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
     AwsError,
     AwsLimitReached,
     AwsNotFound,
+    AwsOddAnswer,
     AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
@@ -155,7 +162,6 @@ def test_a_call_without_an_answer(kind: type[Exception], expected: type[KubeEfsE
 
     result = translated(error)
 
-    assert isinstance(error, FOREIGN_ERRORS)
     assert type(result) is expected
     assert (result.field, result.value) == ("DescribeMountTargets", "fs-1")
 
@@ -165,7 +171,6 @@ def test_a_call_without_an_answer(kind: type[Exception], expected: type[KubeEfsE
     [TimeoutError(), aiohttp.ClientPayloadError("cut off"), ConnectionResetError("gone")],
 )
 def test_what_slips_through_from_the_http_client_is_unavailability(error: Exception) -> None:
-    assert isinstance(error, FOREIGN_ERRORS)
     assert type(translated(error)) is AwsUnavailable
 
 
@@ -209,7 +214,8 @@ def test_an_answer_with_an_error_code(code: str, status: int, expected: type[Kub
     result = translated(answered(code, status))
 
     assert type(result) is expected
-    assert f"was answered with {code} (so it is)" in str(result)
+    assert f"was answered with {code} (status {status})" in str(result)
+    assert "so it is" not in str(result)
 
 
 def test_every_error_that_efs_documents_becomes_an_aws_error() -> None:
@@ -243,18 +249,93 @@ def test_a_denial_names_the_missing_iam_action_or_the_credentials() -> None:
 
 def test_what_was_made_before_is_named() -> None:
     error = {"Code": "AccessPointAlreadyExists", "Message": "there is one"}
-    response = {"Error": error, "AccessPointId": "fsap-1"}
+    response = {"Error": error, "AccessPointId": "fsap-0123456789abcdef0"}
     result = translated(boto.ClientError(response, "CreateAccessPoint"))
 
     assert isinstance(result, AwsAlreadyExists)
-    assert result.existing == "fsap-1"
+    assert result.existing == "fsap-0123456789abcdef0"
 
 
 def test_the_code_of_an_error_is_found_before_and_after_translation() -> None:
     foreign = answered("FileSystemAlreadyExists")
-    ours = AwsUnavailable("was answered")
-    ours.__cause__ = foreign
 
-    assert error_code(foreign) == error_code(ours) == "FileSystemAlreadyExists"
+    assert error_code(foreign) == error_code(translated(foreign)) == "FileSystemAlreadyExists"
+    assert error_code(translated(boto.NoCredentialsError())) == "NoCredentialsError"
     assert error_code(boto.NoCredentialsError()) == "NoCredentialsError"
     assert error_code(boto.ClientError({}, "Call")) == "Unknown"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("hidden"), RecursionError("hidden"), ExceptionGroup("hidden", [ValueError("hidden")])],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_nobody_has_thought_of_is_an_odd_answer_with_its_class_alone(error: Exception) -> None:
+    with pytest.raises(AwsOddAnswer) as caught, aws_errors("Call", subject="fs-1"):
+        raise error
+
+    assert str(caught.value) == f"Call: 'fs-1' gave an invalid answer ({type(error).__name__})"
+    assert "hidden" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("error", [AwsDenied("no"), InvalidSetting("no"), asyncio.CancelledError()])
+def test_errors_of_kube_efs_and_cancellation_pass(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, aws_errors("Call"):
+        raise error
+
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "0123456789abcdef",
+        "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY",
+        "two words",
+        "a" * 100,
+        "",
+        None,
+        7,
+        ["A"],
+    ],
+)
+def test_what_is_no_code_is_not_shown(code: object) -> None:
+    error = boto.ClientError(
+        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}}, "DescribeMountTargets"
+    )
+
+    assert translated(error).problem == "was answered with Unknown (status 400)"
+    assert error_code(error) == "Unknown"
+
+
+@pytest.mark.parametrize("response", [{}, {"Error": None}, {"Error": "text", "ResponseMetadata": []}])
+def test_an_error_without_its_parts_is_translated_too(response: dict[str, Any]) -> None:
+    error = boto.ClientError({}, "DescribeMountTargets")
+    error.response = response
+
+    assert translated(error).problem == "was answered with Unknown"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (boto.EndpointConnectionError(endpoint_url="x", error=OSError(111, "hidden")), "Connection refused"),
+        (
+            boto.ConnectionClosedError(endpoint_url="x", error=OSError(104, "hidden")),
+            "Connection reset by peer",
+        ),
+        (
+            boto.ConnectTimeoutError(endpoint_url="x", error=socket.gaierror(-2, "hidden")),
+            "name is not known",
+        ),
+        (boto.SSLError(endpoint_url="x", error=ssl.SSLError(1, "hidden")), "SSLError"),
+        (aiohttp.ClientResponseError(Mock(), (), message="hidden"), "ClientResponseError"),
+    ],
+    ids=["refused", "reset", "unknown name", "TLS", "an HTTP answer that is broken"],
+)
+def test_why_nobody_answered_is_told_in_the_words_of_the_system(error: Exception, reason: str) -> None:
+    result = translated(error)
+
+    assert type(result) is AwsUnavailable
+    assert reason in str(result)
+    assert "hidden" not in str(result)

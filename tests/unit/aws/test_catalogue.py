@@ -54,7 +54,12 @@ class FakeEfs:
     async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
         if file_system_id in self.target_errors:
             raise self.target_errors[file_system_id]
+        if file_system_id not in self.targets:
+            raise AwsNotFound("was answered with FileSystemNotFound")
         return self.targets[file_system_id]
+
+    def remove(self, file_system_id: FileSystemId) -> None:
+        del self.systems[file_system_id], self.targets[file_system_id]
 
     def add(self, file_system_id: FileSystemId) -> None:
         self.systems[file_system_id] = FileSystem(file_system_id=file_system_id)
@@ -153,6 +158,87 @@ async def test_a_file_system_that_goes_between_the_two_calls_is_gone() -> None:
 
     assert (discovery.usable, discovery.unclear) == ((FS1,), frozenset())
     assert catalogue.last_error is None
+
+
+@pytest.mark.parametrize("listed", [(), (FS1,)], ids=["an empty list", "a list without one"])
+async def test_a_file_system_that_a_listing_leaves_out_stays_while_it_is_there(
+    listed: tuple[FileSystemId, ...],
+) -> None:
+    efs = FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300)
+    before = await catalogue.refresh()
+    efs.systems = {fs: efs.systems[fs] for fs in listed}
+
+    with capture_logs() as logs:
+        after = await catalogue.refresh()
+
+    assert after == before
+    assert isinstance(catalogue.last_error, AwsUnavailable)
+    assert "fs-2" in str(catalogue.last_error)
+    assert "file-systems-in-doubt" in [entry["event"] for entry in logs]
+    efs.targets[FS2] = (target(FS2, "10.0.0.8"),)
+    assert addresses(await catalogue.refresh())[FS2] == ["10.0.0.8"]
+
+
+async def test_a_file_system_that_is_left_out_and_cannot_be_asked_for_stays() -> None:
+    efs = FakeEfs(FS1)
+    catalogue = Catalogue(efs, 300)
+    before = await catalogue.refresh()
+    efs.systems, efs.target_errors[FS1] = {}, AwsThrottled("was answered with ThrottlingException")
+    for _ in range(3):
+        assert await catalogue.refresh() == before
+
+
+async def test_a_file_system_that_is_left_out_and_not_found_is_gone() -> None:
+    efs = FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300)
+    await catalogue.refresh()
+    efs.remove(FS2)
+    assert (await catalogue.refresh()).usable == (FS1,)
+    assert catalogue.last_error is None
+
+
+async def test_a_file_system_that_may_not_be_asked_for_is_gone_when_it_is_left_out_twice() -> None:
+    efs = FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300)
+    before = await catalogue.refresh()
+    efs.remove(FS2)
+    efs.target_errors[FS2] = AwsDenied("was answered with AccessDenied")
+    assert await catalogue.refresh() == before
+    assert (await catalogue.refresh()).usable == (FS1,)
+
+
+async def test_after_a_restart_what_the_cluster_refers_to_is_unclear_until_it_is_listed() -> None:
+    efs = FakeEfs(FS1)
+    listed, efs.systems = efs.systems, {}
+    catalogue = Catalogue(efs, 300)
+    catalogue.expected = lambda: {FS1, FS2}
+
+    first = await catalogue.refresh()
+    assert (first.usable, first.unclear, first.complete) == ((), frozenset({FS1}), True)
+    catalogue.expected = tuple
+    assert (await catalogue.refresh()).unclear == {FS1}
+    efs.systems = listed
+    assert (await catalogue.refresh()).usable == (FS1,)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_mount_targets_that_are_gone_all_at_once_are_believed_the_second_time(restarted: bool) -> None:
+    efs = FakeEfs(FS1)
+    catalogue = Catalogue(efs, 300)
+    catalogue.expected = lambda: {FS1}
+    before = Discovery(unclear=frozenset({FS1}), complete=True)
+    if not restarted:
+        before = await catalogue.refresh()
+    efs.targets[FS1] = ()
+
+    assert await catalogue.refresh() == before
+    doubt: KubeEfsError | None = catalogue.last_error
+    assert isinstance(doubt, AwsUnavailable)
+    assert addresses(await catalogue.refresh()) == {FS1: []}
+    assert catalogue.last_error is None
+    efs.targets[FS1] = (target(FS1),)
+    assert addresses(await catalogue.refresh()) == {FS1: ["10.0.0.1"]}
 
 
 async def test_a_failing_listing_keeps_everything_and_its_age_grows() -> None:
@@ -263,7 +349,7 @@ async def test_what_changed_is_logged() -> None:
     catalogue = Catalogue(efs, 300)
     await catalogue.refresh()
     efs.add(FS3)
-    del efs.systems[FS1]
+    efs.remove(FS1)
     efs.targets[FS2] = (target(FS2, "10.0.0.7"),)
 
     with capture_logs() as logs:

@@ -1,13 +1,20 @@
 """Instance metadata and location, against a small server that speaks IMDSv2."""
 
+import traceback
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 
-from kube_efs.aws.location import NodeLocation, resolve_location, resolve_region
+from kube_efs.aws.location import (
+    NodeLocation,
+    find_vpcs,
+    resolve_location,
+    resolve_region,
+    until_valid,
+)
 from kube_efs.aws.metadata import InstanceIdentity, InstanceMetadata
-from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsUnavailable, InvalidSetting, InvalidValue
+from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsOddAnswer, AwsUnavailable, InvalidSetting
 from kube_efs.model.ids import Region, SubnetId, ZoneName
 
 DOCUMENT = '{"region": "eu-west-1", "availabilityZone": "eu-west-1b", "instanceId": "i-0abc"}'
@@ -141,16 +148,17 @@ async def test_a_document_without_sense_is_unavailability(imds: tuple[FakeImds, 
     fake, url = imds
     fake.entries["dynamic/instance-identity/document"] = document
     async with InstanceMetadata(url) as metadata:
-        with pytest.raises(AwsUnavailable, match="is no identity document"):
+        with pytest.raises(AwsOddAnswer, match="instance-identity/document' gave an invalid answer"):
             await metadata.identity()
 
 
-async def test_a_document_with_a_hostile_region_is_refused(imds: tuple[FakeImds, str]) -> None:
+async def test_a_document_with_a_hostile_region_is_refused_and_not_quoted(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     fake.entries["dynamic/instance-identity/document"] = DOCUMENT.replace('eu-west-1"', 'evil/../"', 1)
     async with InstanceMetadata(url) as metadata:
-        with pytest.raises(InvalidValue, match="evil"):
+        with pytest.raises(AwsOddAnswer, match="region is not valid") as caught:
             await metadata.identity()
+    assert "evil" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_without_settings_everything_comes_from_the_instance(imds: tuple[FakeImds, str]) -> None:
@@ -223,3 +231,47 @@ async def test_a_region_that_publishes_no_zone_id_is_fine(imds: tuple[FakeImds, 
     del fake.entries["meta-data/placement/availability-zone-id"]
     async with InstanceMetadata(url) as metadata:
         assert (await resolve_location(metadata)).zone_id is None
+
+
+@pytest.mark.parametrize("odd", ["<html>", "{", '{"region": "x y"}'])
+async def test_the_start_waits_while_answers_are_odd(imds: tuple[FakeImds, str], odd: str) -> None:
+    fake, url = imds
+    fake.entries["dynamic/instance-identity/document"] = odd
+    pauses = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            fake.entries["dynamic/instance-identity/document"] = DOCUMENT
+
+    async with InstanceMetadata(url) as metadata:
+        assert await until_valid(lambda: resolve_region(metadata), sleep=sleep) == "eu-west-1"
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_the_start_does_not_wait_for_what_only_a_setting_can_tell() -> None:
+    async with InstanceMetadata("http://127.0.0.1:9") as metadata:
+        with pytest.raises(InvalidSetting, match="set AWS_REGION"):
+            await until_valid(lambda: resolve_region(metadata))
+
+
+async def test_the_vpcs_of_an_instance(imds: tuple[FakeImds, str]) -> None:
+    fake, url = imds
+    for number, vpc in ((1, "vpc-0a"), (2, "vpc-0b"), (3, "vpc-0a")):
+        fake.entries[f"{MACS}/02:00:00:00:00:0{number}/vpc-id"] = vpc
+    async with InstanceMetadata(url) as metadata:
+        assert await find_vpcs(metadata) == {"vpc-0a", "vpc-0b"}
+
+
+@pytest.mark.parametrize("vpc", [None, "no vpc"])
+async def test_vpcs_that_are_not_told_are_not_known(imds: tuple[FakeImds, str], vpc: str | None) -> None:
+    fake, url = imds
+    if vpc:
+        fake.entries[f"{MACS}/02:00:00:00:00:01/vpc-id"] = vpc
+    async with InstanceMetadata(url) as metadata:
+        assert await find_vpcs(metadata) == frozenset()
+
+
+async def test_without_metadata_no_vpc_is_known() -> None:
+    async with InstanceMetadata("http://127.0.0.1:1") as metadata:
+        assert await find_vpcs(metadata) == frozenset()

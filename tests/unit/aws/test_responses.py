@@ -5,7 +5,7 @@ import pytest
 from kube_efs.aws.responses import parse_file_system, parse_mount_target
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, VpcId, ZoneName
 
 FILE_SYSTEM = {
     "FileSystemId": "fs-0123456789abcdef0",
@@ -21,6 +21,7 @@ MOUNT_TARGET = {
     "IpAddress": "10.0.1.5",
     "AvailabilityZoneId": "use1-az1",
     "AvailabilityZoneName": "us-east-1a",
+    "VpcId": "vpc-0c",
 }
 
 
@@ -52,6 +53,7 @@ def test_a_mount_target() -> None:
         address="10.0.1.5",
         state=LifeCycleState.AVAILABLE,
         zone_id=ZoneName("use1-az1"),
+        vpc_id=VpcId("vpc-0c"),
     )
 
 

@@ -1,8 +1,11 @@
 """A cluster's objects, read from the embedded API server."""
 
+from typing import Any
+
 from lightkube import AsyncClient
 from lightkube.codecs import load_all_yaml
-from lightkube.resources.core_v1 import PersistentVolumeClaim
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, PersistentVolumeClaim
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
 from kube_efs.doctor.facts import OperatorCondition
@@ -11,6 +14,7 @@ from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.objects import read_degraded
 from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Account, Grant, Right
+from kube_efs.kube.events import EventType
 
 # As efs-provisioner's own manifests have it: settings are in a ConfigMap.
 _OBJECTS = """
@@ -93,6 +97,36 @@ async def test_what_a_cluster_has_is_read(kube: AsyncClient) -> None:
     assert cluster.shared_volumes == ()  # a cluster without that kind
     assert cluster.degraded == ()  # nor that one
     assert [one.what for one in attempts.gaps] == ["ConfigMap default/missing"]
+
+
+def _trash_event(name: str, system: str, kind: EventType, reason: str, second: int) -> Any:
+    return load_all_yaml(f"""
+apiVersion: v1
+kind: Event
+metadata: {{name: {name}, namespace: efs}}
+involvedObject: {{kind: PersistentVolumeClaim, name: efs-stunnel-{system}, namespace: efs, uid: "7"}}
+type: {kind}
+reason: {reason}
+message: "File system {system}: 1 entry: of the trash"
+lastTimestamp: "2026-01-01T00:00:{second:02}Z"
+""")[0]
+
+
+async def test_a_trash_is_stuck_as_long_as_that_was_said_last(kube: AsyncClient) -> None:
+    await kube.create(Namespace(metadata=ObjectMeta(name="efs")))
+    for one in (
+        _trash_event("a", "fs-a", EventType.WARNING, "TrashNotEmptied", 1),
+        _trash_event("b1", "fs-b", EventType.WARNING, "TrashNotEmptied", 1),
+        _trash_event("b2", "fs-b", EventType.NORMAL, "TrashEmptied", 1),
+        _trash_event("c1", "fs-c", EventType.NORMAL, "TrashEmptied", 1),
+        _trash_event("c2", "fs-c", EventType.WARNING, "TrashNotEmptied", 2),
+    ):
+        await kube.create(one)
+    cluster = await gather_cluster(kube, "efs", Attempts(timeout_seconds=30))
+    assert [(one.file_system_id, one.name, one.message) for one in cluster.stuck_trash] == [
+        ("fs-a", "efs-stunnel-fs-a", "1 entry: of the trash"),
+        ("fs-c", "efs-stunnel-fs-c", "1 entry: of the trash"),
+    ]
 
 
 async def test_the_embedded_api_server_refuses_nobody_anything(kube: AsyncClient) -> None:

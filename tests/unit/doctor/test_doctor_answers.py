@@ -137,7 +137,7 @@ async def test_a_look_that_fails_becomes_a_gap() -> None:
     assert await attempts.look("d", give()) == "answer"
     assert attempts.gaps == (
         Gap(what="a", reason="pods: answered 403", area=Area.AWS),
-        Gap(what="b", reason="KeyError: 'metadata'"),
+        Gap(what="b", reason="internal error (KeyError); the log has the details"),
         Gap(what="c", reason="no answer within 0.05 s"),
     )
 

@@ -26,6 +26,7 @@ from kube_efs.doctor.facts import (
     OperatorCondition,
     PublishedStatus,
     SharedVolumeFacts,
+    StuckTrash,
     TargetsFacts,
 )
 from kube_efs.doctor.findings import Finding
@@ -57,6 +58,13 @@ _DIRECTORY_CLASS = StorageClass(
 )
 _FOREIGN_CLASS = StorageClass(name="ebs", provisioner="ebs.csi.aws.com")
 _DIRECTORY_CONTROLLER = replace(ex.CONTROLLER, environment={"PROVISIONER_NAME": "example.com/aws-efs"})
+_STUCK_TRASH = StuckTrash(
+    file_system_id=ex.SYSTEM,
+    kind="PersistentVolumeClaim",
+    namespace=ex.NAMESPACE,
+    name=f"efs-stunnel-{ex.SYSTEM}",
+    message="1 entry of the trash cannot be removed, such as 4fa1/file (Operation not permitted)",
+)
 _ON_GONE = {"PROVISIONER_NAME": "example.com/aws-efs", "FILE_SYSTEM_ID": ex.GONE}
 _TLS_CLASS = replace(_DIRECTORY_CLASS, parameters={"tls": "true"})
 _SHARED = SharedVolume(
@@ -263,9 +271,15 @@ PROVOKED = [
     ),
     (
         "volume/port",
+        "its data is in a file system that nothing tells",
+        ex.volume(replace(ex.VOLUME, mount_options=("port=20499",), file_system_id=None)),
+    ),
+    (
+        "volume/port",
         "leads to fs-11111111, but its data is in fs-99999999",
         ex.volume(replace(ex.VOLUME, file_system_id=ex.GONE)),
     ),
+    ("trash/not-emptied", "such as 4fa1/file", ex.cluster(stuck_trash=(_STUCK_TRASH,))),
     ("shared-volume/failed", "no such access point", ex.shared(_FAILED_SHARED)),
     ("shared-volume/terminating", "finalizers efs", ex.shared(_GOING_SHARED, deleting_since=ex.LONG_AGO)),
     # pods
@@ -464,6 +478,13 @@ _PROGRAMS = {
 
 def _text(finding: Finding) -> str:
     return "\n".join([str(finding.subject), finding.problem, *finding.evidence])
+
+
+def test_a_volume_of_an_unknown_port_is_to_be_annotated() -> None:
+    unknown = replace(ex.VOLUME, mount_options=("port=20499",), file_system_id=None)
+    (finding,) = [one for one in diagnose(ex.volume(unknown)) if one.kind.id == "volume/port"]
+    annotate = f"kubectl annotate pv {unknown.name} efs-stunnel.gnuthought.com/file-system-id=<id>"
+    assert finding.remedy == f"annotate it with the id of its file system: {annotate}"
 
 
 @pytest.mark.parametrize(

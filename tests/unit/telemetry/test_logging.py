@@ -1,11 +1,13 @@
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
 import structlog
+from tests.unit.logged import logged
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.logging import configure, parse_level
@@ -116,3 +118,96 @@ def test_an_unknown_level_is_refused_with_the_choices(text: str) -> None:
         parse_level(text)
 
     assert (caught.value.field, caught.value.value) == ("LOGGING_LEVEL", text)
+
+
+SECRET = "IQoJb3JpZ2luX2VjEJr" + "aB3dE5gH7j" * 70
+_HUGE = 1_000_000
+
+
+def _raise_huge() -> None:
+    try:
+        raise KeyError("x" * _HUGE)
+    except KeyError as error:
+        raise ValueError("a" * _HUGE + f"DB_PASS={SECRET}" + "b" * _HUGE) from error
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        pytest.param("x" * _HUGE, id="a text"),
+        pytest.param(b"x" * _HUGE, id="bytes"),
+        pytest.param(["y" * 1000] * 10_000, id="a list"),
+        pytest.param([[[["y" * 90] * 30] * 30] * 30], id="lists of lists"),
+        pytest.param({f"key {number}": "y" * 1000 for number in range(10_000)}, id="a mapping"),
+        pytest.param({"z" * _HUGE: 1}, id="a key"),
+        pytest.param(json.dumps({"token": ["x" * _HUGE]}), id="json"),
+        pytest.param("\x00" * _HUGE, id="what JSON needs more room for"),
+    ],
+)
+def test_a_line_is_bounded_whatever_is_put_into_it(field: object) -> None:
+    with logged() as stream:
+        structlog.get_logger().info("request", first=field, second=field, port=20490)
+        logging.getLogger("library").info("got %s", field if isinstance(field, str) else "x" * _HUGE)
+
+    lines = lines_of(stream)
+    assert [line["level"] for line in lines] == ["info", "info"]
+    assert all(len(line) < 80_000 for line in stream.getvalue().splitlines())
+    assert lines[0]["event"] == "request"
+    assert re.search(r"characters\)|more entries\)|1000000 bytes|\[removed\]", str(lines[0]))
+
+
+def test_a_traceback_is_bounded_and_keeps_its_frames() -> None:
+    with logged() as stream:
+        try:
+            _raise_huge()
+        except ValueError:
+            structlog.get_logger().exception("failed")
+
+    (line,) = lines_of(stream)
+    text = str(line["exception"])
+    assert len(text) < 20_000
+    assert text.count("in _raise_huge") == 2
+    assert "KeyError: " in text
+    assert "ValueError: " in text
+    assert text.count("characters)") == 2
+    assert "aB3dE5gH" not in text
+
+
+def test_groups_of_groups_of_exceptions_are_bounded() -> None:
+    error: Exception = ValueError(f"token: {SECRET}")
+    for _ in range(8):
+        error = ExceptionGroup("several", [error, error, error])
+    with logged() as stream:
+        structlog.get_logger().error("failed", exc_info=error)
+
+    (line,) = lines_of(stream)
+    assert len(str(line["exception"])) < 20_000
+    assert "ExceptionGroup: several" in str(line["exception"])
+    assert "aB3dE5gH" not in stream.getvalue()
+
+
+def test_variables_with_the_names_of_secrets_are_known_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASS", "hunter22")
+    monkeypatch.setenv("KUBE_EFS_TOKEN_FILE", "/var/run/token")
+    with logged() as stream:
+        structlog.get_logger().info("tried", reason="login with hunter22 failed, see /var/run/token")
+
+    assert lines_of(stream)[0]["reason"] == "login with [removed] failed, see /var/run/token"
+
+
+def test_a_line_that_cannot_be_formatted_is_lost_without_its_arguments(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with logged() as stream:
+        handler = logging.getLogger().handlers[-1]
+        handler.handle(logging.LogRecord("library", logging.INFO, "a.py", 7, "%d", (SECRET,), None))
+
+    (line,) = lines_of(stream)
+    assert line == {
+        "level": "error",
+        "logger": "library",
+        "event": "line-lost",
+        "place": "a.py:7",
+        "reason": "TypeError",
+    }
+    assert capfd.readouterr() == ("", "")

@@ -23,9 +23,10 @@ from kube_efs.model.csi_claims import parse_claim
 from kube_efs.model.directories import Directory
 from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.file_systems import Discovery, FileSystem
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.tunnel_volumes import is_served, parse_request
+from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId
+from kube_efs.model.targets import TunnelTarget
+from kube_efs.model.tunnel_volumes import ClusterView, is_served, parse_request
 
 _PENDING = broken("claim/pending", "A claim waits for its volume.")
 _LOST = broken("claim/lost", "The volume of a claim is gone.")
@@ -167,7 +168,7 @@ def _verdict(
     try:
         match kind:
             case VolumeKind.TUNNEL:
-                parse_request(claim, storage_class, _discovery(facts))
+                parse_request(claim, storage_class, _view(facts, cluster))
             case VolumeKind.DIRECTORY:
                 provisioner = _directory_provisioner(storage_class.provisioner, cluster)
                 targets = targets_of(cluster) if needs_tunnels(cluster) else None
@@ -190,12 +191,34 @@ def _directory_provisioner(name: str, cluster: ClusterFacts) -> DirectoryProvisi
     )
 
 
-def _discovery(facts: Facts) -> Discovery:
+def _view(facts: Facts, cluster: ClusterFacts) -> ClusterView:
     """The file systems as AWS tells them, else as the controller has told the nodes."""
+    targets = targets_of(cluster)
+    known = {fs: _as_published(one) for fs, one in targets.targets.items()}
     if facts.aws is not None:
-        return Discovery(file_systems=facts.aws.file_systems, complete=True)
-    known = targets_of(facts.cluster).targets if facts.cluster else {}
-    return Discovery(file_systems={one: FileSystem(file_system_id=one) for one in known}, complete=True)
+        known = {
+            fs: one if fs in facts.aws.looked_into else known.get(fs, one)
+            for fs, one in facts.aws.file_systems.items()
+        }
+    return ClusterView(discovery=Discovery(file_systems=known, complete=True), targets=targets)
+
+
+def _as_published(target: TunnelTarget) -> FileSystem:
+    """The file system with the mount targets that the nodes are told; they have no ids there."""
+    return FileSystem(
+        file_system_id=target.file_system_id,
+        mount_targets=tuple(
+            MountTarget(
+                mount_target_id=MountTargetId(address),
+                file_system_id=target.file_system_id,
+                subnet_id=subnet,
+                zone=None,
+                address=address,
+                state=LifeCycleState.AVAILABLE,
+            )
+            for subnet, address in target.address_by_subnet.items()
+        ),
+    )
 
 
 TOPIC = Topic(check=_check, kinds=(_PENDING, _LOST, _TERMINATING, _MISSING, _NO_CLASS, _FOREIGN))

@@ -1,12 +1,14 @@
 """Whether volumes lead where they say, and go when nobody needs them."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from kube_efs.doctor.checks.common import controller_log, is_our_volume, lasts, targets_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, VolumeFacts
 from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken
 from kube_efs.model.targets import CONFIG_MAP_NAME, TunnelTargets
-from kube_efs.model.volumes import LOOPBACK, VolumePhase
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.volumes import VolumePhase
 
 _RELEASED = broken("volume/released", "The claim of a volume is gone, and the volume does not go after it.")
 _TERMINATING = broken("volume/terminating", "A volume that was deleted does not go.")
@@ -29,8 +31,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 def _is_behind_tunnel(one: VolumeFacts) -> bool:
     """Whether it goes through some port, even one that nobody knows."""
-    nfs = one.volume.nfs
-    return nfs is not None and nfs.server == LOOPBACK and one.volume.port is not None
+    return one.volume.port in one.volume.loopback_ports
 
 
 def _stuck(one: VolumeFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -60,13 +61,17 @@ def _misled(one: VolumeFacts, targets: TunnelTargets, cluster: ClusterFacts) -> 
     there = targets.file_system_at(volume.port)
     if there is None or (volume.file_system_id and there != volume.file_system_id):
         behind = f"leads to {there}" if there else "is nobody's"
-        expected = volume.file_system_id or "a file system"
+        expected = volume.file_system_id or "a file system that nothing tells"
+        remedy = "see why the ConfigMap does not have that port; do not change the volume"
+        if not volume.file_system_id:
+            command = f"kubectl annotate pv {quote(volume.name)} {FILE_SYSTEM_ID}=<id>"
+            remedy = f"annotate it with the id of its file system: {command}"
         yield _finding(
             _PORT,
             one,
             f"its port {volume.port} {behind}, but its data is in {expected}",
             [f"mount options {', '.join(volume.mount_options)}"],
-            "see why the ConfigMap does not have that port; do not change the volume",
+            remedy,
             f"kubectl -n {cluster.namespace} get configmap {CONFIG_MAP_NAME} -o yaml",
         )
 

@@ -8,7 +8,7 @@ import structlog
 
 from kube_efs.doctor.checks.common import problem_of
 from kube_efs.doctor.facts import Area, Gap
-from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.errors import KubeEfsError, told
 
 log = structlog.get_logger(__name__)
 
@@ -38,8 +38,8 @@ class Attempts:
             self.miss(what, problem_of(error), area=area, remedy=error.remedy)
         except Exception as error:
             # One odd object, of which nobody has thought, must not hide what else is wrong.
-            log.debug("look-failed", what=what, exc_info=True)
-            self.miss(what, f"{type(error).__name__}: {error}", area=area)
+            log.exception("look-failed", what=what)
+            self.miss(what, told(error), area=area)
         return None
 
     def miss(self, what: str, reason: str, *, area: Area = Area.PROBE, remedy: str = "") -> None:

@@ -27,6 +27,7 @@ from kube_efs.doctor.facts import (
     NodeObject,
     OperatorCondition,
     SharedVolumeFacts,
+    StuckTrash,
     TargetsFacts,
     Warned,
     Workload,
@@ -43,6 +44,7 @@ from kube_efs.doctor.gathering.objects import (
     read_published,
     read_shared_volume_facts,
     read_targets,
+    read_trash_event,
     read_volume_facts,
     read_warning,
     read_workload,
@@ -53,6 +55,7 @@ from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.model.targets import CONFIG_MAP_NAME
+from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
 from kube_efs.tunnels.publishing import STATUS_LABELS
 
 _Value = TypeVar("_Value")
@@ -81,6 +84,7 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         shared = start(look("SharedVolumes", _shared_volumes(client)))
         degraded = start(look("the ClusterCSIDriver", _degraded(client)))
         warnings = start(look("events", _warnings(client)))
+        stuck_trash = start(look("events of trashes", _stuck_trash(client)))
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, namespace)))
         published = _read(client, ConfigMap, read_published, namespace=namespace, labels=STATUS_LABELS)
@@ -97,6 +101,7 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         shared_volumes=shared.result() or (),
         degraded=degraded.result() or (),
         warnings=warnings.result() or (),
+        stuck_trash=stuck_trash.result() or (),
         targets=targets.result(),
         statuses=statuses.result(),
         constraints=constraints.result(),
@@ -151,6 +156,19 @@ async def _warnings(client: AsyncClient) -> tuple[Warned, ...]:
     found = await _read(client, Event, read_warning, namespace="*", fields={"type": "Warning"})
     told = [one for _, one in sorted(found, key=lambda pair: pair[0]) if one.kind in _SUBJECTS]
     return tuple({(one.uid, one.reason): one for one in told}.values())
+
+
+async def _stuck_trash(client: AsyncClient) -> tuple[StuckTrash, ...]:
+    """The trashes of which the last word is that they cannot be emptied."""
+    found = [
+        one
+        for reason in (TRASH_NOT_EMPTIED, TRASH_EMPTIED)
+        for one in await _read(client, Event, read_trash_event, namespace="*", fields={"reason": reason})
+    ]
+    # Of two in the same second the better one counts: it is only said after the other.
+    found.sort(key=lambda one: (one[0], one[1] == TRASH_EMPTIED))
+    last = {(one.file_system_id, one.namespace, one.name): (reason, one) for _, reason, one in found}
+    return tuple(one for reason, one in last.values() if reason == TRASH_NOT_EMPTIED)
 
 
 async def _shared_volumes(client: AsyncClient) -> tuple[SharedVolumeFacts, ...]:

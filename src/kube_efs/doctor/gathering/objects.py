@@ -13,6 +13,7 @@ from kube_efs.doctor.facts import (
     PodFacts,
     PublishedStatus,
     SharedVolumeFacts,
+    StuckTrash,
     TargetsFacts,
     VolumeFacts,
     Warned,
@@ -134,6 +135,23 @@ def read_warning(body: Json) -> tuple[str, Warned]:
         uid=subject.get("uid", ""),
         reason=body.get("reason") or "",
         message=body.get("message") or "",
+    )
+
+
+def read_trash_event(body: Json) -> tuple[str, str, StuckTrash]:
+    """When an Event about a trash was last seen, as text that can be put in order, its reason, its trash."""
+    subject = body.get("involvedObject") or {}
+    file_system, _, message = (body.get("message") or "").partition(": ")
+    return (
+        str(body.get("lastTimestamp") or body["metadata"].get("creationTimestamp")),
+        body.get("reason") or "",
+        StuckTrash(
+            file_system_id=file_system.rpartition(" ")[2],
+            kind=subject.get("kind", ""),
+            namespace=subject.get("namespace", ""),
+            name=subject.get("name", ""),
+            message=message,
+        ),
     )
 
 

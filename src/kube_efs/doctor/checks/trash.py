@@ -1,0 +1,27 @@
+"""Whether what was removed also goes from the trash of its file system."""
+
+from collections.abc import Iterator
+
+from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.findings import Finding, Subject, Topic, risk
+from kube_efs.model.trash import TRASH_NOT_EMPTIED
+
+_STUCK = risk("trash/not-emptied", "What was removed stays in the trash of its file system.")
+
+
+def _check(facts: Facts) -> Iterator[Finding]:
+    for one in facts.cluster.stuck_trash if facts.cluster else ():
+        yield Finding(
+            kind=_STUCK,
+            subject=Subject("FileSystem", one.file_system_id),
+            problem="its trash has entries that do not go",
+            evidence=(f"{TRASH_NOT_EMPTIED}: {one.message}",),
+            remedy="see what protects the path that is named; once that is gone, it is removed by itself",
+            commands=(
+                f"kubectl -n {one.namespace} get events --field-selector reason={TRASH_NOT_EMPTIED}",
+                f"kubectl -n {one.namespace} describe {one.kind.lower()} {one.name}",
+            ),
+        )
+
+
+TOPIC = Topic(check=_check, kinds=(_STUCK,))

@@ -1,0 +1,453 @@
+"""The rules of what a secret looks like: what they remove, what they leave, and how long they take."""
+
+import base64
+import json
+import random
+import string
+import time
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kube_efs.model.errors import InvalidValue, KubeEfsError, shown
+from kube_efs.model.secrets import (
+    REMOVED,
+    hidden_here,
+    is_secret_name,
+    shortened,
+    text_without_secrets,
+)
+
+_WORD = string.ascii_letters + string.digits + "_.~+/-"
+_MIXED = string.ascii_letters + string.digits
+
+
+def secret_of(seed: int, length: int, alphabet: str = _WORD) -> str:
+    """A secret of that length, in which no rule can find a second beginning."""
+    return "".join(random.Random(seed).choices(alphabet, k=length))
+
+
+# -- Names --
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("DB_PASS", "DBPASS", "dbPass", "pass", "MYSQL_PWD", "REDIS_AUTH", "AUTH", "auth", "PROXY_PASS"),
+        *(
+            "SSHPASS",
+            "PASSWORD1",
+            "password_2",
+            "DB_PASSWORD_OLD",
+            "token-value",
+            "apiTokenV2",
+            "SECRET_BASE64",
+        ),
+        *(
+            "AWS_SECRET_ACCESS_KEY",
+            "aws_session_token",
+            "SecretAccessKey",
+            "X-Amz-Security-Token",
+            "sessionToken",
+        ),
+        *("Credential", "credentials", "AWS_CREDS", "Cookie", "Set-Cookie", "cookies", "X-Amz-Signature"),
+        *(
+            "Authorization",
+            "Proxy-Authorization",
+            "x-api-key",
+            "tls.key",
+            "client.key",
+            "signing_key",
+            "JWT",
+            "psk",
+        ),
+        *(
+            ".dockerconfigjson",
+            ".dockercfg",
+            "WebIdentityToken",
+            "clientSecret",
+            "passphrase",
+            "x" * 300 + "_token",
+        ),
+        *("csi.storage.k8s.io/serviceAccount.tokens", "password_text", "2token"),
+    ],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("creation_token", "ClientToken", "client_token", "nextToken", "ClientRequestToken", "", "-", "42"),
+        *(
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "token_path",
+            "secretName",
+            "fileSystemIdSecretRef",
+            "access_key_id",
+        ),
+        *("csi.storage.k8s.io/provisioner-secret-name", "tokens_left", "passwordPolicy", "bypass", "compass"),
+        *("root_key", "key", "author", "authority", "passed", "file_system", "volume", "credentials_uri"),
+        *("ca.crt", "caBundle", "certificate", "tls.crt", "uid", "digest", "session", "NO_PROXY_BYPASS"),
+    ],
+)
+def test_names_of_other_things(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+# -- Frames: how a secret of any length stands in a text --
+
+_NAMED: dict[str, Callable[[str], str]] = {
+    "variable": "DB_PASS={} next".format,
+    "plain AUTH": "AUTH={}".format,
+    "yaml": "\npassword: {}\nuser: me".format,
+    "next line": "token:\n  {}\nuser: me".format,
+    "yaml block": "user:\n  token: |\n    {}\n  name: x".format,
+    "json": lambda secret: json.dumps({"password": secret, "user": "me"}),
+    "json with blanks": lambda secret: json.dumps({"password": f"two {secret} words"}),
+    "json list": lambda secret: json.dumps({"tokens": [secret, secret]}),
+    "json in json": lambda secret: json.dumps({"message": json.dumps({"sessionToken": f"a {secret}"})}),
+    "json in json in json": lambda secret: json.dumps([json.dumps([json.dumps({"pwd": f'"{secret}" b'})])]),
+    "json in url": lambda secret: "q=" + quote(json.dumps({"token": secret})),
+    "repr": lambda secret: repr({"clientSecret": secret}),
+    "bytes": lambda secret: repr({"clientSecret": secret.encode()}),
+    "query": "GET /?user=me&X-Amz-Security-Token={}&a=b".format,
+    "form": lambda secret: f"Action=AssumeRole&WebIdentityToken={quote_plus(secret)}&Version=1",
+    "encoded form": lambda secret: quote(f"a=b&token={secret}"),
+    "header": "Authorization: Bearer {}\r\nHost: x".format,
+    "own header": "x-aws-ec2-metadata-token: {}".format,
+    "signed header": "Authorization: AWS4-HMAC-SHA256 Credential=a/b, Signature={}".format,
+    "cookie": "Cookie: a=b; session={}; c=d".format,
+    "quoted header": "curl -H 'Proxy-Authorization: Basic {}' http://x".format,
+    "option": "psql --password {} --host x".format,
+    "options": lambda secret: repr(["psql", "--db-password", secret, "--host"]),
+    "url": lambda secret: f"https://me:{quote(secret, safe='')}@proxy.example.com/",
+    "element": "<SecretAccessKey>{}</SecretAccessKey><Expiration>2026</Expiration>".format,
+    "element in lines": "<SessionToken>\n  {}\n</SessionToken>".format,
+    "element with CDATA": "<WebIdentityToken><![CDATA[{}]]></WebIdentityToken>".format,
+    "escaped element": "&lt;SessionToken&gt;{}&lt;/SessionToken&gt;".format,
+    "attribute": '<login user="me" password="{}"/>'.format,
+    "cut quote": 'password="{}'.format,
+    "cut element": "<SessionToken>{}".format,
+    "cut json": '{{"a": "b", "token": "{}'.format,
+    "long name": ("x" * 500 + "_password={}").format,
+}
+_SHAPED: dict[str, Callable[[str], str]] = {
+    "jwt": lambda secret: f"got eyJhbGciOiJSUzI1NiJ9.{_url(secret)}.{_url(secret)} from",
+    "jwt that is cut": lambda secret: f"got eyJhbGciOiJSUzI1NiJ9{_url(secret)}",
+    "json in base 64": lambda secret: _plain(json.dumps({"auths": {"a": secret}})),
+    "session token": lambda secret: f"x IQoJb3JpZ2luX2Vj{_plain(secret)} y",
+    "older session token": lambda secret: f"FwoGZXIvYXdzE{_plain(secret)}",
+    "oldest session token": lambda secret: f"(FQoGZXIvYXdzE{_plain(secret)})",
+    "session token in a url": lambda secret: quote(f"FwoGZXIvYXdzE{_plain(secret)}", safe=""),
+    "openshift": lambda secret: f"sha256~{_url(secret)}{_url(secret)}",
+    "bearer": lambda secret: f"sent Bearer {_url(secret)}.",
+    "private key": "-----BEGIN EC PRIVATE KEY-----\n{}\n-----END EC PRIVATE KEY-----".format,
+    "cut private key": "-----BEGIN PRIVATE KEY-----\n{}".format,
+    "end of a private key": lambda secret: f"{_plain(secret)}\n-----END RSA PRIVATE KEY-----\nmore",
+    "private key in json": lambda secret: json.dumps(
+        f"-----BEGIN PRIVATE KEY-----\n{_plain(secret)}\n-----END PRIVATE KEY-----\n"
+    ),
+}
+
+
+def _plain(secret: str) -> str:
+    return base64.b64encode(secret.encode()).decode()
+
+
+def _url(secret: str) -> str:
+    return base64.urlsafe_b64encode(secret.encode()).decode().rstrip("=")
+
+
+def _traces(secret: str, clean: str) -> set[str]:
+    """What is left of a secret: any eight characters of it, in each form."""
+    forms = (secret, _plain(secret), _url(secret), quote(secret, safe=""))
+    return _parts(clean) & set().union(*map(_parts, forms))
+
+
+def _parts(text: str) -> set[str]:
+    return {text[at : at + 8] for at in range(len(text) - 7)}
+
+
+_SECRETS = st.builds(
+    secret_of, st.integers(0, 2**32), st.integers(10, 5000), st.sampled_from([_WORD, _MIXED])
+)
+_FRAMES = st.sampled_from(sorted({**_NAMED, **_SHAPED}.items()))
+_NOISE = st.text(alphabet=string.ascii_letters + " .,:;=\n\t/-_", max_size=60)
+
+
+@pytest.mark.parametrize("frame", {**_NAMED, **_SHAPED}.values(), ids={**_NAMED, **_SHAPED}.keys())
+@pytest.mark.parametrize("length", [10, 39, 40, 41, 64, 199, 201, 500, 5000])
+def test_a_secret_of_any_length_is_removed_in_every_frame(frame: Callable[[str], str], length: int) -> None:
+    secret = secret_of(length, length)
+    clean = text_without_secrets(frame(secret))
+
+    assert not _traces(secret, clean)
+    assert REMOVED in clean
+    assert text_without_secrets(clean) == clean
+
+
+@settings(deadline=None)
+@example(frame=("cut element", _NAMED["cut element"]), secret="5ZCrIB1uGN", before="", after=" :")
+@given(frame=_FRAMES, secret=_SECRETS, before=_NOISE, after=_NOISE)
+def test_a_secret_in_any_frame_is_removed_amid_other_text(
+    frame: tuple[str, Callable[[str], str]], secret: str, before: str, after: str
+) -> None:
+    clean = text_without_secrets(f"{before}\n{frame[1](secret)}\n{after}")
+
+    assert not _traces(secret, clean)
+
+
+@settings(deadline=None)
+@given(frame=_FRAMES, secret=_SECRETS, before=st.integers(0, 6000), limit=st.integers(0, 3000))
+def test_no_cut_leaves_a_part_of_a_secret(
+    frame: tuple[str, Callable[[str], str]], secret: str, before: int, limit: int
+) -> None:
+    text = f"{'lorem ipsum ' * (before // 12)}\n{frame[1](secret)}\n{'dolor ' * 2000}"
+    clean = shortened(text, limit)
+
+    assert not _traces(secret, clean)
+    assert len(clean) <= max(limit, 30)
+    assert f"({len(text)} characters)" in clean
+
+
+@settings(deadline=None)
+@given(st.text() | st.text(alphabet="a\"'\\:={}[]<>/&;,| \n-tokenpassword%2"))
+def test_removing_twice_is_removing_once(text: str) -> None:
+    once = text_without_secrets(text)
+
+    assert text_without_secrets(once) == once
+
+
+@given(st.text(max_size=300), st.integers(0, 400))
+def test_what_is_shorter_is_not_cut(text: str, limit: int) -> None:
+    clean = text_without_secrets(text)
+
+    assert (shortened(text, limit) == clean) == (len(clean) <= limit)
+
+
+def test_an_unnamed_aws_secret_key_is_removed_after_any_separator() -> None:
+    key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    for text in (key, f"key {key}, sorry", f"a-{key}", f"x={key}", f"[{key}]"):
+        assert key[4:20] not in text_without_secrets(text)
+
+
+def test_a_private_key_is_removed_as_secrets_and_kubeconfigs_have_it() -> None:
+    key = _private_key()
+    encoded = base64.b64encode(key.encode()).decode()
+    for text in (encoded, f"client-key-data: {encoded}", f"x {encoded} y", json.dumps({"a": key})):
+        clean = text_without_secrets(text)
+        assert key.splitlines()[1][:16] not in clean
+        assert encoded[60:90] not in clean
+
+
+# -- What stays --
+
+_KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def _private_key() -> str:
+    form = serialization.PrivateFormat.PKCS8
+    return _KEY.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+def _certificate() -> str:
+    """With the shape of one; its text is what counts."""
+    body = base64.encodebytes(random.Random(7).randbytes(900)).decode()
+    return f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "volume efs-stunnel-fs-0123456789abcdef0-default-example-x7k2p is bound",
+        "commit 3d638e0a5b1c9f7e2d4a6b8c0e1f3a5b7c9d1e2f",
+        "image quay.io/a/b@sha256:" + "0a1b2c3d" * 8,
+        "sha512 " + "0a1b2c3d" * 16,
+        "/var/lib/kubelet/pods/0f3b2c1d-1111-2222-3333-444455556666/volumes/kubernetes.io~csi/Mount1",
+        "/exports/Team1/reports/Q3/final/archive/Older/ones/from/2019/and/before/that/Year2018/X",
+        "creation_token=pvc-0f3b is known",
+        '{"ClientToken": "pvc-0f3b2c1d", "uid": "0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11"}',
+        "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com:2049",
+        "efs:fs-0123456789abcdef0:/a/b:fsap-0123456789abcdef0",
+        "arn:aws:iam::123456789012:role/efs-csi",
+        "arn:aws:secretsmanager:us-east-1:123456789012:secret:name-AbCdEf is not there",
+        "arn:aws:elasticfilesystem:us-east-1:123456789012:access-point/fsap-0123456789abcdef0",
+        "AWS_WEB_IDENTITY_TOKEN_FILE=/var/run/secrets/eks.amazonaws.com/serviceaccount/token",
+        "csi.storage.k8s.io/provisioner-secret-name: x-account",
+        "provisioner secret: 'team/role' is not there; create it, with awsRoleArn",
+        "AWS credentials: could not be read from 3 sources",
+        "token: permission denied for this user",
+        "automountServiceAccountToken: false",
+        '"automountServiceAccountToken": true, "x": 1',
+        "set the token, then try again: <token> is what you got",
+        "a Secret may be named twice, password or not",
+        "nfs4 rw,vers=4.1,addr=127.0.0.1,port=20490,sec=sys,noresvport",
+        "time=2026-11-22T13:00:00Z level=info msg=ready",
+        "<Error><Code>AccessDenied</Code><RequestId>0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11</RequestId></Error>",
+        "https://sts.us-east-1.amazonaws.com/?Action=GetCallerIdentity",
+    ],
+)
+def test_what_administrators_need_stays(text: str) -> None:
+    assert text_without_secrets(text) == text
+    assert shortened(text, 1000) == text
+
+
+def test_certificates_stay() -> None:
+    certificate = _certificate()
+    encoded = base64.b64encode(certificate.encode() * 2).decode()
+    for text in (certificate, json.dumps({"ca.crt": certificate}), f"caBundle: {encoded}", encoded[:801]):
+        assert text_without_secrets(text) == text
+
+
+def test_a_key_beside_certificates_does_not() -> None:
+    bundle = _certificate() + _private_key()
+    encoded = base64.b64encode(bundle.encode()).decode()
+
+    assert _private_key().splitlines()[1] not in text_without_secrets(bundle)
+    assert _certificate() in text_without_secrets(bundle)
+    assert text_without_secrets(encoded) == REMOVED
+
+
+# -- Secrets whose value is known --
+
+
+@pytest.mark.parametrize(
+    "form", [str, repr, json.dumps, quote_plus, lambda secret: quote(secret, safe="")], ids=range(5)
+)
+def test_a_known_secret_is_removed_in_every_form_and_nowhere_else(form: Callable[[str], str]) -> None:
+    secret = 'a "short" & ünusual\none'
+    with hidden_here([secret]):
+        clean = text_without_secrets(f"before {form(secret)} after")
+    assert "nusual" not in clean
+    assert clean.startswith("before ")
+    assert clean.endswith(" after")
+    assert "nusual" in text_without_secrets(f"before {form(secret)} after")
+
+
+def test_a_known_secret_of_one_letter_does_not_grow_the_text() -> None:
+    with hidden_here(["e", "r", "m", "", "true"]):
+        assert text_without_secrets(f"true {REMOVED} e") == f"t[removed]u[removed] {REMOVED} [removed]"
+
+
+def test_a_known_secret_across_a_cut_is_removed() -> None:
+    secret = secret_of(3, 5000, string.ascii_lowercase)
+    with hidden_here([secret]):
+        for before in range(0, 300, 7):
+            clean = shortened("x" * before + secret + "y" * 10_000, 200)
+            assert not set(clean.split("...")[0].removesuffix(REMOVED)) - set("x[removed]y")
+
+
+def test_many_known_secrets_before_a_cut_hide_nothing_else() -> None:
+    secret = secret_of(4, 5000, string.ascii_lowercase)
+    with hidden_here([secret]):
+        clean = shortened(f"{secret} " * 10 + "Y" * 10_000, 200)
+    assert clean.startswith(f"{REMOVED} " * 10 + "Y" * 50)
+    assert clean.endswith("... (60010 characters)")
+
+
+# -- Errors: their texts go to logs, events, statuses and callers --
+
+
+@pytest.mark.parametrize("frame", _NAMED.values(), ids=_NAMED.keys())
+@pytest.mark.parametrize("length", [40, 190, 250, 5000])
+def test_no_part_of_a_secret_is_left_in_the_text_of_an_error(
+    frame: Callable[[str], str], length: int
+) -> None:
+    secret = secret_of(length, length)
+    for error in (
+        InvalidValue("is not valid", field="mountOptions", value=frame(secret)),
+        InvalidValue("is not valid", value={"options": [frame(secret)]}),
+        InvalidValue(f"is not valid ({shown(frame(secret))})", remedy=f"not {frame(secret)}"),
+        KubeEfsError(f"was answered with {frame(secret)}"),
+    ):
+        assert not _traces(secret, str(error))
+
+
+def test_a_known_secret_that_an_error_cuts_is_removed() -> None:
+    secret = secret_of(5, 700, string.ascii_lowercase)
+    with hidden_here([secret]):
+        text = str(InvalidValue("is not valid", value=f"externalId is {secret} there"))
+    assert text == "'externalId is [removed] there' is not valid"
+
+
+# -- Time --
+
+_HARD = (
+    *(
+        "x",
+        "xX1",
+        " ",
+        "=",
+        "a:",
+        '"',
+        "\\",
+        '\\"',
+        "password=",
+        'password="',
+        "password='",
+        'token:["',
+        "token:\n",
+    ),
+    *(
+        "token: |\n  a\n",
+        "token: |\\n  ",
+        "<",
+        "<a>",
+        "<token>",
+        "<token><![CDATA[",
+        "&lt;a&gt;",
+        "eyJ",
+        "eyJaaaaaaaa.",
+    ),
+    *(
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        "-----BEGIN CERTIFICATE-----",
+        "-----BEGIN A ",
+    ),
+    *(
+        "LS0tLS1CRUdJTi",
+        "LS0tLS1CRUdJTiA\\n",
+        "://a",
+        "a@",
+        "Bearer ",
+        "--token ",
+        "'--token', ",
+        "arn:aws:",
+        "a.-",
+    ),
+    *("cookie: ", "authorization: Digest ", "%22", "token%3D%22", '{"token": {"a": ', "A" * 39 + "a "),
+)
+
+
+@pytest.mark.parametrize("part", _HARD)
+def test_the_time_grows_with_the_length_only(part: str) -> None:
+    def seconds(length: int) -> float:
+        text = part * (length // len(part))
+        began = time.process_time()
+        text_without_secrets(text)
+        return time.process_time() - began
+
+    # Quadratic, this is 64 times as long; what is measured is far above what a clock can tell, or nothing.
+    short, long = min(seconds(50_000) for _ in range(3)), seconds(400_000)
+    assert long < max(0.05, 24 * short)
+
+
+@pytest.mark.parametrize("known", [[], ["planted-secret"]], ids=["none", "one"])
+def test_what_is_cut_off_costs_nothing(known: list[str]) -> None:
+    def seconds(action: Callable[[], str]) -> float:
+        began = time.process_time()
+        action()
+        return time.process_time() - began
+
+    text = "password=" * 10_000_000
+    with hidden_here(known):
+        cut = min(seconds(lambda: shortened(text, 1000)) for _ in range(3))
+        assert cut < seconds(lambda: text_without_secrets(text[:1_000_000]))
