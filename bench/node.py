@@ -1,4 +1,8 @@
-"""What a node costs: publishing without the kernel's mount, processes started for it, and memory."""
+"""What a node costs: publishing, processes started for it, readings of the mount table, and memory.
+
+The driver mounts as it always does, but for the program ``mount``, which binds a directory. So each volume is
+a line of the kernel's own mount table, that of a namespace of the driver's.
+"""
 
 import asyncio
 import os
@@ -37,6 +41,9 @@ _POINTS: Final = 80
 _FIRST: Final = 5  # which warm up what is made once, such as stunnel and the pool of connections
 _SOME: Final = 10
 _MANY: Final = 1000
+_AT_ONCE: Final = 20
+# As on a node with hundreds of pods: a line for each of their volumes, tokens and layers.
+_LINES: Final = 6000
 _SETTLING_SECONDS: Final = 10.0
 _IDLE_SECONDS: Final = 30.0
 _UP_SECONDS: Final = 30.0
@@ -50,12 +57,17 @@ _CAPABILITY: Final = csi.VolumeCapability(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The driver and the agent while they run; ``started`` has a line for each process that they start."""
+    """The driver and the agent while they run.
+
+    ``started`` has a line for each process that they start, ``read`` for each time that the driver reads the
+    mount table.
+    """
 
     programs: NodePrograms
     driver: int
     agent: int
     started: Path
+    read: Path
 
     def megabytes(self) -> Mapping[str, float]:
         """The memory of each."""
@@ -78,6 +90,10 @@ class Node:
         """What was started so far."""
         return self.started.read_text(encoding="utf-8").splitlines() if self.started.exists() else []
 
+    def readings(self) -> int:
+        """How often the driver has read the mount table so far."""
+        return self.read.stat().st_size if self.read.exists() else 0
+
 
 async def measure(folder: Path) -> AsyncIterator[Figure]:
     """Publish volumes of as many access points, one after the other, then a second volume of each."""
@@ -95,19 +111,24 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             yield plain("the same, of what several processes share only a part each (PSS)", in_parts, "MB")
             await publisher.publish(points[:_FIRST], until_up=True)
             yield _total(f"the same with stunnel and {_FIRST} volumes", some := node.megabytes())
-            starts, begun = len(node.starts()), node.cpu_seconds()
+            starts, readings, begun = len(node.starts()), node.readings(), node.cpu_seconds()
             new = await publisher.publish(points[_FIRST:], until_up=True)
             tunnels, amid = node.megabytes(), node.cpu_seconds()
             there = await publisher.publish(points)
             further, ended = node.megabytes(), node.cpu_seconds()
-            yield _median("NodePublish, new access-point tunnel", new, 60, begun, amid)
-            yield _median("NodePublish, tunnel there", there, 10, amid, ended)
-            yield exactly("processes started by these", len(node.starts()) - starts, 0)
+            yield _median("NodePublish with mount(8), new access-point tunnel", new, 60, begun, amid)
+            yield _median("NodePublish with mount(8), tunnel there", there, 10, amid, ended)
+            published = len(new) + len(there)
+            yield exactly("processes started by each of these", (len(node.starts()) - starts) / published, 1)
+            name = "readings of the mount table by each of these"
+            yield at_most(name, (node.readings() - readings) / published, 1)
             grown = _each(some, tunnels, len(new))
             yield _total("memory of each further volume with a tunnel of its own", grown, 0.3)
             grown = _each(tunnels, further, len(there))
             yield _total("memory of each further volume of a tunnel that is there", grown, 0.3)
             yield await _at_many_mounts(publisher, points, statistics.median(there))
+            async for figure in _at_many_lines(node, publisher, points, statistics.median(there)):
+                yield figure
             async for figure in _idle(node, publisher.published):
                 yield figure
 
@@ -118,7 +139,45 @@ async def _at_many_mounts(publisher: "_Publisher", points: Sequence[str], before
         await publisher.publish(points[: _MANY - publisher.published])
     found = statistics.median(await publisher.publish(points))
     name = f"time of NodePublish, tunnel there, at {_MANY:,} mounts ÷ before"
-    return plain(name, found / before, detail=f"{found:.1f} ms; each reads the mount table once")
+    return plain(name, found / before, detail=f"{found:.1f} ms")
+
+
+async def _at_many_lines(
+    node: Node, publisher: "_Publisher", points: Sequence[str], before: float
+) -> AsyncIterator[Figure]:
+    """What publishing takes, against before, with thousands of lines while another mount comes and goes."""
+    async with _changing_table(node, _LINES):
+        alone = statistics.median(await publisher.publish(points[:_AT_ONCE]))
+        readings, begun = node.readings(), time.perf_counter()
+        await publisher.publish_at_once(points[:_AT_ONCE])
+        took = (time.perf_counter() - begun) * _MILLISECONDS
+        readings = node.readings() - readings
+    where = f"at {_LINES:,} lines, while another mount comes and goes"
+    name = f"time of NodePublish, tunnel there, {where} ÷ before"
+    yield plain(name, alone / before, detail=f"{alone:.1f} ms")
+    name = f"time of {_AT_ONCE} NodePublish at once {where} ÷ {_AT_ONCE} one after the other"
+    yield at_most(name, took / (_AT_ONCE * alone), 1, detail=f"{took:.0f} ms in all")
+    yield at_most("readings of the mount table by these", readings, _AT_ONCE)
+
+
+@asynccontextmanager
+async def _changing_table(node: Node, lines: int) -> AsyncIterator[None]:
+    """While the context is open, the driver's mount table has that many lines, and another comes and goes."""
+    changing = await asyncio.create_subprocess_exec(
+        *("nsenter", f"--target={node.driver}", "--mount"),
+        *(sys.executable, str(Path(__file__).with_name("mounting.py"))),
+        *(str(node.programs.folder / "foreign"), str(lines)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_UP_SECONDS):
+            if changing.stdout is None or not await changing.stdout.readline():
+                raise RuntimeError("the mount table cannot be filled")
+        yield
+    finally:
+        if changing.returncode is None:
+            changing.kill()
+        await changing.wait()
 
 
 async def _idle(node: Node, mounts: int) -> AsyncIterator[Figure]:
@@ -176,6 +235,10 @@ class _Publisher:
                 await self._until_up()
         return took
 
+    async def publish_at_once(self, volumes: Collection[str]) -> None:
+        """Publish each volume at a new path, all at the same time."""
+        await asyncio.gather(*map(self._publish, volumes))
+
     async def _publish(self, volume: str) -> float:
         handle, _, address = volume.partition("@")
         self.published += 1
@@ -210,26 +273,42 @@ async def _access_points(efs: EmbeddedEfs, system: FileSystemId) -> list[str]:
 @asynccontextmanager
 async def _node(folder: Path, efs: EmbeddedEfs, kubeconfig: Path) -> AsyncIterator[Node]:
     await asyncio.to_thread(folder.mkdir)
-    programs, started = NodePrograms(folder=folder), folder / "started"
+    programs, started, read = NodePrograms(folder=folder), folder / "started", folder / "read"
+    mount = await asyncio.to_thread(_mount_program, folder)
     ordinary = programs.environment(efs, kubeconfig)
     path = f"{Path(__file__).parent / 'audit'}:{ordinary['PYTHONPATH']}"
-    environment = {**ordinary, "PYTHONPATH": path, "BENCH_STARTED": str(started)}
+    environment = {
+        **ordinary,
+        "PYTHONPATH": path,
+        "BENCH_STARTED": str(started),
+        "BENCH_READINGS": str(read),
+        "BENCH_MOUNT": str(mount),
+    }
     agent, driver = Program("tunnel", environment, folder / "tunnel.log"), None
     try:
         await agent.start()
         driver = await ChildProcess.start(
-            *(sys.executable, "-m", "bench.node_runner"),
+            *("unshare", "--mount", sys.executable, "-m", "bench.node_runner"),
             log_file=folder / "node.log",
             environment=environment,
         )
         await eventually(programs.csi_socket.is_socket, "the driver's socket")
-        yield Node(programs=programs, driver=driver.pid, agent=agent.pid, started=started)
+        yield Node(programs=programs, driver=driver.pid, agent=agent.pid, started=started, read=read)
     finally:
         if driver:
             await driver.stop(timeout_seconds=5)
         await agent.stop()
         for pid in stunnels_of(programs.stunnel_conf):
             os.kill(pid, signal.SIGKILL)
+
+
+def _mount_program(folder: Path) -> Path:
+    """A program ``mount`` that binds a directory to the target, its last argument."""
+    (folder / "export").mkdir()
+    program = folder / "mount"
+    program.write_text(f'#!/bin/sh\nfor target; do :; done\nexec mount --bind "{folder}/export" "$target"\n')
+    program.chmod(0o755)
+    return program
 
 
 ROW: Final = Row(name="node", measure=measure)

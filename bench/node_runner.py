@@ -1,33 +1,23 @@
-"""``kube-efs node`` without the kernel's mounts: all that it does for a volume but mount(8)."""
+"""``kube-efs node`` as it is, but for the program ``mount``, which binds a directory instead of mounting NFS.
+
+The mount table is the kernel's, with a line for each volume. Each reading of it is counted in a file.
+"""
 
 import asyncio
-import itertools
-from collections.abc import Sequence
-from pathlib import Path
+import os
 
-from kube_efs.mounts.mountinfo import MountEntry, parse_mountinfo
+from kube_efs.mounts.mount import SystemMounter
+from kube_efs.mounts.mountinfo import read_once
+from kube_efs.mounts.table import MountTable
 from kube_efs.telemetry.loading import load_logging
 
+_READINGS = os.environ["BENCH_READINGS"]
 
-class MounterWithoutKernel:
-    """Notes what it is to mount, and says afterwards that it is mounted."""
 
-    def __init__(self) -> None:
-        self._mounted: dict[Path, str] = {}
-        self._ids = itertools.count(1)
-
-    async def mount(self, source: str, target: Path, options: str) -> None:
-        """Note it."""
-        self._mounted[target] = f"{next(self._ids)} 0 0:99 / {target} rw,relatime - nfs4 {source} {options}\n"
-
-    async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
-        """Forget it; there is nobody to force."""
-        del force, lazy
-        self._mounted.pop(target, None)
-
-    def mounts(self) -> Sequence[MountEntry]:
-        """All that was noted, from lines such as the kernel's."""
-        return parse_mountinfo("".join(self._mounted.values()))
+def _read_and_count() -> tuple[bytes, bool]:
+    with open(_READINGS, "ab", buffering=0) as counted:  # noqa: PTH123 - as little as can be beside the reading
+        counted.write(b"\n")
+    return read_once()
 
 
 def main() -> None:
@@ -39,7 +29,8 @@ def main() -> None:
 
     settings = load(NodeSettings)
     configure(settings.logging_level)
-    asyncio.run(run_node(settings, MounterWithoutKernel()))
+    mounter = SystemMounter(program=os.environ["BENCH_MOUNT"], table=MountTable(read=_read_and_count))
+    asyncio.run(run_node(settings, mounter))
 
 
 if __name__ == "__main__":

@@ -4,16 +4,20 @@ The mount table shows what the kernel's NFS client would have made of it.
 """
 
 import asyncio
+import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.unmounting import unmount
 
 from kube_efs.model.errors import MountFailed
 from kube_efs.mounts.mount import SystemMounter
-from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
+from kube_efs.mounts.mountinfo import parse_mountinfo, read_once
+from kube_efs.mounts.table import MountTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +39,11 @@ class FolderMounter:
     waiting: int = 0
     is_stuck: bool = False
     forced: list[Path] = field(default_factory=list)
+    table: MountTable = field(init=False)
 
     def __post_init__(self) -> None:
         self.gate.set()
+        self.table = MountTable(read=self._read)
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         self.calls += 1
@@ -61,14 +67,16 @@ class FolderMounter:
             await asyncio.Event().wait()
         await SystemMounter().unmount(target, force=force, lazy=lazy)
 
-    def mounts(self) -> Sequence[MountEntry]:
-        return [self._shown(entry) for entry in read_mountinfo()]
+    def _read(self) -> tuple[bytes, bool]:
+        text, is_whole = read_once()
+        return b"\n".join(map(self._shown, text.split(b"\n"))), is_whole
 
-    def _shown(self, entry: MountEntry) -> MountEntry:
-        asked = self.asked.get(entry.mount_point)
-        if asked is None:
-            return entry
-        return replace(entry, source=asked.source, file_system_type="nfs4", super_options=asked.options)
+    def _shown(self, line: bytes) -> bytes:
+        for entry in parse_mountinfo(os.fsdecode(line)):
+            if asked := self.asked.get(entry.mount_point):
+                what = f" - nfs4 {asked.source} {','.join(asked.options)}"
+                return line.partition(b" - ")[0] + what.encode()
+        return line
 
 
 async def run(*command: str) -> None:
@@ -84,4 +92,4 @@ def private_folder() -> Iterator[Path]:
         try:
             yield Path(name)
         finally:
-            subprocess.run(["umount", "--recursive", name], check=True)
+            unmount(Path(name), "--recursive")

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from kube_efs.csi.endpoints import UnixEndpoint
 from kube_efs.csi.holders import NodeMount
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.node import Node, NodeOptions, node_service
-from kube_efs.csi.node_volumes import NodeVolumes, Publication, UnmountTerms
+from kube_efs.csi.node_volumes import NodeVolumes, Publication, UnmountTerms, Use
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.routes import NodePlace
@@ -37,7 +37,8 @@ from kube_efs.model.mount_options import plan_mount
 from kube_efs.model.volume_attributes import parse_attributes
 from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.mounts.mount import SystemMounter
-from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
+from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.mounts.table import MountTable
 from kube_efs.telemetry.metrics import CsiMetrics
 from kube_efs.tunnels.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder
@@ -374,9 +375,10 @@ async def test_links_on_the_way_to_a_target_do_not_hide_it(node: Served, mounter
 
 async def test_a_target_that_is_a_link_is_not_followed(node: Served) -> None:
     node.target().symlink_to(node.place / "exports")
-    code, text = await refused(node.publish())
-    assert code is grpc.StatusCode.INTERNAL
-    assert "is no folder; remove it" in text
+    for call in (node.publish, node.unpublish):
+        code, text = await refused(call())
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"target_path: '{node.target()}' is a link; remove the link" in text
 
 
 async def test_what_is_mounted_twice_is_unmounted_twice(node: Served, mounter: FolderMounter) -> None:
@@ -553,16 +555,16 @@ async def test_what_is_just_being_mounted_is_not_taken_for_gone(
 async def test_a_mount_table_that_cannot_be_read_costs_nobody_a_tunnel(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
-    class Unreadable(FolderMounter):
-        def mounts(self) -> Sequence[MountEntry]:
-            raise PlatformError("cannot be read", field="/proc/self/mountinfo")
+    def unreadable() -> tuple[bytes, bool]:
+        raise FileNotFoundError
 
+    blind = SystemMounter(table=MountTable(read=unreadable))
     async with node_served(mounter, tunnels, place) as node:
         await node.publish()
         holders = await holders_of(tunnels)
     for _ in range(2):
         with pytest.raises(PlatformError):
-            await NodeVolumes(Unreadable(place), tunnels, PLACE).reconcile()
+            await NodeVolumes(blind, tunnels, PLACE).reconcile()
         await asyncio.sleep(0.4)  # the agent's time until a holder that is missing is forgotten
     assert await holders_of(tunnels) == holders
 
@@ -585,7 +587,7 @@ async def test_a_mount_through_a_tunnel_that_is_there_starts_no_process_but_moun
     for name in ("first", "second"):
         mount = NodeMount(volume_id=FS, target=place / "pods" / name)
         is_counting = name == "second"
-        await volumes.publish(Publication(mount=mount, plan=PLAN), timeout_seconds=20)
+        await volumes.publish(Publication(use=Use(mount=mount), plan=PLAN), timeout_seconds=20)
     is_counting = False
 
     # The agent, which runs in this process too, has had nothing to do either.
@@ -615,11 +617,41 @@ async def test_a_volume_for_one_pod_is_at_one_target_only(node: Served) -> None:
         await call(node.target("first"))
         code, text = await refused(call(node.target("second")))
         assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert f"is for one pod at a time and is mounted at {node.target('first')}" in text
+        assert f"is for one pod at a time and is mounted at '{node.target('first')}'" in text
         assert not node.target("second").exists()
         await node.unpublish(node.target("first"), volume)
         await call(node.target("second"))
         await node.unpublish(node.target("second"), volume)
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+async def test_of_publishes_at_once_for_one_pod_one_is_mounted(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path, tls: bool
+) -> None:
+    context = HERE if tls else {**HERE, "encryptInTransit": "false"}
+    names = [f"pod-{number}" for number in range(10)]
+
+    async def race(node: Served) -> tuple[list[Path], set[tuple[str, bool]]]:
+        """Where the volume is after publishes to all targets at once, and what the others are told."""
+        calls = (
+            node.publish(node.target(name), mode=Modes.SINGLE_NODE_SINGLE_WRITER, context=context)
+            for name in names
+        )
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        refusals = [end for end in ends if isinstance(end, grpc.aio.AioRpcError)]
+        assert len(refusals) == len(names) - 1
+        told = {(end.code().name, "is for one pod at a time" in (end.details() or "")) for end in refusals}
+        return [node.target(name) for name in names if mounted(node.target(name))], told
+
+    async with node_served(mounter, tunnels, place) as node:
+        [target], told = await race(node)
+        assert told == {("FAILED_PRECONDITION", True)}
+    async with node_served(mounter, tunnels, place) as node:  # one that has mounted nothing itself
+        assert await race(node) == ([target], told)
+        assert len(await holders_of(tunnels)) == (1 if tls else 0)
+        await node.unpublish(target)
+        [second], told = await race(node)
+        await node.unpublish(second)
 
 
 async def test_usage_is_that_of_the_file_system(node: Served) -> None:

@@ -201,3 +201,71 @@ async def test_a_node_that_nobody_can_identify_does_not_start(
         await program.start()
     assert "NODE_NAME: 'node-1' cannot be identified" in str(caught.value)
     assert await program.ended() == 2
+
+
+_SECRET = "aB3dE5gH7j" * 70
+
+
+async def test_no_secret_of_a_request_or_of_the_environment_leaves_the_process(
+    program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
+) -> None:
+    """At DEBUG, where libraries log too; in every field of a request that the driver takes or refuses."""
+    environment |= {"LOGGING_LEVEL": "DEBUG", "DB_PASS": "environment-passw0rd", "REDIS_AUTH": f"x{_SECRET}"}
+    await program.start()
+    kubelet = Kubelet(folder)
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.exists))
+    mount = csi.VolumeCapability.MountVolume(mount_flags=[f"password={_SECRET}", "iam"])
+    mode = csi.VolumeCapability.AccessMode(mode=csi.VolumeCapability.AccessMode.MULTI_NODE_MULTI_WRITER)
+    whole = csi.NodePublishVolumeRequest(
+        volume_id="fs-0123456789abcdef0",
+        target_path=f"{folder}/pods/1/volumes/mount",
+        volume_capability=csi.VolumeCapability(mount=mount, access_mode=mode),
+        volume_context={"mounttargetip": "127.0.0.1"},
+        secrets={"externalId": f"x {_SECRET} y"},
+    )
+    requests = []
+    for name, value in {
+        "volume_id": f"fs-0123456789abcdef0:token={_SECRET}",
+        "target_path": f"/pods/SECRET={_SECRET}",
+    }.items():
+        requests.append(csi.NodePublishVolumeRequest())
+        requests[-1].CopyFrom(whole)
+        setattr(requests[-1], name, value)
+    for context in (
+        {"DB_PASS": _SECRET},
+        {"environment-passw0rd": "x"},
+        {"mounttargetip": f"IQoJb3JpZ2luX2Vj{_SECRET}"},
+        {"csi.storage.k8s.io/serviceAccount.tokens": f'{{"sts.amazonaws.com": {{"token": "{_SECRET}"}}}}'},
+        {"again": f"x {_SECRET} y"},
+        {"huge": "z" * 1_000_000},
+    ):
+        requests.append(csi.NodePublishVolumeRequest())
+        requests[-1].CopyFrom(whole)
+        requests[-1].volume_context.update(context)
+    told = []
+    async with grpc.aio.insecure_channel(f"unix:{folder}/csi.sock") as channel:
+        for request in requests:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await NodeStub(channel).NodePublishVolume(request, timeout=60)
+            told.append(caught.value.details() or "")
+    _, metrics = await page(program, "/metrics")
+    await program.stop()
+
+    log = (folder / "log").read_text()
+    assert log.count("call-refused") == len(requests)
+    for text in (*told, metrics, log):
+        assert "aB3dE5gH" not in text
+        assert "environment-passw0rd" not in text
+    assert max(map(len, log.splitlines())) < 80_000
+
+
+async def test_a_node_that_cannot_start_says_so_without_secrets(
+    program: Program, environment: dict[str, str], folder: Path
+) -> None:
+    environment |= {"KUBE_EFS_TUNNEL_SOCKET": "", "CSI_ENDPOINT": f"tcp://user:{_SECRET}@nowhere:x"}
+    with pytest.raises(PlatformError):
+        await program.start()
+
+    log = (folder / "log").read_text()
+    assert "CSI_ENDPOINT" in log or "endpoint" in log
+    assert "aB3dE5gH" not in log

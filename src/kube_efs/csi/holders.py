@@ -1,9 +1,12 @@
 """Under which names the mounts of this node hold their tunnels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from kube_efs.model.csi_errors import InvalidArgument
+from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.tunnels.demand_specs import Holder
 
 
@@ -15,9 +18,22 @@ class NodeMount:
     target: Path
 
     @property
+    def volume(self) -> str:
+        """What the id means, whichever of its spellings it has: the same for what is one volume."""
+        return _volume(self.volume_id)
+
+    @property
     def holder(self) -> Holder:
         """The name: the volume, without blanks, and the target."""
         return Holder(f"{quote(self.volume_id, safe=':/')} {self.target}")
+
+
+@lru_cache(maxsize=2048)
+def _volume(volume_id: str) -> str:
+    try:
+        return str(replace(parse_volume_handle(volume_id), base=None))
+    except InvalidArgument:
+        return volume_id
 
 
 def mount_of(holder: Holder) -> NodeMount | None:

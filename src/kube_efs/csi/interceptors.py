@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
 import grpc
@@ -14,7 +14,9 @@ from google.protobuf.message import Message
 from structlog.contextvars import bound_contextvars
 
 from kube_efs.csi.codes import code_of
-from kube_efs.csi.requests import shown_request, without_secrets_of
+from kube_efs.csi.requests import secrets_of, shown_request
+from kube_efs.model.errors import KubeEfsError, told
+from kube_efs.model.secrets import hidden_here, shortened
 from kube_efs.telemetry.metrics import CsiMetrics
 
 __all__ = ["CallInterceptor"]
@@ -39,15 +41,23 @@ _ROUTINE: Final = frozenset(
 )
 # Status messages travel in headers, of which gRPC takes 8 KiB in all, three bytes for one that is not ASCII.
 _MAX_MESSAGE_BYTES: Final = 2048
+_MAX_VOLUME: Final = 200
+# For the errors of codes.py that are not our own.
+_TEXTS: Final = MappingProxyType(
+    {
+        grpc.StatusCode.DEADLINE_EXCEEDED: "it took too long",
+        grpc.StatusCode.UNIMPLEMENTED: "the driver does not have this method",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """How a call ended; ``stack`` is of an error that nobody has foreseen."""
+    """How a call ended; ``unforeseen`` is an error that nobody has thought of."""
 
     code: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
-    stack: str = ""
+    unforeseen: Exception | None = None
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -70,8 +80,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         async def serve_watched(request: Message, context: _Context) -> Message:
             volume = getattr(request, "volume_id", "") or getattr(request, "name", "")
-            with bound_contextvars(method=method, **({"volume": volume} if volume else {})):
-                return await self._watched(method, serve, request, context)
+            with hidden_here(secrets_of(request)):
+                volume = {"volume": shortened(volume, _MAX_VOLUME)} if volume else {}
+                with bound_contextvars(method=method, **volume):
+                    return await self._watched(method, serve, request, context)
 
         return grpc.unary_unary_rpc_method_handler(
             serve_watched,
@@ -90,7 +102,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             )
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a code
-            outcome = _failure(error, request)
+            outcome = _failure(error)
         finally:
             self._note(method, request, outcome, self._clock() - began)
         return await context.abort(outcome.code, outcome.message)
@@ -99,8 +111,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._metrics.calls.labels(method, outcome.code.name).inc()
         self._metrics.call_seconds.labels(method).observe(seconds)
         fields = {"request": shown_request(request), "seconds": round(seconds, 3), "code": outcome.code.name}
-        if outcome.stack:
-            log.error("call-failed", **fields, exception=outcome.stack)
+        if outcome.unforeseen:
+            log.error("call-failed", **fields, exc_info=outcome.unforeseen)
         elif outcome.message:
             log.warning("call-refused", **fields, reason=outcome.message)
         elif method.rpartition("/")[2] in _ROUTINE:
@@ -109,15 +121,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             log.info("call-answered", **fields)
 
 
-def _failure(error: Exception, request: Message) -> _Outcome:
+def _failure(error: Exception) -> _Outcome:
     code = code_of(error)
-    if code is not None:
-        text = without_secrets_of(request, str(error)) or type(error).__name__
-        message = text.encode()[:_MAX_MESSAGE_BYTES].decode(errors="ignore")
-        return _Outcome(code=code, message=message)
-    return _Outcome(
-        code=grpc.StatusCode.INTERNAL,
-        # Nobody has judged this error's words; they are for the log only.
-        message=f"an error that should not happen ({type(error).__name__}); the log of the driver says more",
-        stack=without_secrets_of(request, "".join(traceback.format_exception(error))),
-    )
+    if code is None:
+        return _Outcome(code=grpc.StatusCode.INTERNAL, message=told(error), unforeseen=error)
+    # The text of any other error is a library's.
+    text = str(error) if isinstance(error, KubeEfsError) else _TEXTS[code]
+    return _Outcome(code=code, message=_cut(text) or type(error).__name__)
+
+
+def _cut(text: str) -> str:
+    """The text as far as it arrives; a character has four bytes at most."""
+    return shortened(text, _MAX_MESSAGE_BYTES if text.isascii() else _MAX_MESSAGE_BYTES // 4)

@@ -17,7 +17,7 @@ import structlog
 from kube_efs.csi.calls import Calls
 from kube_efs.csi.capabilities import read_capability
 from kube_efs.csi.holders import NodeMount
-from kube_efs.csi.node_volumes import NodeVolumes, Publication
+from kube_efs.csi.node_volumes import NodeVolumes, Publication, Use
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.routes import NodePlace
 from kube_efs.csi.server import Service
@@ -107,11 +107,9 @@ class Node(csi_pb2_grpc.NodeServicer):
             plan = _plan(request, capability)
             target = await asyncio.to_thread(resolve_target, target)
             with self._calls.alone(target):
-                wanted = Publication(
-                    mount=NodeMount(volume_id=request.volume_id, target=target),
-                    plan=plan,
-                    is_for_one_pod=capability.access_mode.is_for_one_pod,
-                )
+                mount = NodeMount(volume_id=request.volume_id, target=target)
+                use = Use(mount=mount, is_for_one_pod=capability.access_mode.is_for_one_pod)
+                wanted = Publication(use=use, plan=plan)
                 await self._volumes.publish(wanted, timeout_seconds=self._time_for(context))
         return csi_pb2.NodePublishVolumeResponse()
 

@@ -13,7 +13,7 @@ from lightkube.resources.core_v1 import Node
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.csi.routes import NodePlace
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import AwsError, AwsNotFound, InvalidSetting, InvalidValue, KubeError
+from kube_efs.model.errors import AwsError, AwsNotFound, AwsOddAnswer, InvalidSetting, InvalidValue, KubeError
 from kube_efs.model.ids import parse_region, parse_zone_name
 from kube_efs.model.volumes import ZONE_LABEL
 
@@ -28,13 +28,16 @@ _INSTANCE_ID: Final = re.compile(r"i-[a-z0-9]+$|[a-z0-9]{32}")
 async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, node_name: str) -> NodePlace:
     """The node's id and place; raises InvalidSetting when neither source knows it.
 
-    ``client`` None means that there is no way to the cluster. A node that is no instance has its name as id.
+    Raises AwsOddAnswer when metadata give an odd answer and there is no other source. ``client`` None means
+    that there is no way to the cluster. A node that is no instance has its name as id.
     """
     reason = "the instance belongs to another account"
     if not node_name.startswith(_FOREIGN_PREFIX):
         try:
             return await _from_instance(metadata)
-        except (AwsError, InvalidValue) as error:
+        except AwsError as error:
+            if client is None and isinstance(error, AwsOddAnswer):
+                raise
             reason = str(error)
     log.info("node-identified-by-its-object", node=node_name, reason=reason)
     if client is None:

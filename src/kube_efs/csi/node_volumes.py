@@ -2,11 +2,18 @@
 
 A tunnel is held before its volume is mounted and let go after it is unmounted. What a crash leaves between
 the two is found by ``reconcile``: a holder whose target several readings of the mount table do not show.
+
+A volume for one pod (ReadWriteOncePod) is at one target. A call that is about to mount a volume first notes
+so, in the same step in which it looks for notes of others. So of several at once the first goes on, and the
+others are refused until it has ended, whatever its end. A publish that comes later finds the first at its
+target: by what this process has published, and, as a driver that was restarted knows nothing of that, by the
+holders of tunnels or the sources in the mount table, which outlive it. What is found counts only while it is
+mounted.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,11 +24,11 @@ from kube_efs.csi.holders import NodeMount, mount_of
 from kube_efs.csi.routes import LOOPBACK, NodePlace, direct_server, tunnel_spec
 from kube_efs.csi.targets import make_target, remove_target
 from kube_efs.model.csi_errors import ExistingVolumeDiffers, VolumeInUse
-from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
+from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, shown
 from kube_efs.model.mount_options import MountPlan
+from kube_efs.mounts.finishing import to_its_end
 from kube_efs.mounts.mount import Mounter
 from kube_efs.mounts.mountinfo import MountEntry
-from kube_efs.mounts.table import mount_points, mounted_at
 from kube_efs.tunnels.client import TunnelOnDemand
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
 
@@ -30,6 +37,7 @@ log = structlog.get_logger()
 # An agent that is away must not hold up what does not need it: its holders are reconciled later.
 _RELEASE_SECONDS: Final = 5.0
 _FORCED: Final = 4
+# Of the mount table, before a holder counts as one without a mount.
 _READINGS: Final = 5
 _READING_PAUSE_SECONDS: Final = 0.2
 
@@ -51,12 +59,30 @@ class Tunnels(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """A mount that is wanted; one that is for one pod, only if no other target has the volume."""
+class Use:
+    """A volume at a target; one that is for one pod, only if no other target has the volume."""
 
     mount: NodeMount
-    plan: MountPlan
     is_for_one_pod: bool = False
+
+    def excludes(self, other: "Use") -> bool:
+        """Whether the two must not be there at the same time."""
+        is_for_one_pod = self.is_for_one_pod or other.is_for_one_pod
+        is_elsewhere = self.mount.target != other.mount.target
+        return is_for_one_pod and is_elsewhere and self.mount.volume == other.mount.volume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A use that is wanted, and how to mount the volume for it."""
+
+    use: Use
+    plan: MountPlan
+
+    @property
+    def mount(self) -> NodeMount:
+        """The volume and the target."""
+        return self.use.mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,33 +108,34 @@ class NodeVolumes:
         self._tunnels = tunnels
         self._place = place
         self._terms = terms or UnmountTerms()
-        self._publishing: set[Holder] = set()
+        # By target: what is being mounted there, and what this process has mounted there.
+        self._publishing: dict[Path, Use] = {}
+        self._published: dict[Path, Use] = {}
 
     async def publish(self, wanted: Publication, *, timeout_seconds: float) -> None:
         """Mount the volume unless it is mounted there already.
 
-        Raises ExistingVolumeDiffers when something else is, MountFailed, what the tunnel agent raises, and
-        InvalidValue or NoMountTarget for what leads nowhere.
+        Raises ExistingVolumeDiffers when something else is, VolumeInUse when the volume is for one pod and at
+        another target, InvalidArgument for a target that cannot be a directory, MountFailed, what the tunnel
+        agent raises, and InvalidValue or NoMountTarget for what leads nowhere.
         """
-        self._publishing.add(wanted.mount.holder)
         try:
             async with asyncio.timeout(timeout_seconds):
-                there = await mounted_at(wanted.mount.target, self._mounter.mounts)
+                there = await self._mounter.table.mounted_at(wanted.mount.target)
                 if there is None:
-                    if wanted.is_for_one_pod:
+                    with self._noted(wanted.use):
                         await self._refuse_second(wanted)
-                    await self._mount(wanted)
+                        await self._mount(wanted)
                 else:
                     await self._check_same(wanted, there)
+                    self._published[wanted.mount.target] = wanted.use
         except TimeoutError as error:
             raise _unfinished("mounted", wanted.mount.target, timeout_seconds) from error
-        finally:
-            self._publishing.discard(wanted.mount.holder)
 
     async def unpublish(self, mount: NodeMount, *, timeout_seconds: float) -> None:
         """Unmount what is mounted there, and remove the target; nothing there is no error.
 
-        Raises MountFailed.
+        Raises MountFailed, and InvalidArgument for a target that cannot be a directory.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -116,13 +143,15 @@ class NodeVolumes:
                     await self._unmount(mount.target)
         except TimeoutError as error:
             raise _unfinished("unmounted", mount.target, timeout_seconds) from error
-        await asyncio.to_thread(remove_target, mount.target)
+        if not await to_its_end(asyncio.to_thread(remove_target, mount.target)):
+            raise MountFailed("is mounted on all the same", field="target_path", value=str(mount.target))
+        self._published.pop(mount.target, None)
         await self._let_go(mount.holder)
         log.info("volume-unmounted", volume=mount.volume_id, target=str(mount.target))
 
     async def is_mounted(self, target: Path) -> bool:
         """Whether anything is mounted there; raises PlatformError when the mount table cannot be read."""
-        return await mounted_at(target, self._mounter.mounts) is not None
+        return await self._mounter.table.is_mounted(target)
 
     async def reconcile(self) -> None:
         """Tell the agent which of its holders are mounted, or are being mounted.
@@ -131,12 +160,13 @@ class NodeVolumes:
         again. Raises PlatformError when the mount table cannot be read, and what the agent raises; nothing
         is forgotten then.
         """
-        held = await self._holders()
-        points = await mount_points(
-            self._mounter.mounts, readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
+        held = {one: mount.target for one in await self._holders() if (mount := mount_of(one))}
+        points = await self._mounter.table.mounted_among(
+            set(held.values()), readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
         )
-        mounted = {one for one in held if (mount := mount_of(one)) and mount.target in points}
-        for holder in await self._tunnels.reconcile(mounted | self._publishing):
+        mounted = {holder for holder, target in held.items() if target in points}
+        publishing = {use.mount.holder for use in self._publishing.values()}
+        for holder in await self._tunnels.reconcile(mounted | publishing):
             log.warning("tunnel-holder-without-mount", holder=holder)
 
     async def _holders(self) -> frozenset[Holder]:
@@ -146,12 +176,13 @@ class NodeVolumes:
         plan, target = wanted.plan, wanted.mount.target
         if plan.attributes.is_far_from(*self._place.zones):
             log.warning("mount-target-of-another-zone", volume=wanted.mount.volume_id, zone=self._place.zone)
-        await asyncio.to_thread(make_target, target)
+        self._published[target] = wanted.use
         try:
+            await to_its_end(asyncio.to_thread(make_target, target))
             server, port = await self._reach(wanted)
             await self._mounter.mount(plan.source(server), target, plan.options(port))
         except (KubeEfsError, asyncio.CancelledError):
-            await self._undo(wanted)
+            await to_its_end(self._undo(wanted))
             raise
         log.info(
             "volume-mounted", volume=wanted.mount.volume_id, target=str(target), server=server, port=port
@@ -168,28 +199,42 @@ class NodeVolumes:
     async def _undo(self, wanted: Publication) -> None:
         """Leave nothing of what did not come to be; but a mount that did, late, keeps its tunnel."""
         with suppress(KubeEfsError):
-            if not await self.is_mounted(wanted.mount.target):
-                await asyncio.to_thread(remove_target, wanted.mount.target)
+            is_gone = not await self.is_mounted(wanted.mount.target)
+            if is_gone and await asyncio.to_thread(remove_target, wanted.mount.target):
+                self._published.pop(wanted.mount.target, None)
                 if wanted.plan.encrypted:
                     await self._let_go(wanted.mount.holder)
 
+    @contextmanager
+    def _noted(self, wanted: Use) -> Iterator[None]:
+        """While it is being mounted; raises VolumeInUse when what another call mounts excludes it."""
+        for other in self._publishing.values():
+            if wanted.excludes(other):
+                raise _in_use(wanted, f"is being mounted at {shown(str(other.mount.target))}")
+        self._publishing[wanted.mount.target] = wanted
+        try:
+            yield
+        finally:
+            del self._publishing[wanted.mount.target]
+
     async def _refuse_second(self, wanted: Publication) -> None:
-        """Raise VolumeInUse when the volume is mounted at another target."""
+        """Raise VolumeInUse when the volume is mounted at a target that excludes this one."""
+        others = {one.mount.target for one in self._published.values() if wanted.use.excludes(one)}
+        if wanted.use.is_for_one_pod:
+            others |= await self._targets_of_the_same_volume(wanted)
+        for other in sorted(others):
+            if await self.is_mounted(other):
+                raise _in_use(wanted.use, f"is mounted at {shown(str(other))}")
+
+    async def _targets_of_the_same_volume(self, wanted: Publication) -> frozenset[Path]:
+        """Where it is or was mounted, whoever has mounted it."""
         if wanted.plan.encrypted:
-            held = filter(None, map(mount_of, await self._holders()))
-            places = {one.target for one in held if one.volume_id == wanted.mount.volume_id}
-            others = places & await mount_points(self._mounter.mounts)
+            mounts = filter(None, map(mount_of, await self._holders()))
+            places = {one.target for one in mounts if one.volume == wanted.mount.volume}
         else:
             source = wanted.plan.source(direct_server(wanted.plan, self._place))
-            entries = await asyncio.to_thread(self._mounter.mounts)
-            others = {entry.mount_point for entry in entries if entry.source == source}
-        for other in sorted(others - {wanted.mount.target}):
-            raise VolumeInUse(
-                f"is for one pod at a time and is mounted at {other}",
-                field="volume_id",
-                value=wanted.mount.volume_id,
-                remedy="wait until the pod that uses it is gone",
-            )
+            places = {one.mount_point for one in await self._mounter.table.mounted_from(source)}
+        return frozenset(places - {wanted.mount.target})
 
     async def _check_same(self, wanted: Publication, there: MountEntry) -> None:
         """Raise ExistingVolumeDiffers unless that is the volume, reached and used as is wanted now."""
@@ -272,6 +317,15 @@ class NodeVolumes:
                 await self._tunnels.release(holder)
         except (KubeEfsError, TimeoutError) as error:
             log.warning("tunnel-not-released", holder=holder, reason=str(error) or "no answer")
+
+
+def _in_use(wanted: Use, where: str) -> VolumeInUse:
+    return VolumeInUse(
+        f"is for one pod at a time and {where}",
+        field="volume_id",
+        value=wanted.mount.volume_id,
+        remedy="wait until the pod that uses it is gone",
+    )
 
 
 def _unfinished(what: str, target: Path, seconds: float) -> MountUnfinished:

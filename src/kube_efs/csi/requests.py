@@ -1,47 +1,68 @@
-"""What of a request may be shown, and what must not be."""
+"""What of a request may be shown, and what must not be.
 
-from collections.abc import Iterator
+Requests have what users write into classes and volumes, which may be megabytes. They are shown short: what is
+left out is counted, and costs no time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from kube_efs.csi.protocol.csi_pb2 import csi_secret
-from kube_efs.telemetry.secrets import REMOVED
+from kube_efs.model.secrets import shortened
 
 # The kubelet adds pods' tokens here, when the CSIDriver object asks for them and does not name the secrets.
 _CONTEXT: Final = "volume_context"
 _POD_TOKENS: Final = "csi.storage.k8s.io/serviceAccount.tokens"
-# To remove these from a text would say nothing, and cut "true" out of it.
-_TELLING_NOTHING: Final = frozenset({"", "true", "false"})
+_MAX_TEXT: Final = 1000
+_MAX_ENTRIES: Final = 50
 
 
 def shown_request(request: Message) -> dict[str, Any]:
     """The fields of a request that are set, by their names in the protocol, without those that are secret."""
-    public = type(request)()
-    public.CopyFrom(request)
-    for field in _secret_fields(public):
-        public.ClearField(field)
-    if _CONTEXT in public.DESCRIPTOR.fields_by_name:
-        getattr(public, _CONTEXT).pop(_POD_TOKENS, None)
-    fields: dict[str, Any] = MessageToDict(public, preserving_proto_field_name=True)
-    return fields
+    return {
+        field.name: _shown(field, value)
+        for field, value in request.ListFields()
+        if not field.GetOptions().Extensions[csi_secret]
+    }
 
 
-def without_secrets_of(request: Message, text: str) -> str:
-    """The text with every secret value of the request replaced by ``[removed]``."""
-    # The longest first: one secret may be a part of another.
-    for value in sorted(set(_secret_values(request)), key=len, reverse=True):
-        if value.lower() not in _TELLING_NOTHING:
-            text = text.replace(value, REMOVED)
-    return text
-
-
-def _secret_fields(request: Message) -> list[str]:
-    return [field.name for field in request.DESCRIPTOR.fields if field.GetOptions().Extensions[csi_secret]]
-
-
-def _secret_values(request: Message) -> Iterator[str]:
-    for field in _secret_fields(request):
-        yield from getattr(request, field).values()  # the protocol has secrets in maps only
+def secrets_of(request: Message) -> Iterator[str]:
+    """Every secret value of a request."""
+    for field in request.DESCRIPTOR.fields:
+        if field.GetOptions().Extensions[csi_secret]:
+            yield from getattr(request, field.name).values()  # the protocol has secrets in maps only
     yield getattr(request, _CONTEXT, {}).get(_POD_TOKENS, "")
+
+
+def _shown(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any field of any message
+    if field.message_type and isinstance(value, Mapping):
+        of_values = field.message_type.fields_by_name["value"]
+        shown = {
+            shortened(str(key), _MAX_TEXT): _shown_one(of_values, one)
+            for key, one in islice(value.items(), _MAX_ENTRIES)
+            if key != _POD_TOKENS
+        }
+        return shown if len(value) <= _MAX_ENTRIES else {**shown, "...": _more(value)}
+    if field.is_repeated:
+        shown_ones = [_shown_one(field, one) for one in islice(value, _MAX_ENTRIES)]
+        return shown_ones if len(value) <= _MAX_ENTRIES else [*shown_ones, f"... {_more(value)}"]
+    return _shown_one(field, value)
+
+
+def _shown_one(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401
+    if field.message_type:
+        return shown_request(value)
+    if field.enum_type:
+        name = field.enum_type.values_by_number.get(value)
+        return name.name if name else value
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    return shortened(value, _MAX_TEXT) if isinstance(value, str) else value
+
+
+def _more(value: Mapping[Any, Any] | Sequence[Any]) -> str:
+    return f"({len(value) - _MAX_ENTRIES} more entries)"

@@ -7,11 +7,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
 from lightkube import AsyncClient
 
+from kube_efs.aws.location import until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.csi.endpoints import parse_endpoint
 from kube_efs.csi.identity import identity_service
@@ -29,6 +31,7 @@ from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.mounts.mount import Mounter, SystemMounter
 from kube_efs.settings import NodeSettings
 from kube_efs.signals import run_until_told_to_stop
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, CsiMetrics, new_registry
 from kube_efs.tunnels.client import connect_tunnels
@@ -52,6 +55,7 @@ async def run_node(settings: NodeSettings, mounter: Mounter | None = None) -> No
 
 async def _run(settings: NodeSettings, mounter: Mounter) -> None:
     registry = new_registry()
+    duties = Duties(registry)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(_cluster(settings, ApiServerMetrics(registry)))
         place = await _place(settings, client)
@@ -80,8 +84,10 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
         log.info("node-started", node=settings.node_name, node_id=place.node_id, zone=place.zone)
         async with asyncio.TaskGroup() as tasks:
             if client and settings.removes_startup_taint:
-                tasks.create_task(_let_pods_come(client, settings, registration))
-            tasks.create_task(_reconcile(volumes, heartbeat))
+                letting = partial(_let_pods_come, client, settings, registration)
+                tasks.create_task(duties.keep("startup taint", letting))
+            reconciling = partial(_reconcile, volumes, heartbeat)
+            tasks.create_task(duties.keep("reconciliation", reconciling, failed=heartbeat.beat))
 
 
 async def _let_pods_come(client: AsyncClient, settings: NodeSettings, registration: Registration) -> None:
@@ -121,7 +127,7 @@ async def _cluster(settings: NodeSettings, metrics: ApiServerMetrics) -> AsyncIt
 
 async def _place(settings: NodeSettings, client: AsyncClient | None) -> NodePlace:
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-        found = await identify_node(metadata, client, settings.node_name)
+        found = await until_valid(lambda: identify_node(metadata, client, settings.node_name))
     given = settings.zone
     return replace(
         found,

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import grpc.aio
 
+from kube_efs.csi.decoding import RequestDecoder
 from kube_efs.csi.endpoints import Endpoint, TcpEndpoint, UnixEndpoint
 from kube_efs.model.errors import InvalidSetting
 
@@ -34,7 +35,7 @@ async def serving(
     at once, running ones get some seconds and are then cancelled. Raises InvalidSetting when the endpoint
     cannot be had.
     """
-    server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
+    server = grpc.aio.server(interceptors=[RequestDecoder(), *interceptors], options=_OPTIONS)
     for add_to in services:
         add_to(server)
     try:

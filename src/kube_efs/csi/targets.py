@@ -4,10 +4,14 @@ Paths are compared without links in them, but what may be a mount is never looke
 whose server is gone does not return.
 """
 
+import errno
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import structlog
 
@@ -16,9 +20,19 @@ from kube_efs.model.errors import MountFailed
 
 log = structlog.get_logger()
 
-_LONGEST = 4095  # bytes: PATH_MAX without the zero at the end
-_MODE = 0o755
-_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_LONGEST_PATH: Final = 4095  # bytes: PATH_MAX without the zero at the end
+_LONGEST_NAME: Final = 255  # bytes: NAME_MAX
+_MODE: Final = 0o755
+_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_LINK: Final = ("is a link", "remove the link")
+# Errors that nothing but another path cures: what is wrong with this one, and the remedy.
+_FAULTS_OF_PATHS: Final = MappingProxyType(
+    {
+        errno.ENAMETOOLONG: ("is too long", "give a shorter path"),
+        errno.ENOTDIR: ("is below a file", "remove the file"),
+        errno.ELOOP: ("is below a link that leads back to itself", "remove the link"),
+    }
+)
 
 
 def parse_target(text: str, *, field: str) -> Path:
@@ -28,8 +42,15 @@ def parse_target(text: str, *, field: str) -> Path:
         raise InvalidArgument("is missing", field=field, remedy=remedy)
     if not text.startswith("/") or ".." in text.split("/") or text.strip("/") == "":
         raise InvalidArgument("is no absolute path below /", field=field, value=text, remedy=remedy)
-    if _UNFIT.search(text) or len(text.encode()) > _LONGEST:
-        raise InvalidArgument("is too long or has control characters", field=field, value=text, remedy=remedy)
+    if _UNFIT.search(text):
+        remedy = "give a path of printable characters"
+        raise InvalidArgument("has control characters", field=field, value=text, remedy=remedy)
+    if len(text.encode()) > _LONGEST_PATH:
+        problem = f"is longer than {_LONGEST_PATH} bytes"
+        raise InvalidArgument(problem, field=field, value=text, remedy="give a shorter path")
+    if any(len(name.encode()) > _LONGEST_NAME for name in text.split("/")):
+        problem = f"has a name longer than {_LONGEST_NAME} bytes"
+        raise InvalidArgument(problem, field=field, value=text, remedy="give shorter names")
     return Path(text)
 
 
@@ -40,22 +61,46 @@ def resolve_target(path: Path) -> Path:
 
 
 def make_target(target: Path) -> None:
-    """Make the folder unless it is there; raises MountFailed. Nothing must be mounted there."""
+    """Make the directory unless it is there. Nothing must be mounted there.
+
+    Raises InvalidArgument for a path at which no directory can be, MountFailed for every other obstacle.
+    """
     try:
-        target.mkdir(mode=_MODE, parents=True, exist_ok=True)
-        is_folder = stat.S_ISDIR(target.lstat().st_mode)
+        with suppress(FileExistsError):  # which does not say what it is
+            target.mkdir(mode=_MODE, parents=True)
+        mode = target.lstat().st_mode
     except OSError as error:
+        if fault := _FAULTS_OF_PATHS.get(error.errno or 0):
+            raise _refused(target, *fault) from error
         problem = f"cannot be made ({error.strerror})"
         raise MountFailed(problem, field="target_path", value=str(target)) from error
-    if not is_folder:
-        raise MountFailed("is no folder", field="target_path", value=str(target), remedy="remove it")
+    if stat.S_ISLNK(mode):  # mount(8) would follow it
+        raise _refused(target, *_LINK)
+    if not stat.S_ISDIR(mode):
+        raise _refused(target, "is a file", "remove it")
 
 
-def remove_target(target: Path) -> None:
-    """Remove the folder, unless something is in it or mounted on it: that is somebody's data."""
+def remove_target(target: Path) -> bool:
+    """Remove the directory, unless something is in it: that is somebody's data. A file stays, too.
+
+    Gives whether nothing is mounted on it, of which rmdir(2) is sure: it looks at that first, and not into
+    what is mounted. Raises InvalidArgument for a path at which no directory can be.
+    """
     try:
         target.rmdir()
     except FileNotFoundError:
         pass
     except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        fault = _FAULTS_OF_PATHS.get(error.errno or 0)
+        if fault and not os.path.lexists(target):
+            raise _refused(target, *fault) from error
+        if target.is_symlink():
+            raise _refused(target, *_LINK) from error
         log.warning("target-not-removed", target=str(target), reason=error.strerror)
+    return True
+
+
+def _refused(target: Path, problem: str, remedy: str) -> InvalidArgument:
+    return InvalidArgument(problem, field="target_path", value=str(target), remedy=remedy)

@@ -5,16 +5,16 @@ Both can wait for ever for a server that is gone. The limit is the caller's (``a
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
-from kube_efs.model.errors import MountFailed
-from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
+from kube_efs.model.errors import MountFailed, PlatformError
 from kube_efs.mounts.programs import run
-from kube_efs.mounts.read_ahead import set_read_ahead
+from kube_efs.mounts.read_ahead import set_read_ahead, wanted_read_ahead
+from kube_efs.mounts.table import MountTable
 
 log = structlog.get_logger()
 
@@ -39,8 +39,9 @@ class Mounter(Protocol):
         is in use; the kernel keeps it for those who use it.
         """
 
-    def mounts(self) -> Sequence[MountEntry]:
-        """What is mounted, all of it; raises PlatformError."""
+    @property
+    def table(self) -> MountTable:
+        """What is mounted."""
 
 
 class SystemMounter:
@@ -52,10 +53,17 @@ class SystemMounter:
         program: str = "mount",
         unmounting: str = "umount",
         pause: Callable[[int], float] | None = None,
+        table: MountTable | None = None,
     ) -> None:
         self._program = program
         self._unmounting = unmounting
         self._pause = pause or _pause_seconds
+        self._table = table or MountTable()
+
+    @property
+    def table(self) -> MountTable:
+        """The mount table of this process's namespace."""
+        return self._table
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         """Mount it, trying again after what passes by itself."""
@@ -73,16 +81,25 @@ class SystemMounter:
 
     async def _mount_once(self, source: str, target: Path, options: str) -> None:
         await _run(target, self._program, "-t", "nfs4", "-o", options, source)
-        await asyncio.to_thread(set_read_ahead, self.mounts, target, options)
+        await self._read_ahead(target, options)
+
+    async def _read_ahead(self, target: Path, options: str) -> None:
+        """Tune the new mount; it serves its volume without, too."""
+        kibibytes = wanted_read_ahead(options)
+        if kibibytes is None:
+            return
+        try:
+            mount = await self._table.mounted_at(target)
+        except PlatformError as error:
+            log.warning("read-ahead-not-set", target=str(target), reason=str(error))
+            return
+        if mount is not None:
+            await asyncio.to_thread(set_read_ahead, mount, kibibytes)
 
     async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         """Unmount without a look at the target or a helper, either of which would wait for the server."""
         options = (*(["--force"] if force else []), *(["--lazy"] if lazy else []))
         await _run(target, self._unmounting, "--no-canonicalize", "--internal-only", *options)
-
-    def mounts(self) -> Sequence[MountEntry]:
-        """The mount table of this process's namespace."""
-        return read_mountinfo()
 
 
 def _pause_seconds(attempt: int) -> float:

@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import select
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -20,6 +20,7 @@ from kube_efs.model.errors import PlatformError
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 _ATTEMPTS = 20
+_BEHIND_MOUNT_POINT = 5  # fields up to and with the mount point
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 
 
@@ -72,12 +73,17 @@ def read_mountinfo(path: Path = MOUNTINFO) -> tuple[MountEntry, ...]:
             shown = {entry.mount_id: entry for entry in entries}
             found = {number: entry for number, entry in found.items() if number not in shown} | shown
     except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-        raise PlatformError(problem, field="mounts", value=str(path), remedy="mount /proc") from error
+        raise unreadable(error, path) from error
     return tuple(found.values())
 
 
-def read_once(path: Path) -> tuple[bytes, bool]:
+def unreadable(error: OSError, path: Path) -> PlatformError:
+    """What to raise when the table cannot be read."""
+    problem = f"cannot be read ({error.strerror})"
+    return PlatformError(problem, field="mounts", value=str(path), remedy="mount /proc")
+
+
+def read_once(path: Path = MOUNTINFO) -> tuple[bytes, bool]:
     """The table by one reading, and whether it stood still meanwhile; raises OSError."""
     with path.open("rb", buffering=0) as file:
         text = file.readall()
@@ -95,6 +101,17 @@ def parse_mountinfo(text: str) -> tuple[MountEntry, ...]:
     """The entries in the order of their lines; lines of another form are left out."""
     entries = map(_parse_line, text.split("\n"))
     return tuple(entry for entry in entries if entry is not None)
+
+
+def lines_by_mount_point(text: bytes) -> Mapping[bytes, Sequence[bytes]]:
+    """The lines in their order, by mount point without escapes; nothing else of them is looked at."""
+    found: dict[bytes, list[bytes]] = {}
+    for line in text.split(b"\n"):
+        fields = line.split(b" ", _BEHIND_MOUNT_POINT)
+        if len(fields) > _BEHIND_MOUNT_POINT:
+            place = fields[_BEHIND_MOUNT_POINT - 1]
+            found.setdefault(_unescaped_bytes(place) if b"\\" in place else place, []).append(line)
+    return found
 
 
 def _parse_line(line: str) -> MountEntry | None:
@@ -122,7 +139,11 @@ def _unescaped(text: str) -> str:
     r"""The field with each ``\ooo`` replaced by the byte that it stands for."""
     if "\\" not in text:  # as nearly always: there may be thousands of lines
         return text
-    return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), os.fsencode(text)))
+    return os.fsdecode(_unescaped_bytes(os.fsencode(text)))
+
+
+def _unescaped_bytes(text: bytes) -> bytes:
+    return _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), text)
 
 
 def export_of(entry: MountEntry) -> Export | None:

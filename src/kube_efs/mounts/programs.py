@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from kube_efs.model.errors import PlatformError
+from kube_efs.mounts.finishing import to_its_end
 
 log = structlog.get_logger()
 
@@ -33,8 +34,26 @@ class Ended:
 
 async def run(program: str, *arguments: str) -> Ended:
     """Run it to its end; raises PlatformError when it cannot be run."""
+    # asyncio ends a program whose start is cancelled, but not what the program has started by then.
+    starting = asyncio.ensure_future(_start(program, *arguments))
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await to_its_end(_kill_started(program, starting))
+        raise
+    ending = asyncio.ensure_future(process.communicate())
+    try:
+        output, _ = await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await _kill(program, process, ending)
+        raise
+    text = " ".join(output.decode(errors="replace").split())
+    return Ended(status=process.returncode or 0, output=text[:_MOST_OUTPUT])
+
+
+async def _start(program: str, *arguments: str) -> Process:
+    try:
+        return await asyncio.create_subprocess_exec(
             program,
             *arguments,
             stdin=DEVNULL,
@@ -46,14 +65,12 @@ async def run(program: str, *arguments: str) -> Ended:
     except OSError as error:
         problem, remedy = f"cannot be run ({error.strerror})", f"install {program}"
         raise PlatformError(problem, field="program", value=program, remedy=remedy) from error
-    ending = asyncio.ensure_future(process.communicate())
-    try:
-        output, _ = await asyncio.shield(ending)
-    except asyncio.CancelledError:
-        await _kill(program, process, ending)
-        raise
-    text = " ".join(output.decode(errors="replace").split())
-    return Ended(status=process.returncode or 0, output=text[:_MOST_OUTPUT])
+
+
+async def _kill_started(program: str, starting: "asyncio.Future[Process]") -> None:
+    with suppress(PlatformError):
+        process = await starting
+        await _kill(program, process, asyncio.ensure_future(process.communicate()))
 
 
 async def _kill(program: str, process: Process, ending: "asyncio.Future[tuple[bytes, bytes]]") -> None:

@@ -1,41 +1,166 @@
-"""What is mounted where, by the mount table.
+"""What is mounted where, read no more often than is needed, however many ask and whoever mounts meanwhile.
 
-``read`` gives the table as ``read_mountinfo`` does: whole, unless it never stands still.
+**Is anything mounted here?** The kernel answers that exactly about one path (``mount_points``), and the table
+is not read at all. Only a kernel that cannot has its table read.
+
+**What is mounted here?** Only the table says that. The kernel gives it away in pieces of a page. Each piece
+shows what is mounted at that moment, but between two of them other mounts come and go, and the reader can
+miss one that is there all the time (``mountinfo`` says when). So a reading is trusted in one direction: what
+it shows was mounted after the reading began, even if the table changed meanwhile. What it does not show is
+*not mounted* only if the table stood still, or if the kernel says the same of that path. Where the kernel
+does not say, several readings have to miss it. A foreign mount that comes and goes therefore makes nobody
+read again what one reading has shown.
+
+**Sharing.** There is one reading at a time. A caller that asks while one is under way cannot use it: the part
+about its place may have been read before it asked. It waits for the next, which begins after its question,
+and all who asked meanwhile use the same. So no answer is older than its question, and twenty callers at once
+cost two readings. A line is parsed only if its mount point is the one asked about: to cut the mount
+point out of a line of bytes takes a twentieth of the time of parsing the line.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.model.errors import PlatformError
+from kube_efs.mounts.mount_points import is_mount_point
+from kube_efs.mounts.mountinfo import (
+    MOUNTINFO,
+    MountEntry,
+    lines_by_mount_point,
+    parse_mountinfo,
+    read_once,
+    unreadable,
+)
 
-Reading = Callable[[], Sequence[MountEntry]]
+# Of a table that changes all the time, and of a kernel that says nothing of a path.
+_READINGS: Final = 5
+# Written behind a mount point that was removed in another mount namespace.
+_REMOVED: Final = (b"//deleted", b" (deleted)")
 
-# Written behind a mount point that was removed in another mount namespace; Path makes one slash of two.
-_REMOVED: Final = ("/deleted", " (deleted)")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """Lines by mount point; ``is_whole`` if the table stood still. Numbers count up with their beginnings."""
+
+    number: int
+    lines: Mapping[bytes, Sequence[bytes]]
+    is_whole: bool
+
+    def at(self, place: Path) -> tuple[MountEntry, ...]:
+        """What is mounted on that place, a later mount above an earlier one."""
+        return _parsed(self.lines.get(os.fsencode(place), ()))
+
+    def shows(self, place: Path) -> bool:
+        """Whether a mount is there, or was there when its mount point was removed elsewhere."""
+        name = os.fsencode(place)
+        return name in self.lines or any(name + mark in self.lines for mark in _REMOVED)
+
+    def naming(self, text: bytes) -> Iterator[MountEntry]:
+        """The mounts that have the text somewhere in their lines."""
+        for lines in self.lines.values():
+            yield from _parsed([line for line in lines if text in line])
 
 
-async def mounted_at(target: Path, read: Reading) -> MountEntry | None:
-    """What is visible at the target, of several mounts the last; None when nothing is mounted there.
+class MountTable:
+    """The mount table of this process; every method raises PlatformError when it cannot be read.
 
-    ``target`` is absolute and without links. Raises PlatformError when the table cannot be read.
+    Places are absolute and their parents have no links. ``read`` gives the text and whether it stood still,
+    or raises OSError; ``ask`` says whether a path is a mount point, None where that cannot be known.
     """
-    there = [entry for entry in await asyncio.to_thread(read) if entry.mount_point == target]
-    return there[-1] if there else None
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[], tuple[bytes, bool]] = read_once,
+        ask: Callable[[Path], bool | None] = is_mount_point,
+    ) -> None:
+        self._read = read
+        self._ask = ask
+        self._turn = asyncio.Lock()
+        self._begun = 0
+        self._asking = 0
+        self._last: _Reading | None = None
+
+    async def is_mounted(self, place: Path) -> bool:
+        """Whether anything is mounted there."""
+        answer = await asyncio.to_thread(self._ask, place)
+        return await self.mounted_at(place) is not None if answer is None else answer
+
+    async def mounted_at(self, place: Path) -> MountEntry | None:
+        """What is visible there, of several mounts the last; None when nothing is mounted there."""
+        answer = None
+        for _ in range(_READINGS):
+            answer = await asyncio.to_thread(self._ask, place)
+            if answer is False:
+                return None
+            reading = await self._reading()
+            if there := reading.at(place):
+                return there[-1]
+            if answer is None and reading.is_whole:
+                return None
+        if answer:
+            problem, remedy = "is a mount point that the mount table does not show", "see that /proc is whole"
+            raise PlatformError(problem, field="mounts", value=str(place), remedy=remedy)
+        return None
+
+    async def mounted_among(
+        self, places: Collection[Path], *, readings: int = _READINGS, pause_seconds: float = 0.0
+    ) -> frozenset[Path]:
+        """Those where any of that many readings shows a mount, and those of which it stays unknown."""
+        missing, is_sure = set(places), False
+        for number in range(readings):
+            await asyncio.sleep(pause_seconds if number else 0)
+            reading = await self._reading()
+            missing = {place for place in missing if not reading.shows(place)}
+            is_sure |= reading.is_whole
+        if not is_sure:
+            missing -= await asyncio.to_thread(self._not_denied, frozenset(missing))
+        return frozenset(places) - missing
+
+    async def mounted_from(self, source: str) -> tuple[MountEntry, ...]:
+        """Every mount of that source, such as ``fs-1.efs.eu-west-1.amazonaws.com:/data``."""
+        # The path behind the server may be written with escapes, the server cannot.
+        server = os.fsencode(source.partition(":/")[0])
+        found: dict[int, MountEntry] = {}
+        for _ in range(_READINGS):
+            reading = await self._reading()
+            found |= {one.mount_id: one for one in reading.naming(server) if one.source == source}
+            if reading.is_whole:
+                break
+        return tuple(found.values())
+
+    def _not_denied(self, places: Collection[Path]) -> frozenset[Path]:
+        return frozenset(place for place in places if self._ask(place) is not False)
+
+    async def _reading(self) -> _Reading:
+        """One that begins after this call, shared with all who ask before it begins."""
+        asked = self._begun
+        self._asking += 1
+        try:
+            async with self._turn:
+                last = self._last
+                if last is None or last.number <= asked:
+                    # The reading of a caller that is cancelled is lost, and the next caller begins another.
+                    self._begun += 1
+                    last = await asyncio.to_thread(self._read_indexed, self._begun)
+                    self._last = last
+                return last
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._last = None  # thousands of lines that nobody can use any more
+
+    def _read_indexed(self, number: int) -> _Reading:
+        try:
+            text, is_whole = self._read()
+        except OSError as error:
+            raise unreadable(error, MOUNTINFO) from error
+        return _Reading(number=number, lines=lines_by_mount_point(text), is_whole=is_whole)
 
 
-async def mount_points(read: Reading, *, readings: int = 1, pause_seconds: float = 0.0) -> frozenset[Path]:
-    """Every place where any of that many readings shows a mount; raises PlatformError."""
-    found: set[Path] = set()
-    for number in range(readings):
-        await asyncio.sleep(pause_seconds if number else 0)
-        found.update(place for entry in await asyncio.to_thread(read) for place in _places(entry))
-    return frozenset(found)
-
-
-def _places(entry: MountEntry) -> Iterator[Path]:
-    """Where this is mounted, in both readings of a name that may have a mark behind it."""
-    yield entry.mount_point
-    text = str(entry.mount_point)
-    yield from (Path(text.removesuffix(mark)) for mark in _REMOVED if text.endswith(mark))
+def _parsed(lines: Sequence[bytes]) -> tuple[MountEntry, ...]:
+    return parse_mountinfo(os.fsdecode(b"\n".join(lines)))

@@ -107,6 +107,7 @@ class Node:
         read_only: bool = False,
         flags: Sequence[str] = (),
         context: Mapping[str, str] | None = None,
+        mode: Modes.Mode.ValueType = Modes.MULTI_NODE_MULTI_WRITER,
     ) -> Path:
         """Have the volume mounted for the pod of that name; gives where.
 
@@ -118,7 +119,7 @@ class Node:
             target_path=str(target),
             volume_capability=csi.VolumeCapability(
                 mount=csi.VolumeCapability.MountVolume(mount_flags=flags),
-                access_mode=Modes(mode=Modes.MULTI_NODE_MULTI_WRITER),
+                access_mode=Modes(mode=mode),
             ),
             readonly=read_only,
             volume_context=context or {},

@@ -1,11 +1,15 @@
 """Volumes on a node where nothing is wrong."""
 
+import asyncio
 import os
+from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 from tests.kernel.guest.kernel import is_mounted, nfs_mount
 from tests.kernel.guest.machine import Machine
-from tests.kernel.guest.node import IDLE_SECONDS
+from tests.kernel.guest.node import IDLE_SECONDS, Modes, start
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import CommandFailed, run
 
@@ -79,6 +83,42 @@ async def access_points_enforce_identity_and_root(machine: Machine) -> None:
         await run("ln", "-s", "../../secret", f"{target}/link")
         with pytest.raises(CommandFailed, match="No such file"):
             await run("cat", f"{target}/link")
+
+
+async def of_publishes_at_once_for_one_pod_one_is_mounted(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/one", uid=1001)
+    names = [f"pod-{number}" for number in range(5)]
+
+    async with machine.node() as node:
+
+        async def publish(name: str) -> Path | grpc.aio.AioRpcError:
+            try:
+                return await node.publish(volume, name, mode=Modes.SINGLE_NODE_SINGLE_WRITER)
+            except grpc.aio.AioRpcError as error:
+                return error
+
+        async def race() -> Path:
+            """Where the volume is mounted after publishes to all the targets at once."""
+            outcomes = await asyncio.gather(*map(publish, names))
+            refusals = [one for one in outcomes if isinstance(one, grpc.aio.AioRpcError)]
+            assert {one.code() for one in refusals} == {grpc.StatusCode.FAILED_PRECONDITION}, refusals
+            assert {"is for one pod at a time" in (one.details() or "") for one in refusals} == {True}
+            [target] = [one for one in outcomes if isinstance(one, Path)]
+            assert [name for name in names if is_mounted(node.pods / name / "mount")] == [target.parent.name]
+            [tunnel] = await node.tunnels()
+            assert len(tunnel.holders) == 1
+            return target
+
+        first = await race()
+        await run("touch", f"{first}/kept")
+        await node.driver.kill()
+        await start(node.driver)
+        assert await race() == first  # the driver that was killed knew it, the new one finds it
+        await node.unpublish(volume, first)
+        second = await race()
+        assert await run("ls", str(second)) == "kept\n"
+        await node.unpublish(volume, second)
 
 
 async def read_only_volumes_refuse_writes(machine: Machine) -> None:

@@ -1,6 +1,8 @@
 """Calls through a real server: what the caller, the log and the figures are told."""
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -11,6 +13,7 @@ from structlog.contextvars import get_contextvars
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 from tests.unit.csi.served import Connect
+from tests.unit.logged import logged
 
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import (
@@ -133,7 +136,15 @@ async def test_what_is_asked_over_and_over_is_logged_for_debugging_only(connect:
             "AssumeRole: '[removed]' was not allowed",
             id="a secret in the words of an error",
         ),
-        pytest.param(TimeoutError(), grpc.StatusCode.DEADLINE_EXCEEDED, "TimeoutError", id="no words at all"),
+        pytest.param(
+            TimeoutError(SECRET),
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "it took too long",
+            id="words of a library",
+        ),
+        pytest.param(
+            InvalidValue(""), grpc.StatusCode.INVALID_ARGUMENT, "InvalidValue", id="no words at all"
+        ),
     ],
 )
 async def test_an_error_becomes_a_status_that_says_what_is_wrong(
@@ -148,21 +159,25 @@ async def test_an_error_becomes_a_status_that_says_what_is_wrong(
 
 
 async def test_an_error_that_nobody_foresaw_is_told_to_the_log_only(connect: Connect) -> None:
-    failure, logs = await refused(connect, failing(KeyError(f"no {SECRET} in the cache of 10.0.0.1")))
+    error = KeyError(f"no {SECRET} in the cache of 10.0.0.1")
+    async with connect(failing(error)) as channel:
+        with logged("INFO") as stream, pytest.raises(grpc.aio.AioRpcError) as caught:
+            await NodeStub(channel).NodePublishVolume(REQUEST, timeout=5)
+    failure, (line,) = caught.value, map(json.loads, stream.getvalue().splitlines())
 
     assert failure.code() is grpc.StatusCode.INTERNAL
-    assert failure.details() == "an error that should not happen (KeyError); the log of the driver says more"
-    (line,) = logs
-    assert (line["event"], line["log_level"]) == ("call-failed", "error")
+    assert failure.details() == "internal error (KeyError); the log has the details"
+    assert (line["event"], line["level"]) == ("call-failed", "error")
     assert "KeyError: 'no [removed] in the cache of 10.0.0.1'" in line["exception"]
     assert "in fail" in line["exception"]
-    assert SECRET not in repr(logs)
+    assert SECRET not in stream.getvalue()
 
 
 async def test_a_very_long_message_is_cut_so_that_it_arrives(connect: Connect) -> None:
     failure, _ = await refused(connect, failing(InvalidValue("é" * 100_000)))
 
-    assert (failure.code(), failure.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "é" * 1024)
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert re.fullmatch(r"é{400,1024}\.\.\. \(100000 characters\)", failure.details() or "")
 
 
 async def test_a_method_that_the_service_leaves_out_is_not_implemented(connect: Connect) -> None:
@@ -236,3 +251,52 @@ async def test_a_call_that_its_caller_gives_up_is_cancelled_and_cleans_up(
     assert during == 1
     assert registry.get_sample_value("kube_efs_csi_calls_running", running) == 0
     assert [(line["event"], line["code"]) for line in logs] == [("call-refused", "CANCELLED")]
+
+
+async def test_a_huge_request_makes_a_short_line(connect: Connect) -> None:
+    huge = csi.NodePublishVolumeRequest(
+        volume_id="efs:" + "x" * 1_000_000,
+        volume_context={f"{number}": "y" * 1000 for number in range(1000)},
+        volume_capability=csi.VolumeCapability(
+            mount=csi.VolumeCapability.MountVolume(mount_flags=["z" * 100_000] * 10)
+        ),
+    )
+    async with connect(node_service(nothing)) as channel:
+        with logged("INFO") as stream:
+            await NodeStub(channel).NodePublishVolume(huge)
+
+    (text,) = stream.getvalue().splitlines()
+    line = json.loads(text)
+    assert len(text) < 20_000
+    assert "(1000004 characters)" in line["request"]["volume_id"]
+    assert "more entries)" in str(line["request"])
+    assert len(line["volume"]) == 200
+    assert line["code"] == "OK"
+
+
+_LONG = "x7" + "kQ" * 2000
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(AwsDenied("was not allowed", field="AssumeRole", value=_LONG), id="as a value"),
+        pytest.param(InvalidValue(f"is {_LONG!r}", value={"externalId": f"is {_LONG}"}), id="inside a value"),
+        pytest.param(AwsDenied("was not allowed", remedy=f"do not say {_LONG}"), id="in a remedy"),
+        pytest.param(TimeoutError(_LONG), id="of a library"),
+        pytest.param(NotImplementedError(_LONG), id="of the generated classes"),
+        pytest.param(OSError(5, _LONG), id="of the system"),
+        pytest.param(ExceptionGroup(_LONG, [ValueError(_LONG), AwsDenied(_LONG)]), id="of several"),
+    ],
+)
+async def test_no_part_of_a_long_secret_reaches_caller_or_log(connect: Connect, error: Exception) -> None:
+    request = csi.NodePublishVolumeRequest(
+        volume_id=f"efs:{_LONG}", secrets={"externalId": _LONG}, volume_context={"again": f"x {_LONG}"}
+    )
+    async with connect(failing(error)) as channel:
+        with logged() as stream, pytest.raises(grpc.aio.AioRpcError) as caught:
+            await NodeStub(channel).NodePublishVolume(request, timeout=5)
+
+    assert "kQkQ" not in (caught.value.details() or "")
+    assert "kQkQ" not in stream.getvalue()
+    assert "call-" in stream.getvalue()

@@ -1,7 +1,7 @@
 """What the Node service refuses, over gRPC, before it touches a mount or a tunnel."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,8 +26,9 @@ from kube_efs.model.errors import (
     PlatformError,
     TunnelAgentUnavailable,
     TunnelNotReady,
+    shown,
 )
-from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.mounts.table import MountTable
 from kube_efs.telemetry.health import Heartbeat
 from kube_efs.tunnels.client import TunnelOnDemand
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
@@ -41,6 +42,7 @@ class Recorder:
     """A mounter and a tunnel agent of nothing, which tell what was asked of them."""
 
     def __init__(self) -> None:
+        self.table = MountTable(read=lambda: (b"", True), ask=lambda _: False)
         self.calls: list[object] = []
         self.failures: dict[str, KubeEfsError] = {}
 
@@ -54,9 +56,6 @@ class Recorder:
 
     async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         self.calls.append(("unmount", target.name))
-
-    def mounts(self) -> Sequence[MountEntry]:
-        return ()
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         self.calls.append(("ensure", spec.address))
@@ -92,6 +91,10 @@ async def channel(connect: Connect, recorder: Recorder) -> AsyncIterator[grpc.ai
 @pytest.fixture
 def stub(channel: grpc.aio.Channel) -> Any:
     return NodeStub(channel)
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -278,6 +281,67 @@ async def test_what_has_no_usage(stub: Any, volume: str, path: str, code: grpc.S
     got, text = await refused(stub.NodeGetVolumeStats(request))
     assert got is code
     assert told in text
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param("x" * 256, "has a name longer than 255 bytes; give shorter names", id="a long name"),
+        pytest.param("x/" * 2048 + "x", "is longer than 4095 bytes; give a shorter path", id="a long path"),
+        pytest.param("link", "is a link; remove the link", id="a link"),
+        pytest.param("dangling", "is a link; remove the link", id="a link to nothing"),
+        pytest.param("file/mount", "is below a file; remove the file", id="below a file"),
+        pytest.param("circle/mount", "is below a link that leads back to itself", id="below a circle"),
+        pytest.param("a\0b", "has control characters; give a path of printable characters", id="a zero"),
+    ],
+)
+async def test_target_that_cannot_be_a_directory_is_the_caller_s_fault(
+    stub: Any, recorder: Recorder, tmp_path: Path, name: str, told: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    before = names_in(tmp_path)
+    target = f"{tmp_path}/{name}"
+
+    for method, asked in (
+        (stub.NodePublishVolume, wanted(target)),
+        (stub.NodeUnpublishVolume, csi.NodeUnpublishVolumeRequest(volume_id=FS, target_path=target)),
+    ):
+        code, text = await refused(method(asked))
+        assert code is INVALID
+        assert text.startswith(f"target_path: {shown(target)} {told}")
+        assert len(text) < 400
+    request = csi.NodeGetVolumeStatsRequest(volume_id=FS, volume_path=target)
+    code, text = await refused(stub.NodeGetVolumeStats(request))
+    assert code is NOT_FOUND
+    assert len(text) < 400
+
+    assert [call for call in recorder.calls if isinstance(call, tuple) and call[0] != "release"] == []
+    assert names_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("method", ["NodePublishVolume", "NodeUnpublishVolume", "NodeGetVolumeStats"])
+async def test_request_with_text_that_is_not_utf_8_is_the_caller_s_fault(
+    channel: grpc.aio.Channel, method: str
+) -> None:
+    call: Any = channel.unary_unary(f"/csi.v1.Node/{method}")
+    code, text = await refused(call(b"\x0a\x03/a\xff"))  # the first field of each is the volume id
+    assert code is INVALID
+    assert text.startswith("request: is malformed (")
+
+
+async def test_file_in_the_target_s_place_is_not_published_to_and_not_removed(
+    stub: Any, tmp_path: Path
+) -> None:
+    target = tmp_path / "file"
+    target.touch()
+    code, text = await refused(stub.NodePublishVolume(wanted(target)))
+    assert (code, text) == (INVALID, f"target_path: '{target}' is a file; remove it")
+    request = csi.NodeUnpublishVolumeRequest(volume_id=FS, target_path=str(target))
+    await stub.NodeUnpublishVolume(request)
+    assert target.exists()
 
 
 async def test_any_volume_id_is_unmounted_whether_or_not_it_could_be_mounted(

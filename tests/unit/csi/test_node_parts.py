@@ -1,11 +1,15 @@
 """Parts of the Node service without a socket: targets, names of holders, routes, calls at work."""
 
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.unmounting import unmount
 
 from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.csi.calls import Calls
@@ -40,10 +44,12 @@ def plan(handle: str = FS, *flags: str, **attributes: str) -> MountPlan:
         pytest.param("/", "is no absolute path below /", id="the root"),
         pytest.param("//", "is no absolute path below /", id="the root again"),
         pytest.param("/pods/../etc", "is no absolute path below /", id="upwards"),
-        pytest.param("/pods/a\nb", "is too long or has control characters", id="a line break"),
-        pytest.param("/pods/\0", "is too long or has control characters", id="a zero"),
-        pytest.param("/" + "x" * 4095, "is too long or has control characters", id="long"),
-        pytest.param("/pods/\udc80", "is too long or has control characters", id="no text"),
+        pytest.param("/pods/a\nb", "has control characters", id="a line break"),
+        pytest.param("/pods/\0", "has control characters", id="a zero"),
+        pytest.param("/x" * 2048, "is longer than 4095 bytes", id="a long path"),
+        pytest.param("/pods/" + "é" * 128, "has a name longer than 255 bytes", id="a long name"),
+        pytest.param("/pods/" + "x" * 256 + "/mount", "has a name longer than 255 bytes", id="a long parent"),
+        pytest.param("/pods/\udc80", "has control characters", id="no text"),
     ],
 )
 def test_targets_that_are_refused(text: str, problem: str) -> None:
@@ -54,7 +60,7 @@ def test_targets_that_are_refused(text: str, problem: str) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/"), min_size=1))
 def test_every_other_name_may_be_a_target_s(name: str) -> None:
-    assume(name not in {".", ".."} and len(name.encode()) < 4000)
+    assume(name not in {".", ".."} and len(name.encode()) <= 255)
     assert parse_target(f"/pods/{name}", field="target_path").name == name
 
 
@@ -80,13 +86,33 @@ def test_a_target_is_made_with_its_parents_and_removed_alone(tmp_path: Path) -> 
 def test_files_and_links_are_no_targets(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(MountFailed, match="is no folder"):
-        make_target(tmp_path / "link")
-    for name in ("file", "file/below"):
-        with pytest.raises(MountFailed, match="cannot be made"):
-            make_target(tmp_path / name)
-    remove_target(tmp_path / "file")
-    assert (tmp_path / "file").exists()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    deep = tmp_path.joinpath(*["x" * 255] * 17)
+    for target, problem in {
+        tmp_path / "file": "is a file; remove it",
+        tmp_path / "link": "is a link; remove the link",
+        tmp_path / "dangling": "is a link; remove the link",
+        tmp_path / "file" / "below": "is below a file; remove the file",
+        tmp_path / "circle" / "below": "is below a link that leads back to itself; remove the link",
+        deep: "is too long; give a shorter path",
+    }.items():
+        with pytest.raises(InvalidArgument) as caught:
+            make_target(target)
+        assert str(caught.value).endswith(problem)
+        assert (caught.value.field, caught.value.value) == ("target_path", str(target))
+        assert len(str(caught.value)) < 400
+        if target.name != "file":
+            with pytest.raises(InvalidArgument, match=re.escape(problem)):
+                remove_target(target)
+    assert remove_target(tmp_path / "file")  # nothing is mounted there, and it may be somebody's
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "link", "dangling", "circle"}
+
+
+def test_a_disk_that_is_at_fault_is_not_the_path_s_fault(tmp_path: Path) -> None:
+    # A directory of the kernel's, in which nothing can be made.
+    with pytest.raises(MountFailed, match="cannot be made"):
+        make_target(Path("/proc/self/target"))
 
 
 @given(NAMES, NAMES)
@@ -207,3 +233,16 @@ def test_a_target_is_for_one_call_and_free_after_it_whatever_its_end() -> None:
             raise ZeroDivisionError
     with calls.alone(target), pytest.raises(VolumePending, match="being worked on"), calls.alone(target):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_target_with_a_mount_on_it_is_not_removed_and_said_to_have_one(tmp_path: Path) -> None:
+    target = tmp_path / "mount"
+    make_target(target)
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(target)], check=True)
+    try:
+        assert not remove_target(target)
+    finally:
+        unmount(target)
+    assert remove_target(target)
+    assert not target.exists()

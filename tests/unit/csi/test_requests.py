@@ -4,7 +4,14 @@ import pytest
 from google.protobuf.message import Message
 
 from kube_efs.csi.protocol import csi_pb2 as csi
-from kube_efs.csi.requests import shown_request, without_secrets_of
+from kube_efs.csi.requests import secrets_of, shown_request
+from kube_efs.model.secrets import hidden_here, text_without_secrets
+
+
+def without_secrets_of(request: Message, text: str) -> str:
+    with hidden_here(secrets_of(request)):
+        return text_without_secrets(text)
+
 
 _TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
 

@@ -5,15 +5,20 @@ import os
 import re
 import subprocess
 import tempfile
+from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+from tests.unmounting import unmount
 
 from kube_efs.model.errors import MountFailed, PlatformError
 from kube_efs.mounts.mount import SystemMounter
 from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.mounts.table import MountTable
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 TARGET = Path("/pods/a b")
@@ -91,13 +96,33 @@ async def test_a_second_try_that_succeeds_is_a_success(tmp_path: Path) -> None:
     await mounter(program(tmp_path, script)).mount("a:/", TARGET, "hard")
 
 
+@pytest.mark.parametrize(("options", "readings"), [("rsize=65536,hard", 1), ("hard", 0)])
+async def test_a_mount_reads_the_table_once_and_stays_where_that_fails(
+    tmp_path: Path, options: str, readings: int
+) -> None:
+    count = 0
+
+    def read() -> tuple[bytes, bool]:
+        nonlocal count
+        count += 1
+        raise FileNotFoundError(2, "No such file or directory")
+
+    quiet = program(tmp_path, "exit 0")
+    table = MountTable(read=read, ask=lambda _: True)
+    with capture_logs() as logs:
+        await SystemMounter(program=quiet, table=table).mount("a:/", TARGET, options)
+    assert count == readings
+    assert [line["event"] for line in logs] == ["read-ahead-not-set"] * readings
+
+
 async def test_a_missing_program_is_the_machine_s_fault(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="cannot be run"):
         await mounter(str(tmp_path / "missing")).mount("a:/", TARGET, "hard")
 
 
+@pytest.mark.parametrize("is_starting", [False, True], ids=["while it runs", "while it is started"])
 async def test_a_call_that_is_cancelled_ends_the_program_and_its_helper(
-    tmp_path: Path, eventually: Eventually
+    tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, is_starting: bool
 ) -> None:
     pids = tmp_path / "pids"
     script = f"trap '' TERM; sleep 1000 & echo $! >> {pids}; echo $$ >> {pids}; wait"
@@ -105,9 +130,19 @@ async def test_a_call_that_is_cancelled_ends_the_program_and_its_helper(
     async def begun() -> bool:
         return pids.exists() and len(pids.read_text().split()) == 2
 
+    if is_starting:
+        connect = BaseSubprocessTransport._connect_pipes  # what follows the fork, and waits for the loop
+
+        async def connect_late(transport: Any, *arguments: Any) -> None:
+            await eventually(begun)
+            call.cancel()
+            await connect(transport, *arguments)
+
+        monkeypatch.setattr(BaseSubprocessTransport, "_connect_pipes", connect_late)
     call = asyncio.create_task(mounter(program(tmp_path, script)).mount("a:/", TARGET, "hard"))
-    await eventually(begun)
-    call.cancel()
+    if not is_starting:
+        await eventually(begun)
+        call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
@@ -131,7 +166,7 @@ def private_folder() -> Iterator[Path]:
         try:
             yield Path(name)
         finally:
-            subprocess.run(["umount", "--recursive", name], check=True)
+            unmount(Path(name), "--recursive")
 
 
 @needs_root
@@ -140,7 +175,7 @@ async def test_real_mounts_are_unmounted_by_the_real_program() -> None:
         target = folder / "a b\\c"
         target.mkdir()
         await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "none", str(target)], check=True)
-        assert target in [entry.mount_point for entry in SystemMounter().mounts()]
+        assert await SystemMounter().table.is_mounted(target)
         await SystemMounter().unmount(target)
         assert target not in [entry.mount_point for entry in read_mountinfo()]
 

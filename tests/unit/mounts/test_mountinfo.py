@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unmounting import unmount
 
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError
@@ -168,7 +169,7 @@ def test_the_kernel_says_that_its_table_has_changed(tmp_path: Path) -> None:
     with MOUNTINFO.open("rb", buffering=0) as table:
         before = table.readall()
         subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        unmount(tmp_path)
         assert has_changed(table)
     assert before
 

@@ -5,44 +5,38 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.mounts.test_table import entry
 
-from kube_efs.mounts.read_ahead import set_read_ahead
+from kube_efs.mounts.mountinfo import parse_mountinfo
+from kube_efs.mounts.read_ahead import set_read_ahead, wanted_read_ahead
+
+[MOUNT] = parse_mountinfo("1 1 0:50 / /a rw - nfs4 127.0.0.1:/ rw")
 
 
 @pytest.mark.parametrize(
     ("options", "kibibytes"),
     [
-        pytest.param("nfsvers=4.1,rsize=1048576,hard", "15360\n", id="the default"),
-        pytest.param("rsize=65536", "960\n", id="a smaller block"),
-        pytest.param("wsize=1048576,hard", "128\n", id="no size given"),
+        pytest.param("nfsvers=4.1,rsize=1048576,hard", 15360, id="the default"),
+        pytest.param("rsize=65536", 960, id="a smaller block"),
+        pytest.param("wsize=1048576,hard", None, id="no size given"),
     ],
 )
-def test_fifteen_blocks_are_read_ahead(tmp_path: Path, options: str, kibibytes: str) -> None:
-    value = tmp_path / "0:50" / "read_ahead_kb"
-    value.parent.mkdir()
-    value.write_text("128\n")
-    set_read_ahead(lambda: [entry("/a"), entry("/b")], Path("/b"), options, devices=tmp_path)
-    assert value.read_text() == kibibytes
+def test_fifteen_blocks_are_read_ahead(options: str, kibibytes: int | None) -> None:
+    assert wanted_read_ahead(options) == kibibytes
 
 
-def test_the_device_of_a_bound_folder_is_left_alone(tmp_path: Path) -> None:
-    value = tmp_path / "0:50" / "read_ahead_kb"
-    value.parent.mkdir()
-    value.write_text("128\n")
-    bound = replace(entry("/a"), file_system_type="ext4")
-    set_read_ahead(lambda: [bound], Path("/a"), "rsize=65536", devices=tmp_path)
-    assert value.read_text() == "128\n"
+@pytest.mark.parametrize(
+    ("file_system_type", "value"), [("nfs4", "960\n"), pytest.param("ext4", "128\n", id="a bound folder's")]
+)
+def test_only_the_device_of_an_nfs_mount_is_told(tmp_path: Path, file_system_type: str, value: str) -> None:
+    file = tmp_path / "0:50" / "read_ahead_kb"
+    file.parent.mkdir()
+    file.write_text("128\n")
+    set_read_ahead(replace(MOUNT, file_system_type=file_system_type), 960, devices=tmp_path)
+    assert file.read_text() == value
 
 
 def test_a_kernel_that_does_not_let_us_is_only_mentioned(tmp_path: Path) -> None:
     with capture_logs() as logs:
-        set_read_ahead(lambda: [entry("/a")], Path("/a"), "rsize=65536", devices=tmp_path)
+        set_read_ahead(MOUNT, 960, devices=tmp_path)
     [line] = logs
     assert (line["event"], line["target"]) == ("read-ahead-not-set", "/a")
-
-
-def test_what_is_not_mounted_is_left_alone(tmp_path: Path) -> None:
-    with capture_logs() as logs:
-        set_read_ahead(lambda: [entry("/a")], Path("/b"), "rsize=65536", devices=tmp_path)
-    assert logs == []

@@ -1,0 +1,152 @@
+"""A node without kernel and agent: what is mounted and who holds tunnels, as two plain collections.
+
+Calls give way to each other at every step, can fail, and can be held up. A mount that is cancelled may come
+about all the same, as mount(2) does when its program is killed too late.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kube_efs.csi.holders import NodeMount
+from kube_efs.csi.node_volumes import NodeVolumes, Publication, Use
+from kube_efs.csi.routes import NodePlace
+from kube_efs.model.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.errors import MountFailed, TunnelNotReady
+from kube_efs.model.ids import Region
+from kube_efs.model.mount_options import plan_mount
+from kube_efs.model.volume_attributes import parse_attributes
+from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.mounts.table import MountTable
+from kube_efs.tunnels.client import TunnelOnDemand
+from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs.tunnels.status import TunnelState
+
+FS, OTHER_FS = "fs-0123456789abcdef0", "fs-0123456789abcdef1"
+PLACE = NodePlace(node_id="i-0a", region=Region("us-east-1"))
+_FIRST_PORT = 22000
+
+
+async def no_pause() -> None:
+    """Give way once."""
+    await asyncio.sleep(0)
+
+
+@dataclass(slots=True)
+class World:
+    """Both seams of ``NodeVolumes``; ``chance`` says of each doubtful step whether it goes wrong."""
+
+    folder: Path
+    chance: Callable[[], bool] = lambda: False
+    mounted: dict[Path, str] = field(default_factory=dict)
+    demanded: dict[TunnelSpec, set[Holder]] = field(default_factory=dict)
+    missing: set[Holder] = field(default_factory=set)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    mounting: int = 0
+    most_at_once: Counter[str] = field(default_factory=Counter)
+    failure: Exception | None = None
+    table: MountTable = field(init=False)
+    _ids: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+        self.table = MountTable(read=self._read, ask=self.mounted.__contains__)
+
+    def volumes(self) -> NodeVolumes:
+        """A driver that has just been started."""
+        return NodeVolumes(self, self, PLACE)
+
+    def target(self, name: str) -> Path:
+        return self.folder / name / "mount"
+
+    def wanted(self, target: str, volume: str = FS, *, one_pod: bool = True, tls: bool = True) -> Publication:
+        """That volume at that target."""
+        mode = AccessMode.SINGLE_NODE_SINGLE_WRITER if one_pod else AccessMode.MULTI_NODE_MULTI_WRITER
+        attributes = {"mounttargetip": "127.0.0.1", **({} if tls else {"encryptInTransit": "false"})}
+        plan = plan_mount(
+            parse_volume_handle(volume),
+            parse_attributes(attributes),
+            VolumeCapability(access_mode=mode),
+            read_only=False,
+        )
+        mount = NodeMount(volume_id=volume, target=self.target(target))
+        return Publication(use=Use(mount=mount, is_for_one_pod=one_pod), plan=plan)
+
+    @property
+    def holders(self) -> set[Holder]:
+        return {holder for holders in self.demanded.values() for holder in holders}
+
+    async def mount(self, source: str, target: Path, options: str) -> None:
+        self.mounting += 1
+        try:
+            await self.gate.wait()
+            await no_pause()
+            if self.failure or self.chance():
+                raise self.failure or MountFailed("ended with status 32", field="target", value=str(target))
+            self._appear(source, target, options)
+            await no_pause()
+        except asyncio.CancelledError:
+            if self.chance():
+                self._appear(source, target, options)
+            raise
+        finally:
+            self.mounting -= 1
+
+    def _appear(self, source: str, target: Path, options: str) -> None:
+        assert target.is_dir()
+        self.mounted[target] = f"{next(self._ids)} 0 0:9 / {target} rw - nfs4 {source} {options}\n"
+        there = sum(f" {source} " in line for line in self.mounted.values())
+        self.most_at_once[source] = max(self.most_at_once[source], there)
+
+    async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
+        await no_pause()
+        if self.chance():
+            raise MountFailed("target is busy", field="target", value=str(target))
+        self.mounted.pop(target, None)
+        await no_pause()
+
+    def _read(self) -> tuple[bytes, bool]:
+        return "".join(self.mounted.values()).encode(), True
+
+    async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
+        await no_pause()
+        if self.chance():
+            raise TunnelNotReady("is not there in time", field="tunnel", value=spec.name)
+        self.demanded.setdefault(spec, set()).add(holder)
+        await no_pause()
+        return _FIRST_PORT + list(self.demanded).index(spec)
+
+    async def release(self, holder: Holder) -> None:
+        await no_pause()
+        if self.chance():
+            raise TunnelNotReady("does not answer", field="tunnel agent")
+        for holders in self.demanded.values():
+            holders.discard(holder)
+        await no_pause()
+
+    async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
+        await no_pause()
+        return tuple(
+            TunnelOnDemand(
+                name=spec.name,
+                spec=spec,
+                port=_FIRST_PORT + number,
+                state=TunnelState.UP,
+                reason="",
+                certificate_ends="",
+                holders=frozenset(holders),
+                connections=0,
+            )
+            for number, (spec, holders) in enumerate(self.demanded.items())
+        )
+
+    async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
+        """As the agent does it: who is missing twice is forgotten."""
+        missing = self.holders - set(holders)
+        forgotten, self.missing = missing & self.missing, missing
+        for of_tunnel in self.demanded.values():
+            of_tunnel.difference_update(forgotten)
+        return frozenset(forgotten)

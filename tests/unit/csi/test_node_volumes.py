@@ -1,0 +1,339 @@
+"""Volumes for one pod, and what calls beside each other leave behind, without kernel and agent."""
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.unit.csi.node_world import FS, OTHER_FS, PLACE, World
+
+from kube_efs.csi import node_volumes
+from kube_efs.csi.codes import code_of
+from kube_efs.csi.holders import mount_of
+from kube_efs.csi.node import Node, NodeOptions
+from kube_efs.csi.node_volumes import NodeVolumes, Publication
+from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.statistics import Statistics
+from kube_efs.csi.targets import make_target
+from kube_efs.model.csi_errors import VolumeInUse
+from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+Modes = csi.VolumeCapability.AccessMode
+TLS = pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def publish(volumes: NodeVolumes, wanted: Publication, seconds: float = 60) -> Coroutine[Any, Any, None]:
+    return volumes.publish(wanted, timeout_seconds=seconds)
+
+
+@asynccontextmanager
+async def being_mounted(
+    world: World, eventually: Eventually, call: Coroutine[Any, Any, None]
+) -> AsyncIterator["asyncio.Task[None]"]:
+    """While the call is held up in mount(8)."""
+    world.gate.clear()
+    task = asyncio.create_task(call)
+    await eventually(lambda: _is(world.mounting == 1))
+    yield task
+    world.gate.set()
+
+
+async def _is(condition: object) -> object:
+    return condition
+
+
+async def refused(call: Awaitable[None]) -> str:
+    with pytest.raises(VolumeInUse) as caught:
+        await call
+    code = code_of(caught.value)
+    assert code
+    assert code.name == "FAILED_PRECONDITION"
+    assert caught.value.value
+    assert caught.value.remedy == "wait until the pod that uses it is gone"
+    return caught.value.problem
+
+
+@TLS
+@pytest.mark.parametrize("calls", [2, 20])
+async def test_of_publishes_at_once_for_one_pod_one_succeeds(world: World, calls: int, tls: bool) -> None:
+    volumes = world.volumes()
+    wanted = [world.wanted(f"pod-{number}", tls=tls) for number in range(calls)]
+    outcomes = await asyncio.gather(*(publish(volumes, one) for one in wanted), return_exceptions=True)
+    assert len(world.mounted) == 1
+    assert outcomes.count(None) == 1
+    assert [type(one) for one in outcomes if one] == [VolumeInUse] * (calls - 1)
+    assert len(world.holders) == (1 if tls else 0)
+    # Those that were refused have made nothing.
+    assert [path.parent.name for path in world.folder.glob("*/mount")] == [
+        target.parent.name for target in world.mounted
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(FS, FS, id="the same handle"),
+        pytest.param(FS, f"efs:{FS}:/", id="another spelling"),
+        pytest.param(f"efs:{FS}:/base/./claim", f"{FS}:/base/claim", id="the mark of a made directory"),
+    ],
+)
+@pytest.mark.parametrize("is_first_shared", [False, True])
+@pytest.mark.parametrize("is_second_shared", [False, True])
+async def test_second_publish_is_refused_while_the_first_is_mounting_and_while_it_is_mounted(
+    world: World,
+    eventually: Eventually,
+    first: str,
+    second: str,
+    is_first_shared: bool,
+    is_second_shared: bool,
+) -> None:
+    volumes = world.volumes()
+    one = world.wanted("one", first, one_pod=not is_first_shared)
+    two = world.wanted("two", second, one_pod=not is_second_shared)
+    is_exclusive = not (is_first_shared and is_second_shared)
+    async with being_mounted(world, eventually, publish(volumes, one)) as first_call:
+        if is_exclusive:
+            told = await refused(publish(volumes, two))
+            assert told == f"is for one pod at a time and is being mounted at '{world.target('one')}'"
+    await first_call
+    if not is_exclusive:
+        await publish(volumes, two)
+        assert len(world.mounted) == 2
+        return
+    told = await refused(publish(volumes, two))
+    assert told == f"is for one pod at a time and is mounted at '{world.target('one')}'"
+    assert set(world.mounted) == {world.target("one")}
+    # Once more at its own target, also while a publish is under way that is going to be refused.
+    again = await asyncio.gather(publish(volumes, two), publish(volumes, one), return_exceptions=True)
+    assert [type(end) for end in again] == [VolumeInUse, type(None)]
+
+    await volumes.unpublish(one.mount, timeout_seconds=60)
+    await publish(volumes, two)
+    assert set(world.mounted) == {world.target("two")}
+
+
+async def test_volumes_that_differ_do_not_exclude_each_other(world: World) -> None:
+    volumes = world.volumes()
+    ids = (FS, OTHER_FS, f"{FS}:/a", f"{FS}::fsap-01234567", f"{FS}:/a:fsap-01234567")
+    await asyncio.gather(*(publish(volumes, world.wanted(str(n), one)) for n, one in enumerate(ids)))
+    assert len(world.mounted) == len(ids)
+
+
+@TLS
+@pytest.mark.parametrize("end", ["fails", "is cancelled", "times out"])
+async def test_retry_succeeds_after_the_first_publish_did_not(
+    world: World, eventually: Eventually, end: str, tls: bool
+) -> None:
+    volumes, seconds = world.volumes(), 0.05 if end == "times out" else 60
+    first = publish(volumes, world.wanted("one", tls=tls), seconds)
+    second = world.wanted("two", tls=tls)
+    async with being_mounted(world, eventually, first) as call:
+        if end == "times out":
+            with pytest.raises(MountUnfinished):
+                await call
+        else:
+            await refused(publish(volumes, second))
+        if end == "is cancelled":
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        world.failure = MountFailed("ended with status 32") if end == "fails" else None
+    if end == "fails":
+        with pytest.raises(MountFailed):
+            await call
+        world.failure = None
+    assert not world.target("one").exists()
+    await publish(volumes, second)
+    assert set(world.mounted) == {world.target("two")}
+    assert {mount.target for mount in map(mount_of, world.holders) if mount} == (
+        set(world.mounted) if tls else set()
+    )
+
+
+@TLS
+async def test_mount_that_comes_about_after_its_call_was_cancelled_excludes_others(
+    world: World, eventually: Eventually, tls: bool
+) -> None:
+    volumes = world.volumes()
+    async with being_mounted(world, eventually, publish(volumes, world.wanted("one", tls=tls))) as call:
+        world.chance = lambda: True
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        world.chance = lambda: False
+    assert set(world.mounted) == {world.target("one")}
+    for driver in (volumes, world.volumes()):
+        assert "is mounted at" in await refused(publish(driver, world.wanted("two", tls=tls)))
+
+
+@TLS
+@pytest.mark.parametrize("is_first_shared", [False, True])
+async def test_restarted_driver_finds_the_first_target(
+    world: World, tls: bool, is_first_shared: bool
+) -> None:
+    await publish(world.volumes(), world.wanted("one", tls=tls, one_pod=not is_first_shared))
+    restarted = world.volumes()
+    two = world.wanted("two", tls=tls)
+    assert "is mounted at" in await refused(publish(restarted, two))
+    await publish(restarted, world.wanted("one", tls=tls, one_pod=not is_first_shared))
+    world.mounted.clear()  # as after a reboot: the holder alone excludes nobody
+    await publish(restarted, two)
+    assert set(world.mounted) == {world.target("two")}
+
+
+async def test_volume_is_for_one_pod_whether_or_not_its_mounts_use_tls(world: World) -> None:
+    volumes = world.volumes()
+    await publish(volumes, world.wanted("one", tls=False))
+    await refused(publish(volumes, world.wanted("two", tls=True)))
+
+
+async def test_a_mount_that_the_table_does_not_show_keeps_its_directory_and_its_tunnel(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volumes, one = world.volumes(), world.wanted("one")
+    await publish(volumes, one)
+    world.mounted.clear()  # what rmdir(2) finds is another matter
+    monkeypatch.setattr(node_volumes, "remove_target", lambda _: False)
+    with pytest.raises(MountFailed, match=r"target_path: .* is mounted on all the same"):
+        await volumes.unpublish(one.mount, timeout_seconds=60)
+    assert world.holders == {one.mount.holder}
+
+
+async def reconciled(volumes: NodeVolumes) -> None:
+    for _ in range(2):  # the agent forgets who is missing twice
+        await volumes.reconcile()
+
+
+@TLS
+@pytest.mark.parametrize("is_impatient", [False, True], ids=["cancelled once", "cancelled twice"])
+async def test_publish_that_is_cancelled_at_any_step_leaves_nothing_behind(
+    world: World, tls: bool, is_impatient: bool
+) -> None:
+    volumes, ends = world.volumes(), set()
+    for step in range(30):
+        one = world.wanted(f"{step}", tls=tls)
+        call = asyncio.create_task(publish(volumes, one))
+        for _ in range(step):
+            await asyncio.sleep(0.0001 if step % 2 else 0)  # threads have to end, too
+        call.cancel()
+        await asyncio.sleep(0)
+        if is_impatient:
+            call.cancel()
+        [end] = await asyncio.gather(call, return_exceptions=True)
+        ends.add(type(end))
+        if (
+            one.mount.target in world.mounted
+        ):  # it was, when the call was cancelled: the kubelet knows neither
+            assert world.holders == ({one.mount.holder} if tls else set())
+            await volumes.unpublish(one.mount, timeout_seconds=60)
+        assert (world.mounted, world.holders, list(world.folder.glob("*/mount"))) == ({}, set(), [])
+    assert ends == {type(None), asyncio.CancelledError}
+
+
+async def test_directory_that_is_being_made_when_its_call_is_cancelled_is_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def make_slowly(target: Path) -> None:
+        begun.set()
+        assert gate.wait(30)
+        make_target(target)
+
+    monkeypatch.setattr(node_volumes, "make_target", make_slowly)
+    call = asyncio.create_task(publish(world.volumes(), world.wanted("one")))
+    await eventually(lambda: _is(begun.is_set()))
+    call.cancel()
+    ended, _ = await asyncio.wait([call], timeout=0.2)  # it must not end, so there is nothing to wait for
+    assert not ended
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (list(world.folder.glob("*/mount")), world.holders) == ([], set())
+
+
+class Caller:
+    """A call's context: its caller waits as long as it takes."""
+
+    def time_remaining(self) -> None:
+        return None
+
+
+def node_of(world: World, volumes: NodeVolumes) -> Node:
+    return Node(volumes, Statistics(refresh_seconds=60), PLACE, NodeOptions())
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_calls_beside_each_other_that_fail_and_are_cancelled_leave_nothing_behind(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(node_volumes, "_READING_PAUSE_SECONDS", 0)
+    world.chance = lambda: dice.random() < 0.15
+    # The source in the mount table tells the volumes apart.
+    kinds = {
+        f"{FS}:/one-pod": (True, True),
+        f"{FS}:/shared": (False, True),
+        f"{OTHER_FS}:/plain": (True, False),
+    }
+    volumes = world.volumes()
+    node, context = node_of(world, volumes), cast("Any", Caller())
+
+    def call() -> Coroutine[Any, Any, object]:
+        volume = dice.choice(list(kinds))
+        is_for_one_pod, tls = kinds[volume]
+        target = str(world.target(f"{volume.partition('/')[2]}-{dice.randrange(3)}"))
+        if dice.random() < 0.4:
+            unpublishing = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=target)
+            return node.NodeUnpublishVolume(unpublishing, context)
+        mode = Modes.SINGLE_NODE_SINGLE_WRITER if is_for_one_pod else Modes.MULTI_NODE_MULTI_WRITER
+        publishing = csi.NodePublishVolumeRequest(
+            volume_id=volume,
+            target_path=target,
+            volume_capability=csi.VolumeCapability(
+                mount=csi.VolumeCapability.MountVolume(), access_mode=Modes(mode=mode)
+            ),
+            volume_context={"mounttargetip": "127.0.0.1", "encryptInTransit": str(tls).lower()},
+        )
+        return node.NodePublishVolume(publishing, context)
+
+    async def ended(task: "asyncio.Task[object]") -> bool:
+        with suppress(KubeEfsError, asyncio.CancelledError):
+            await task
+            return True
+        return False
+
+    tasks = []
+    for _ in range(60):
+        tasks.append(asyncio.create_task(call()))
+        for _ in range(dice.randrange(12)):
+            await asyncio.sleep(0)
+        if dice.random() < 0.3:
+            dice.choice(tasks).cancel()
+    succeeded = [await ended(task) for task in tasks]
+
+    assert any(succeeded)
+    world.chance = lambda: False
+    await reconciled(volumes)
+    for volume, (is_for_one_pod, _) in kinds.items():
+        directory = volume.partition(":")[2]
+        assert world.most_at_once[f"127.0.0.1:{directory}"] <= (1 if is_for_one_pod else 3)
+    tunnelled = {target for target, line in world.mounted.items() if "/plain " not in line}
+    assert {mount.target for mount in map(mount_of, world.holders) if mount} == tunnelled
+    # And everything can be taken away, also by a kubelet that repeats a call which was cancelled half-way.
+    for target in world.folder.glob("*/mount"):
+        volume = next(one for one in kinds if one.partition("/")[2] == target.parent.name.rpartition("-")[0])
+        request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=str(target))
+        await node.NodeUnpublishVolume(request, context)
+    assert (world.mounted, world.holders, world.mounting) == ({}, set(), 0)
+    assert not any(world.folder.glob("*/mount"))

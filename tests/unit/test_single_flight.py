@@ -1,0 +1,92 @@
+"""Answers that are shared, and never older than the question."""
+
+import asyncio
+
+import pytest
+
+from kube_efs.single_flight import SingleFlight
+
+
+class Clock:
+    """Answers with the number of the question, when it is let to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def ask(self) -> int:
+        self.asked += 1
+        number = self.asked
+        await self.may_answer.wait()
+        if self.error:
+            raise self.error
+        return number
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_who_asks_together_gets_one_answer() -> None:
+    clock = Clock()
+    clock.may_answer.set()
+    shared = SingleFlight(clock.ask)
+    assert await asyncio.gather(*(shared() for _ in range(10))) == [1] * 10
+
+
+async def test_question_under_way_is_too_old_for_who_comes_later() -> None:
+    clock = Clock()
+    shared = SingleFlight(clock.ask)
+    first = asyncio.create_task(shared())
+    await settle()
+    later = [asyncio.create_task(shared()) for _ in range(3)]
+    await settle()
+    assert clock.asked == 1
+    clock.may_answer.set()
+    assert (await first, await asyncio.gather(*later)) == (1, [2, 2, 2])
+
+
+async def test_any_answer_may_be_that_of_the_question_under_way() -> None:
+    clock = Clock()
+    shared = SingleFlight(clock.ask)
+    tasks = [asyncio.create_task(shared())]
+    await settle()
+    tasks.append(asyncio.create_task(shared.any_answer()))
+    clock.may_answer.set()
+    assert await asyncio.gather(*tasks) == [1, 1]
+    assert await shared.any_answer() == 2
+
+
+async def test_who_is_cancelled_takes_the_answer_from_nobody() -> None:
+    clock = Clock()
+    shared = SingleFlight(clock.ask)
+    tasks = [asyncio.create_task(shared()) for _ in range(2)]
+    await settle()
+    tasks[0].cancel()
+    clock.may_answer.set()
+    assert await tasks[1] == 1
+
+
+async def test_error_goes_to_all_who_asked_and_to_nobody_after() -> None:
+    clock = Clock()
+    clock.error = ValueError("is down")
+    clock.may_answer.set()
+    shared = SingleFlight(clock.ask)
+    for answer in await asyncio.gather(shared(), shared(), return_exceptions=True):
+        assert isinstance(answer, ValueError)
+    clock.error = None
+    assert await shared() == 2
+
+
+async def test_answer_that_nobody_waits_for_any_more_does_no_harm() -> None:
+    clock = Clock()
+    shared = SingleFlight(clock.ask)
+    lonely = asyncio.create_task(shared())
+    await settle()
+    lonely.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await lonely
+    clock.may_answer.set()
+    assert await shared() == 2
