@@ -220,6 +220,6 @@ async def test_a_policy_lets_in_who_has_signed_and_nobody_else(site: Site) -> No
 
 async def test_a_signature_is_verified_though_all_are_allowed(site: Site) -> None:
     tunnel = await site.tunnel(iam=IamOptions(profile="guessing"))
-    async with site.refusal(f"IAM signature: '{CREDENTIALS.access_key_id}' does not match"):
+    async with site.refusal(f"IAM signature by key: '{CREDENTIALS.access_key_id}' does not match"):
         assert not await site.leads_somewhere(tunnel)
     assert await site.leads_somewhere(await site.tunnel(iam=IamOptions(profile="known")))

@@ -507,17 +507,17 @@ async def test_the_role_of_the_instance_mounts_with_an_access_point(laboratory: 
     ("credentials", "region", "age", "reason"),
     [
         pytest.param(
-            AwsCredentials(access_key_id="AKIDUNKNOWN", secret_access_key="embedded"),
+            replace(CREDENTIALS, access_key_id="AKIDUNKNOWN"),
             REGION,
             timedelta(),
-            "IAM signature: 'AKIDUNKNOWN' is of no known access key and session token",
+            "IAM signature by key: 'AKIDUNKNOWN' is of no known access key and session token",
             id="unknown key",
         ),
         pytest.param(
-            AwsCredentials(access_key_id="embedded", secret_access_key="guessed"),
+            replace(CREDENTIALS, secret_access_key="guessed"),
             REGION,
             timedelta(),
-            "IAM signature: 'embedded' does not match",
+            "IAM signature by key: 'embedded' does not match",
             id="wrong secret",
         ),
         pytest.param(
@@ -553,7 +553,7 @@ async def test_a_signature_outlives_neither_its_day_nor_is_taken_before(
     monkeypatch.setattr(certificates, "_VALID_AFTER", timedelta(days=2))
     for age, reason in ((timedelta(hours=25), "has expired"), (timedelta(hours=-1), "is of the future")):
         certificate = laboratory.pem(laboratory.subject(), CREDENTIALS, age=age)
-        async with laboratory.refusal(f"IAM signature: 'embedded' {reason}"):
+        async with laboratory.refusal(f"IAM signature by key: 'embedded' {reason}"):
             assert await laboratory.ask(certificate) is None
 
 

@@ -7,14 +7,16 @@ rounds of probes tell how the tunnels are, and the keeper holds stunnel to the p
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from kube_efs.model.errors import InvalidSetting, InvalidValue
 from kube_efs.model.targets import Rejection, TunnelTargets, parse_targets
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.client_certificates import ClientCertificates
@@ -67,8 +69,10 @@ class TunnelAgent:
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[Collection[int]], PortReading | None] = read_ports,
         tell: Callable[[MountTargetNews], None] = lambda _: None,
+        duties: Duties | None = None,
     ) -> None:
         _check_paths(options)
+        self._duties = duties or Duties(CollectorRegistry())
         self._options = options
         self._metrics = metrics
         self._clock = clock
@@ -81,7 +85,9 @@ class TunnelAgent:
         self._recorder = TunnelRecorder(metrics)
         self._demanded: DemandedTunnels | None = None
         if options.demand:
-            self._certificates = ClientCertificates(options, options.demand, metrics, self.apply)
+            self._certificates = ClientCertificates(
+                options, options.demand, metrics, self.apply, duties=self._duties
+            )
             self._demanded = DemandedTunnels(
                 options, options.demand, self._certificates, self, clock, lambda: read(())
             )
@@ -98,21 +104,28 @@ class TunnelAgent:
             for name in ("the rounds over the mount targets", "the rounds of probes")
         )
 
-    async def run(self, documents: AsyncIterator[TargetDocuments]) -> None:
+    async def run(self, documents: AsyncIterable[TargetDocuments]) -> None:
         """Serve what the documents say until cancelled, then end stunnel.
 
-        Starts with what was remembered. If this ends by an error of its own, or while a tunnel on demand
-        is held, stunnel is left running: the next agent takes it over, and no mounted volume notices.
+        Starts with what was remembered; ``documents`` are asked for anew when following them has failed. If
+        this ends by an error of its own, or while a tunnel on demand is held, stunnel is left running: the
+        next agent takes it over, and no mounted volume notices.
         """
         await self._remember_earlier()
         try:
             async with self._answering(), asyncio.TaskGroup() as tasks:
                 if self._demanded:
                     tasks.create_task(self._certificates.run(self._demanded.each))
-                tasks.create_task(self._keeper.run())
-                tasks.create_task(self._follow_documents(documents))
-                tasks.create_task(self._watch_mount_targets(self._heartbeats[0]))
-                tasks.create_task(self._watch_tunnels(self._heartbeats[1]))
+                keep, (targets, probes) = self._duties.keep, self._heartbeats
+                tasks.create_task(keep("stunnel", self._keeper.run))
+                tasks.create_task(keep("tunnel targets", lambda: self._follow_documents(documents)))
+                # A loop that fails is not stuck, and a restart of the process would not help it.
+                tasks.create_task(
+                    keep("mount targets", lambda: self._watch_mount_targets(targets), failed=targets.beat)
+                )
+                tasks.create_task(
+                    keep("tunnel probes", lambda: self._watch_tunnels(probes), failed=probes.beat)
+                )
         except asyncio.CancelledError:
             await self._end()
             raise
@@ -146,9 +159,11 @@ class TunnelAgent:
             self._document_problem,
             *(f"{entry}: {reason}" for entry, reason in rejected.items()),
             *(self._demanded.problems if self._demanded else ()),
+            *self._duties.problems,
         )
+        seen = replace(self._seen, renewals=self._certificates.problems) if self._demanded else self._seen
         return TunnelsStatus(
-            tunnels=tuple(describe_tunnel(one, self._keeper.report, self._seen) for one in self._plan),
+            tunnels=tuple(describe_tunnel(one, self._keeper.report, seen) for one in self._plan),
             problems=tuple(filter(None, problems)),
             stunnel_pid=self._keeper.report.pid,
         )
@@ -168,7 +183,7 @@ class TunnelAgent:
             return Health.failing("stunnel is not running")
         return Health()
 
-    async def _follow_documents(self, documents: AsyncIterator[TargetDocuments]) -> None:
+    async def _follow_documents(self, documents: AsyncIterable[TargetDocuments]) -> None:
         async for document in documents:
             try:
                 targets, rejections = parse_targets(document.targets, document.zones)

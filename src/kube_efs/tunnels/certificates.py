@@ -128,8 +128,17 @@ def make_certificate(
 
 
 def renewal_of(not_after: datetime, *, now: datetime) -> datetime:
-    """When a certificate without credentials, which ends then, is to be renewed: in an hour at most."""
-    return min(not_after - _VALID_AFTER, now) + _RENEWED_AFTER
+    """When to renew a certificate without credentials, which ends then: in an hour at most.
+
+    At once when it is not valid yet, since the clock was ahead when it was made.
+    """
+    created_at = not_after - _VALID_AFTER
+    return now if created_at - _VALID_BEFORE > now else min(created_at, now) + _RENEWED_AFTER
+
+
+def is_planned_ahead(renewal: datetime, *, now: datetime) -> bool:
+    """Whether a renewal is planned for later than any ever is: the clock was ahead when it was planned."""
+    return renewal - now > _RENEWED_AFTER
 
 
 def _renewal(created_at: datetime, credentials_expire_at: datetime | None) -> datetime:

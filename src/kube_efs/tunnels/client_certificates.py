@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from cryptography import x509
+from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialSource
 from kube_efs.model.errors import KubeEfsError, TunnelNotReady
+from kube_efs.telemetry.duties import Duties, kinds_of
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
 from kube_efs.tunnels.certificates import (
     CertificateSubject,
     ClientCertificate,
     ClientKey,
+    is_planned_ahead,
     make_certificate,
     renewal_of,
 )
@@ -43,6 +46,7 @@ _LONGEST_DELAY: Final = timedelta(minutes=5)
 # A clock that jumps, as after the node was asleep, is noticed this late.
 _LONGEST_WAIT_SECONDS: Final = 30.0
 _RENEWAL_IDLE: Final = timedelta(hours=1)
+_DUTY: Final = "certificate renewal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,9 @@ class ClientCertificates:
         metrics: TunnelMetrics,
         on_renewed: Callable[[], None],
         now: Callable[[], datetime] = _utc_now,
+        duties: Duties | None = None,
     ) -> None:
+        self._duties = duties or Duties(CollectorRegistry())
         self._region = options.region
         self._folder = options.certificates_path
         self._demand = demand
@@ -78,6 +84,7 @@ class ClientCertificates:
         self._files: dict[str, CertificateFile] = {}
         self._sources: dict[str, CredentialSource | None] = {}
         self._renewals: dict[str, _Renewal] = {}
+        self._problems: dict[str, str] = {}
         self._forgotten: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -85,6 +92,11 @@ class ClientCertificates:
     def files(self) -> Mapping[str, CertificateFile]:
         """The certificates that there are."""
         return MappingProxyType(self._files)
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Why the last renewal has failed, where it has."""
+        return MappingProxyType(self._problems)
 
     def take_over(self, tunnels: Iterable[DemandedTunnel]) -> None:
         """Use the certificates that an earlier agent left, until they are renewed.
@@ -114,16 +126,15 @@ class ClientCertificates:
         Raises the errors of finding credentials, and TunnelNotReady when the file cannot be written.
         """
         if spec.name not in self._files:
-            self._sources[spec.name], loaded = await self._load(spec, source)
-            await self._make(spec, loaded)
+            self._sources[spec.name] = await self._obtain(spec, source)
             self._wake.set()
             self._on_renewed()
         return self._sources.get(spec.name, source)
 
     def forget_all_but(self, names: Collection[str]) -> None:
         """Forget the certificates of tunnels that are closed; their files stay until nobody reads them."""
-        for name in self._files.keys() - set(names):
-            for known in (self._files, self._renewals, self._sources):
+        for name in (self._files.keys() | self._renewals.keys()) - set(names):
+            for known in (self._files, self._renewals, self._sources, self._problems):
                 known.pop(name, None)
             self._forgotten.add(name)
 
@@ -140,6 +151,9 @@ class ClientCertificates:
 
     async def run(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
         """Renew what is due until cancelled; ``tunnels`` gives those of the moment."""
+        await self._duties.keep(_DUTY, lambda: self._renew_for_ever(tunnels))
+
+    async def _renew_for_ever(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
         while True:
             self._wake.clear()
             next_due = await self.renew_due(tunnels())
@@ -158,33 +172,58 @@ class ClientCertificates:
 
         now = self._now()
         known = [tunnel for tunnel in tunnels if tunnel.name in self._renewals]
-        due = [tunnel for tunnel in known if self._renewals[tunnel.name].due <= now]
+        due = [tunnel for tunnel in known if self._is_due(tunnel.name, now)]
         if any(await asyncio.gather(*map(renewed, due))):
             self._on_renewed()
         left = (self._renewals[tunnel.name].due for tunnel in known if tunnel.name in self._renewals)
         return min(left, default=now + _RENEWAL_IDLE)
 
+    def _is_due(self, name: str, now: datetime) -> bool:
+        due = self._renewals[name].due
+        return due <= now or is_planned_ahead(due, now=now)
+
     async def _renew(self, tunnel: DemandedTunnel) -> bool:
+        """Whether there is a new certificate. No error ends the renewals of others, foreseen or not."""
         try:
-            _, loaded = await self._load(tunnel.spec, tunnel.source)
-            await self._make(tunnel.spec, loaded)
-        except KubeEfsError as error:
-            renewal = self._renewals.get(tunnel.name)
-            if renewal is None:  # closed meanwhile
-                return False
-            self._renewals[tunnel.name] = _Renewal(
-                due=self._now() + renewal.delay, delay=min(renewal.delay * 2, _LONGEST_DELAY)
-            )
-            known = self._files.get(tunnel.name)
-            log.warning(
-                "certificate-not-renewed",
-                tunnel=tunnel.name,
-                reason=str(error),
-                valid_until=known.not_after.isoformat() if known else None,
-                again_seconds=renewal.delay.total_seconds(),
-            )
+            await self._obtain(tunnel.spec, tunnel.source)
+        except Exception as error:  # noqa: BLE001 - told, counted and tried again
+            self._put_off(tunnel.name, error)
             return False
         return True
+
+    def _put_off(self, name: str, error: Exception) -> None:
+        renewal = self._renewals.get(name)
+        if renewal is None:  # closed meanwhile
+            return
+        self._renewals[name] = _Renewal(
+            due=self._now() + renewal.delay, delay=min(renewal.delay * 2, _LONGEST_DELAY)
+        )
+        again_seconds = renewal.delay.total_seconds()
+        is_foreseen = isinstance(error, KubeEfsError)
+        reason = str(error) if is_foreseen else f"internal error ({kinds_of(error)})"
+        self._problems[name] = f"certificate not renewed: {reason}"
+        known = self._files.get(name)
+        log.warning(
+            "certificate-not-renewed",
+            tunnel=name,
+            reason=reason,
+            valid_until=known.not_after.isoformat() if known else None,
+            again_seconds=again_seconds,
+        )
+        if not is_foreseen:
+            self._duties.note(_DUTY, error, retry_seconds=again_seconds)
+
+    async def _obtain(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
+        """Make a certificate; gives where its credentials come from."""
+        try:
+            source, loaded = await self._load(spec, source)
+            await self._make(spec, loaded)
+        except Exception:
+            self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
+            raise
+        self._metrics.certificate_renewals.labels(Outcome.SUCCEEDED).inc()
+        self._problems.pop(spec.name, None)
+        return source
 
     async def _load(
         self, spec: TunnelSpec, source: CredentialSource | None
@@ -196,13 +235,9 @@ class ClientCertificates:
         from kube_efs.aws.credentials import find_credentials  # noqa: PLC0415
 
         options = replace(self._demand.credentials, region=spec.region or self._region)
-        try:
-            if source is not None:
-                return source, await load_credentials(source, options)
-            return await find_credentials(spec.iam, options)
-        except KubeEfsError:
-            self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
-            raise
+        if source is not None:
+            return source, await load_credentials(source, options)
+        return await find_credentials(spec.iam, options)
 
     async def _make(self, spec: TunnelSpec, loaded: "LoadedCredentials | None") -> None:
         subject = CertificateSubject(
@@ -223,17 +258,15 @@ class ClientCertificates:
         try:
             await asyncio.to_thread(_write, path, certificate)
         except OSError as error:
-            self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
             raise TunnelNotReady(
                 f"cannot be written ({error.strerror})", field="certificate", value=str(path)
             ) from error
         self._files[spec.name] = _describe(path, certificate.secret_pem)
         self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
-        self._metrics.certificate_renewals.labels(Outcome.SUCCEEDED).inc()
 
     async def _client_key(self) -> ClientKey:
         """The node's key, a new one for each agent; made once, by whoever asks first."""
-        if self._key is None:
+        if self._key is None or (self._key.done() and (self._key.cancelled() or self._key.exception())):
             self._key = asyncio.create_task(ClientKey.generate())
         return await asyncio.shield(self._key)
 

@@ -42,6 +42,8 @@ socket = r:TCP_KEEPCNT=3
 # is the same with both (tried with 5.68). A name needs "yes": looked up at each reload, one that is slow to
 # resolve would stop every tunnel of the node, and a mount target that has moved would not be found.
 # sni: left out, stunnel would send the address of the first "connect", which RFC 6066 (3) forbids.
+# sessionResume: stunnel 5.68 keeps a session for each service and never frees it at a reload. It grows by
+# 16 KiB a service and reload until its limit of memory ends it and cuts every mount. New in 5.60.
 # TIMEOUTidle: keepalive does not find a vanished mount target while data is on its way there; TCP tries for a
 # quarter of an hour. A client of NFS 4.1 renews its lease each minute, and it reconnects when it is wrong.
 # TIMEOUTconnect: the default of 10 s for each dead mount target is longer than mount(8) should wait.
@@ -63,6 +65,7 @@ checkHost = {check_host}
 sni = {check_host}
 sslVersionMin = TLSv1.2
 renegotiation = no
+sessionResume = no
 libwrap = no
 OCSPaia = {ocsp}
 """

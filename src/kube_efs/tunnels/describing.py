@@ -17,11 +17,12 @@ from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What was seen: probes and log by service, open connections by port."""
+    """What was seen: probes, log and failed renewals by service, open connections by port."""
 
     probes: Mapping[str, ProbeResult] = field(default_factory=lambda: MappingProxyType({}))
     facts: Mapping[str, ServiceFacts] = field(default_factory=lambda: MappingProxyType({}))
     connections: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    renewals: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observations) -> TunnelStatus:
@@ -33,7 +34,7 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
             file_system_id=tunnel.target.file_system_id,
             port=tunnel.target.port,
             state=state,
-            reason=tunnel.obstacle,
+            reason=_both(tunnel.obstacle, seen.renewals.get(tunnel.demand.name, "") if tunnel.demand else ""),
             leaving=tunnel.leaving,
             **_describe_demand(tunnel),
         )
@@ -45,7 +46,7 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
         file_system_id=service.file_system_id,
         port=service.port,
         state=state,
-        reason=reason,
+        reason=_both(reason, seen.renewals.get(service.name, "")),
         # Of what has no subnet the name may be all that is known before the first connection.
         address=candidate.address if candidate.subnet_id else facts.address or candidate.address,
         subnet_id=candidate.subnet_id,
@@ -59,6 +60,10 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
         peer=facts.peer,
         **_describe_demand(tunnel),
     )
+
+
+def _both(reason: str, renewal: str) -> str:
+    return "; ".join(filter(None, [reason, renewal]))
 
 
 class _DemandFields(TypedDict, total=False):

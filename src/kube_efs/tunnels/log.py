@@ -151,13 +151,8 @@ class ConnectionLog:
             connection.problem = _explain(line.text, connection.problem)
 
     def _succeeded(self, connection: _Connection, version: str, cipher: str) -> None:
-        known = self.facts(connection.service)
         self._facts[connection.service] = ServiceFacts(
-            address=connection.address,
-            tls_version=version,
-            cipher=cipher,
-            # A resumed session shows no certificate; it is that of the session's first connection.
-            peer=connection.peer or known.peer,
+            address=connection.address, tls_version=version, cipher=cipher, peer=connection.peer
         )
         connection.problem = ""
 

@@ -6,6 +6,7 @@ from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model import errors
 from kube_efs.model.errors import KubeEfsError, TunnelError, shown
 from kube_efs.model.ids import parse_file_system_id, parse_region, parse_zone_name
+from kube_efs.model.secrets import shortened
 from kube_efs.model.targets import parse_address
 from kube_efs.model.volume_handles import parse_access_point_id
 from kube_efs.tunnels.demand_specs import TunnelSpec
@@ -46,15 +47,15 @@ def render_spec(spec: TunnelSpec) -> pb.Spec:
 
 
 def render_failure(error: KubeEfsError) -> bytes:
-    """The error for the other side; values are shown as in its text, and cut."""
+    """The error for the other side; its parts without secrets, and cut."""
     value = error.value if isinstance(error.value, str) else shown(error.value)
     failure = pb.Failure(
         # Of what another module derived, the nearest class of the common tree.
         kind=next(kind.__name__ for kind in type(error).__mro__ if vars(errors).get(kind.__name__) is kind),
-        problem=error.problem[:1000],
-        field=error.field[:200],
-        value=value[:200],
-        remedy=error.remedy[:1000],
+        problem=shortened(error.problem, 1000),
+        field=shortened(error.field, 200),
+        value=shortened(value, 200),
+        remedy=shortened(error.remedy, 1000),
     )
     return failure.SerializeToString()
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import asdict, replace
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 
 import structlog
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.aws.location import NodeLocation as Place
-from kube_efs.aws.location import resolve_location
+from kube_efs.aws.location import resolve_location, until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.events import EventRecorder
@@ -22,7 +22,8 @@ from kube_efs.model.ids import Region, ZoneName
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.settings import TunnelSettings
 from kube_efs.signals import run_until_told_to_stop
-from kube_efs.telemetry.health import HealthServer
+from kube_efs.telemetry.duties import Duties
+from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.certificates import ClientInfo
@@ -33,6 +34,7 @@ from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.place import find_place
 from kube_efs.tunnels.publishing import publish_status
 from kube_efs.tunnels.services import NodeLocation
+from kube_efs.tunnels.status import TunnelsStatus
 
 log = structlog.get_logger()
 
@@ -60,37 +62,55 @@ async def _serve(
     registry: CollectorRegistry,
     tell: Callable[[MountTargetNews], None],
 ) -> None:
-    agent = TunnelAgent(await _options(settings), TunnelMetrics(registry), tell=tell)
+    shown = _Shown()
     health = HealthServer(
         settings.health_host,
         settings.health_port,
         registry,
-        liveness=agent.liveness,
-        readiness=agent.readiness,
-        pages={"/tunnels": lambda: asdict(agent.status())},
+        liveness=shown.liveness,
+        readiness=shown.readiness,
+        pages={"/tunnels": lambda: asdict(shown.status())},
     )
+    duties = Duties(registry)
+    # Looked at while the place is asked for: that may take as long as metadata give odd answers.
     async with health:
+        metrics = TunnelMetrics(registry)
+        agent = shown.agent = TunnelAgent(await _options(settings), metrics, tell=tell, duties=duties)
         log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
-        publishing = asyncio.create_task(_publish(client, agent, settings))
+        publishing = asyncio.create_task(
+            duties.keep("status publishing", lambda: _publish(client, agent, settings))
+        )
         try:
-            await agent.run(_documents(client, settings.namespace))
+            await agent.run(_Documents(client, settings.namespace))
         finally:
             publishing.cancel()
             await asyncio.gather(publishing, return_exceptions=True)
 
 
+@dataclass(slots=True)
+class _Shown:
+    """What the health endpoint shows, before there is an agent too."""
+
+    agent: TunnelAgent | None = None
+
+    def liveness(self) -> Health:
+        return self.agent.liveness() if self.agent else Health()
+
+    def readiness(self) -> Health:
+        return self.agent.readiness() if self.agent else Health.failing("the node's place is not known yet")
+
+    def status(self) -> TunnelsStatus:
+        return self.agent.status() if self.agent else TunnelsStatus()
+
+
 async def _publish(client: AsyncClient, agent: TunnelAgent, settings: TunnelSettings) -> None:
-    """Publish the status; no fault in that may reach the tunnels."""
-    try:
-        await publish_status(
-            client,
-            agent.status,
-            namespace=settings.namespace,
-            node=settings.node_name,
-            interval_seconds=min(1.0, settings.probe_interval_seconds),
-        )
-    except Exception:
-        log.exception("status-publishing-failed", node=settings.node_name)
+    await publish_status(
+        client,
+        agent.status,
+        namespace=settings.namespace,
+        node=settings.node_name,
+        interval_seconds=min(1.0, settings.probe_interval_seconds),
+    )
 
 
 async def _options(settings: TunnelSettings) -> TunnelOptions:
@@ -118,12 +138,13 @@ async def _place(settings: TunnelSettings) -> Place:
     conf = settings.stunnel_conf_path
     path = (settings.state_dir or conf.parent) / f"{conf.stem}.place.json"
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-        place = await find_place(
-            path,
-            lambda: resolve_location(
+
+        async def ask() -> Place:
+            return await resolve_location(
                 metadata, region=settings.region, zone=settings.zone, subnets=settings.subnets
-            ),
-        )
+            )
+
+        place = await until_valid(lambda: find_place(path, ask))
     return replace(
         place,
         region=settings.region or place.region,
@@ -152,8 +173,19 @@ def _demand_options(settings: TunnelSettings, region: Region) -> DemandOptions |
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Documents(AsyncIterable[TargetDocuments]):
+    """The ConfigMap's documents as they come, from its present one on, each time that they are asked for."""
+
+    client: AsyncClient
+    namespace: str
+
+    def __aiter__(self) -> AsyncGenerator[TargetDocuments, None]:
+        return _documents(self.client, self.namespace)
+
+
 async def _documents(client: AsyncClient, namespace: str) -> AsyncGenerator[TargetDocuments, None]:
-    """The ConfigMap's documents as they come; a ConfigMap that is gone changes nothing on the nodes."""
+    """A ConfigMap that is gone changes nothing on the nodes."""
     fields = {"metadata.name": CONFIG_MAP_NAME}
     async for change in follow(client, ConfigMap, namespace=namespace, fields=fields):
         found = only_object(change)

@@ -9,7 +9,8 @@ from urllib.parse import quote
 import grpc.aio
 import structlog
 
-from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError
+from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError, told
+from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.demand_specs import parse_holder
 from kube_efs.tunnels.demanded import DemandedTunnels
 from kube_efs.tunnels.demands import DemandedTunnel
@@ -24,6 +25,8 @@ log = structlog.get_logger()
 _GRACE_SECONDS: Final = 1.0
 _FOLDER_MODE: Final = 0o750
 _SOCKET_MODE: Final = 0o600
+# Of status messages and failures gRPC takes 8 KiB in all.
+_MAX_MESSAGE: Final = 500
 
 _Answer = TypeVar("_Answer")
 _Context = grpc.aio.ServicerContext[object, object]
@@ -95,11 +98,14 @@ class _Tunnels(TunnelsServicer):
         return await _answered(context, answer)
 
     async def List(self, request: pb.ListRequest, context: _Context) -> pb.ListResponse:  # noqa: N802
-        status = {one.name: one for one in self._look().tunnels if one.on_demand}
-        tunnels = self._tunnels.demands.tunnels
-        return pb.ListResponse(
-            tunnels=[_render(one, status.get(name)) for name, one in sorted(tunnels.items())]
-        )
+        async def answer() -> pb.ListResponse:
+            status = {one.name: one for one in self._look().tunnels if one.on_demand}
+            tunnels = self._tunnels.demands.tunnels
+            return pb.ListResponse(
+                tunnels=[_render(one, status.get(name)) for name, one in sorted(tunnels.items())]
+            )
+
+        return await _answered(context, answer)
 
     async def Reconcile(  # noqa: N802
         self, request: pb.ReconcileRequest, context: _Context
@@ -116,7 +122,12 @@ async def _answered(context: _Context, answer: Callable[[], Awaitable[_Answer]])
     try:
         return await answer()
     except KubeEfsError as error:
-        await context.abort(_code_of(error), str(error), ((FAILURE_KEY, render_failure(error)),))
+        text = shortened(str(error), _MAX_MESSAGE)
+        await context.abort(_code_of(error), text, ((FAILURE_KEY, render_failure(error)),))
+    except Exception as error:
+        # gRPC would send the text of it to the caller.
+        log.exception("call-failed")
+        await context.abort(grpc.StatusCode.INTERNAL, told(error))
 
 
 def _code_of(error: KubeEfsError) -> grpc.StatusCode:

@@ -24,10 +24,11 @@ class TunnelStatus:
     """One tunnel of one node. Empty strings mean "not known".
 
     ``address`` is the mount target that the last connection reached, before the first one the one that
-    is tried first. ``failed_over`` says that a nearer one exists. ``reason`` says why it is not up.
-    ``leaving`` marks a tunnel that is no longer asked for and stays until its connections are closed;
-    ``connections`` leaves out the agent's own probes. A tunnel on demand has a ``name`` of its own, as there
-    may be several for a file system, ``holders``, and a client certificate with its end.
+    is tried first. ``failed_over`` says that a nearer one exists. ``reason`` says why it is not up, or why
+    its certificate is not renewed. ``leaving`` marks a tunnel that is no longer asked for and stays until its
+    connections are closed; ``connections`` leaves out the agent's own probes. A tunnel on demand has a
+    ``name`` of its own, as there may be several for a file system, ``holders``, and a client certificate with
+    its end.
     """
 
     file_system_id: str

@@ -1,12 +1,15 @@
 """Certificates of tunnels: made once, renewed in time from the same source, kept through failures."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
+from kube_efs.aws.connection import LoadedCredentials
 from kube_efs.aws.credential_sources import (
     CredentialOptions,
     CredentialSource,
@@ -16,8 +19,9 @@ from kube_efs.aws.credential_sources import (
 )
 from kube_efs.model.errors import KubeEfsError, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
-from kube_efs.tunnels.certificates import IAM_OID, ClientInfo
+from kube_efs.tunnels.certificates import IAM_OID, ClientInfo, ClientKey
 from kube_efs.tunnels.client_certificates import ClientCertificates
 from kube_efs.tunnels.demand_specs import TunnelSpec
 from kube_efs.tunnels.demands import DemandedTunnel
@@ -49,7 +53,10 @@ class Node:
             client_info=ClientInfo.of("k8s", "1.0"),
         )
         metrics = TunnelMetrics(self.registry)
-        self.certificates = ClientCertificates(self.options, demand, metrics, self._count, lambda: self.now)
+        duties = Duties(self.registry)
+        self.certificates = ClientCertificates(
+            self.options, demand, metrics, self._count, lambda: self.now, duties
+        )
 
     def _count(self) -> None:
         self.renewed += 1
@@ -62,6 +69,10 @@ class Node:
 
     def signer(self, spec: TunnelSpec) -> bytes:
         return self.certificate(spec).extensions.get_extension_for_oid(IAM_OID).value.public_bytes()
+
+    def duty_failures(self) -> float | None:
+        labels = {"duty": "certificate renewal"}
+        return self.registry.get_sample_value("kube_efs_duty_failures_total", labels)
 
     def outcomes(self) -> tuple[float, float]:
         name = "kube_efs_certificate_renewals_total"
@@ -162,12 +173,43 @@ async def test_one_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_pat
     assert second.certificates.files[SIGNED.name] != before[SIGNED.name]
 
 
-async def test_one_that_a_wrong_clock_has_made_is_renewed_within_an_hour(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [timedelta(minutes=16), timedelta(days=365)], ids=["a little", "much"])
+async def test_one_that_a_wrong_clock_has_made_is_renewed_at_once_by_the_next_agent(
+    tmp_path: Path, ahead: timedelta
+) -> None:
     first, second = Node(tmp_path), Node(tmp_path)
-    first.now += timedelta(days=365)
+    first.now += ahead
     await first.certificates.ensure(PLAIN, None)
     second.certificates.take_over([tunnel(PLAIN)])
     assert await second.certificates.renew_due([tunnel(PLAIN)]) == START + timedelta(hours=1)
+    assert second.certificate(PLAIN).not_valid_after_utc == START + timedelta(hours=3)
+
+
+@pytest.mark.parametrize("spec", [PLAIN, SIGNED], ids=["plain", "with credentials"])
+async def test_one_that_was_made_while_the_clock_was_ahead_is_renewed_once_it_is_right(
+    node: Node, spec: TunnelSpec
+) -> None:
+    node.keys("AKIAONE")
+    node.now += timedelta(days=365)
+    source = await node.certificates.ensure(spec, None)
+    await node.certificates.renew_due([tunnel(spec, source)])
+    node.now = START
+    assert await node.certificates.renew_due([tunnel(spec, source)]) <= START + timedelta(hours=1)
+    assert node.certificate(spec).not_valid_after_utc == START + timedelta(hours=3)
+
+
+async def test_failed_renewal_that_was_planned_while_the_clock_was_ahead_is_tried_once_it_is_right(
+    node: Node,
+) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    node.now += timedelta(days=365)
+    node.keys("")
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    node.now = START + timedelta(minutes=1)
+    node.keys("AKIATWO")
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    assert node.certificate(SIGNED).not_valid_after_utc == node.now + timedelta(hours=3)
 
 
 @pytest.mark.parametrize(
@@ -208,3 +250,83 @@ async def test_a_folder_that_cannot_be_written_is_told(node: Node) -> None:
     node.options.certificates_path.write_text("in the way")
     with pytest.raises(TunnelNotReady, match=r"certificate: .* cannot be written"):
         await node.certificates.ensure(PLAIN, None)
+
+
+async def test_an_error_in_one_renewal_ends_no_other_and_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unforeseen(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
+        del source, options
+        raise KeyError("planted-secret")
+
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    await node.certificates.ensure(PLAIN, None)
+    before = dict(node.certificates.files)
+    node.now += timedelta(hours=1)
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr("kube_efs.aws.credential_loading.load_credentials", unforeseen)
+        due = await node.certificates.renew_due([tunnel(SIGNED, source), tunnel(PLAIN)])
+
+    assert due == node.now + timedelta(seconds=10)
+    assert node.certificates.files[SIGNED.name] == before[SIGNED.name]
+    assert node.certificates.files[PLAIN.name] != before[PLAIN.name]
+    problem = "certificate not renewed: internal error (KeyError)"
+    assert node.certificates.problems == {SIGNED.name: problem}
+    assert node.outcomes() == (3, 1)
+    assert node.duty_failures() == 1
+    assert [line["event"] for line in logs] == ["certificate-not-renewed", "duty-failed"]
+    assert "planted-secret" not in str(logs)
+
+    node.now = due
+    await node.certificates.renew_due([tunnel(SIGNED, source), tunnel(PLAIN)])
+    assert node.certificates.files[SIGNED.name] != before[SIGNED.name]
+    assert node.certificates.problems == {}
+
+
+async def test_what_ends_the_rounds_of_renewals_begins_them_anew(node: Node) -> None:
+    asked = 0
+
+    def tunnels() -> list[DemandedTunnel]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RuntimeError
+        return [tunnel(PLAIN)]
+
+    await node.certificates.ensure(PLAIN, None)
+    before = node.certificates.files[PLAIN.name]
+    node.now += timedelta(hours=1)
+    running = asyncio.create_task(node.certificates.run(tunnels))
+    async with asyncio.timeout(10):
+        while node.certificates.files[PLAIN.name] == before:  # noqa: ASYNC110 - a file tells no event
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert node.duty_failures() == 1
+
+
+async def test_a_failed_renewal_of_a_closed_tunnel_is_forgotten(node: Node) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    node.profiles.write_text("[other]\n")
+    node.now += timedelta(hours=1)
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    assert "certificate not renewed: profile team" in node.certificates.problems[SIGNED.name]
+    node.certificates.forget_all_but([])
+    assert node.certificates.problems == {}
+
+
+async def test_a_key_that_could_not_be_made_is_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unforeseen() -> ClientKey:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientKey, "generate", unforeseen)
+        with pytest.raises(MemoryError):
+            await node.certificates.ensure(PLAIN, None)
+    await node.certificates.ensure(PLAIN, None)
+    assert node.certificate(PLAIN)
+    assert node.outcomes() == (1, 1)

@@ -63,6 +63,7 @@ checkHost = fs-0abc.efs.us-east-1.amazonaws.com
 sni = fs-0abc.efs.us-east-1.amazonaws.com
 sslVersionMin = TLSv1.2
 renegotiation = no
+sessionResume = no
 libwrap = no
 OCSPaia = no
 
@@ -84,6 +85,7 @@ checkHost = fs-1.efs.us-east-1.amazonaws.com
 sni = fs-1.efs.us-east-1.amazonaws.com
 sslVersionMin = TLSv1.2
 renegotiation = no
+sessionResume = no
 libwrap = no
 OCSPaia = no
 """
@@ -122,6 +124,7 @@ checkHost = fs-1.efs.us-east-1.amazonaws.com
 sni = fs-1.efs.us-east-1.amazonaws.com
 sslVersionMin = TLSv1.2
 renegotiation = no
+sessionResume = no
 libwrap = no
 OCSPaia = yes
 """

@@ -28,14 +28,6 @@ LOG3[0]: transfer: s_poll_wait: TIMEOUTclose exceeded: closing
 LOG5[0]: Connection closed: 3 byte(s) sent to TLS, 3 byte(s) sent to socket
 """
 
-RESUMED = """\
-LOG5[1]: Service [fs-1] accepted connection from 127.0.0.1:54958
-LOG5[1]: s_connect: connected fd00::1:2049
-LOG6[1]: TLS connected: previous session reused
-LOG6[1]: TLSv1.2 ciphersuite: ECDHE-RSA-AES128-GCM-SHA256 (128-bit encryption)
-LOG5[1]: Connection closed: 3 byte(s) sent to TLS, 3 byte(s) sent to socket
-"""
-
 WRONG_NAME = """\
 LOG5[2]: Service [fs-2] accepted connection from 127.0.0.1:59742
 LOG5[2]: s_connect: connected 127.77.0.1:2049
@@ -122,15 +114,6 @@ def test_a_good_connection_tells_address_protocol_cipher_and_peer() -> None:
         address="127.77.0.1",
         tls_version="TLSv1.3",
         cipher="TLS_AES_256_GCM_SHA384",
-        peer="CN=fs-1.efs.us-east-1.amazonaws.com",
-    )
-
-
-def test_a_resumed_session_keeps_the_peer_of_the_first() -> None:
-    assert facts("fs-1", GOOD, RESUMED) == ServiceFacts(
-        address="fd00::1",
-        tls_version="TLSv1.2",
-        cipher="ECDHE-RSA-AES128-GCM-SHA256",
         peer="CN=fs-1.efs.us-east-1.amazonaws.com",
     )
 

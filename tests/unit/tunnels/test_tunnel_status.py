@@ -234,3 +234,17 @@ def test_a_lingering_tunnel_has_no_metrics() -> None:
     metrics = Metrics()
     metrics.record(leaving=True)
     assert metrics.value("up") is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "reason"),
+    [
+        (Observations(probes=ANSWERED), TunnelState.UP, "certificate not renewed: x"),
+        (Observations(probes=SILENT), TunnelState.DOWN, "no answer within 8 s; certificate not renewed: x"),
+    ],
+)
+def test_a_certificate_that_is_not_renewed_is_told(
+    seen: Observations, state: TunnelState, reason: str
+) -> None:
+    found = described(seen=replace(seen, renewals={"fs-1": "certificate not renewed: x"}))
+    assert (found.state, found.reason) == (state, reason)
