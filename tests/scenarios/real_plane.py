@@ -18,6 +18,7 @@ from kube_efs.local.apiserver.certificates import make_identity
 from kube_efs.local.controllers.running import run_scheduler
 from kube_efs.local.kubelet.kubelet import Kubelet
 from kube_efs.local.manifests import apply
+from kube_efs.local.programs import NODE
 
 # kube-efs's processes run beside the cluster, not in it.
 _WORKLOADS = {"Deployment", "DaemonSet"}
@@ -116,11 +117,13 @@ class RealPlane:
         assert namespace == NAMESPACE
         manifests = yaml.safe_load_all(render("--for", "kubernetes", "--csi"))
         kept = (manifest for manifest in manifests if manifest["kind"] not in _WORKLOADS)
-        await apply(client, [yaml.safe_dump_all(kept)])
+        # Before its kubelet says so: the tokens of the accounts name it.
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        await apply(client, [yaml.safe_dump_all([*kept, node])])
 
     async def kubeconfig_of(self, account: str) -> Path:
-        """With a token of that service account, and no right but its own."""
-        return await self.plane.kubeconfig(ServiceAccountName(NAMESPACE, account))
+        """With a token of that service account on the node, and no right but its own."""
+        return await self.plane.kubeconfig(ServiceAccountName(NAMESPACE, account), node=NODE)
 
     async def run_controllers(self, client: AsyncClient, *, node: str) -> None:
         """Only the scheduler is missing, and that the Node says where its logs are."""

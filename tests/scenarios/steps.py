@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -32,10 +33,13 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.local.program import Program
+from kube_efs.model.directories import Directory, Relation
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
+from kube_efs.provisioning.trash import TRASH
+from kube_efs.provisioning.work import Action, parse_order
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
@@ -237,13 +241,44 @@ async def port_of(cluster: Cluster, file_system_id: FileSystemId) -> int:
     return await eventually(look, what=f"{file_system_id} has a port")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningWorker:
+    """A worker pod that may be at work: what it does to which directories, None for what does not tell."""
+
+    file_system_id: str
+    action: Action | None
+    directories: tuple[Directory, ...] | None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it does more than look."""
+        return self.action not in {Action.LIST, Action.MEASURE}
+
+    def is_near(self, other: "RunningWorker") -> bool:
+        """Whether both change directories, one of them the same as, above or below one of the other."""
+        if self.file_system_id != other.file_system_id or not self.changes or not other.changes:
+            return False
+        if self.directories is None or other.directories is None:
+            return True
+        return any(
+            one.relation_to(another) is not Relation.APART
+            for one, another in itertools.product(self.directories, other.directories)
+        )
+
+
 class WorkerPods:
-    """All worker pods that are seen: their ``names``, and how many ran at a time for a file system."""
+    """The worker pods that are seen: their ``names``, and how many ran at a time for a file system.
+
+    ``conflicts`` are the pairs of pods that could change near directories at the same time. Pods
+    with a scheduling gate do not run. Those that empty the trash are left out: they come and go beside all
+    other work.
+    """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.most_at_once: Counter[str] = Counter()
-        self._running: dict[str, str] = {}
+        self.conflicts: set[tuple[str, str]] = set()
+        self._running: dict[str, RunningWorker] = {}
 
     def note(self, change: Change[Pod]) -> None:
         """A pod is there, has changed, or is gone."""
@@ -256,16 +291,30 @@ class WorkerPods:
                 self._see(pod)
             case Deleted(pod):
                 self._running.pop((pod.metadata and pod.metadata.name) or "", None)
-        self.most_at_once |= Counter(self._running.values())
+        self.most_at_once |= Counter(worker.file_system_id for worker in self._running.values())
+        self.conflicts |= {
+            (name, other)
+            for (name, worker), (other, another) in itertools.combinations(self._running.items(), 2)
+            if worker.is_near(another)
+        }
 
     def _see(self, pod: Pod) -> None:
         assert pod.metadata
         assert pod.metadata.name
+        assert pod.spec
+        if pod.metadata.name.startswith("efs-empty-"):
+            return
         self.names.add(pod.metadata.name)
-        if pod.status and pod.status.phase in {"Succeeded", "Failed"}:
+        has_ended = pod.status is not None and pod.status.phase in {"Succeeded", "Failed"}
+        if has_ended or pod.spec.schedulingGates:
             self._running.pop(pod.metadata.name, None)
         else:
-            self._running[pod.metadata.name] = (pod.metadata.annotations or {})[FILE_SYSTEM_ID]
+            action, directories = parse_order(pod.spec.containers[0].args or [])
+            self._running[pod.metadata.name] = RunningWorker(
+                file_system_id=(pod.metadata.annotations or {})[FILE_SYSTEM_ID],
+                action=action,
+                directories=directories,
+            )
 
 
 @asynccontextmanager
@@ -288,6 +337,15 @@ async def worker_pods(cluster: Cluster) -> AsyncGenerator[WorkerPods, None]:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
+
+
+async def trash_is_empty(root: Path) -> None:
+    """Wait until everything that was removed from that file system is gone."""
+
+    async def empty() -> bool:
+        return not list((root / TRASH).iterdir())
+
+    await eventually(empty, what="the trash is empty")
 
 
 async def tunnels(cluster: Cluster) -> TunnelsStatus:

@@ -14,9 +14,13 @@ from tests.scenarios.steps import Cluster
 from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs.tunnels.status import TunnelState
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 AWAY_SECONDS = 3.0
+# The embedded API server goes away without a word, in the midst of connections that it then does not close.
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 LOOK_SECONDS = 0.1
 FILE_BYTES = 64 * 1024 * 1024
 

@@ -392,12 +392,12 @@ async def test_the_file_system_may_be_named_in_another_object(
 ) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     namespace = claims.namespace
-    await csi_steps.text_in(cluster, kind, namespace, "efs", id=f" {system}\n", secret="not-an-id")
+    await csi_steps.text_in(cluster, kind, namespace, "efs", id=f" {system}\n", typo="not-an-id")
     right = await csi_steps.new_class(
         cluster.client, parameters={"fileSystemId": "-", key: f"{namespace}/efs/id"}
     )
     wrong = await csi_steps.new_class(
-        cluster.client, parameters={"fileSystemId": "-", key: f"{namespace}/efs/secret"}
+        cluster.client, parameters={"fileSystemId": "-", key: f"{namespace}/efs/typo"}
     )
     missing = await csi_steps.new_class(
         cluster.client, parameters={"fileSystemId": "-", key: f"{namespace}/efs/none"}
@@ -406,7 +406,7 @@ async def test_the_file_system_may_be_named_in_another_object(
     assert csi_steps.handle_of(await claims.provisioned(right, "right")).file_system_id == system
     await claims.create(wrong, "wrong")
     told = await claims.warning("wrong")
-    assert f"{kind.__name__} {namespace}/efs data.secret: " in told
+    assert f"{kind.__name__} {namespace}/efs data.typo: " in told
     assert "is no file system id" in told
     assert ("not-an-id" in told) == (kind is ConfigMap)
     await claims.create(missing, "missing")

@@ -167,7 +167,9 @@ async def test_the_other_goes_on_when_the_leader(
             assert await pair.leader.program.ended() == exit_code
         await steps.eventually(pair.other.leads, what="the other one leads")
         await burst.served()
-    assert set(pods.most_at_once.values()) == {1}
+    # A pod of the former leader may end beside one of the next, which works on other directories.
+    assert not pods.conflicts
+    assert max(pods.most_at_once.values()) <= 2
     if exit_code == 1:
         assert _last_line(pair.leader.program) == (
             f"error: leadership: '{LEASE}' was lost; the pod restarts and waits to lead again"

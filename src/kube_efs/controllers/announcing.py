@@ -9,7 +9,7 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import Claim
 from kube_efs.model.errors import KubeEfsError, KubeNotFound
-from kube_efs.model.tunnel_volumes import REJECT_REASON, REJECTED
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.backends import Plan
 from kube_efs.provisioning.engine import Reclaimed
@@ -60,17 +60,31 @@ class Announcer:
             "volume-deleted",
             volume=done.volume.name,
             location=str(done.location),
-            data=str(done.removal),
+            data=str(done.data),
             reason=done.reason,
         )
         if done.reason:
             message = f"Kept the data of volume {done.volume.name}: {done.reason}"
             self._recorder.publish(_volume(done.volume), EventType.NORMAL, "DirectoryKept", message)
+        elif done.above:
+            inside = ", ".join(done.above)
+            message = f"Removed {done.location}, which lies in the directory of volume {inside}"
+            self._recorder.publish(_volume(done.volume), EventType.NORMAL, "DirectoryRemoved", message)
 
     def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
         """A released volume could not be deleted."""
         log.warning("volume-not-deleted", volume=volume.name, reason=str(error))
         self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", str(error))
+
+    def port_unknown(self, volume: Volume) -> None:
+        """Nobody knows which file system the volume leads to."""
+        ports = ", ".join(str(port) for port in sorted(volume.loopback_ports))
+        message = (
+            f"No file system is known for port {ports} of this volume, so the port is given to none and the "
+            f"volume cannot be mounted; annotate it with {FILE_SYSTEM_ID}=<id of its file system>"
+        )
+        log.warning("port-of-unknown-file-system", volume=volume.name, ports=sorted(volume.loopback_ports))
+        self._recorder.publish(_volume(volume), EventType.WARNING, "UnknownFileSystem", message)
 
     async def _annotate(self, claim: Claim, annotations: dict[str, str | None]) -> None:
         # The uid makes the patch fail, instead of marking a new claim of the same name.

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+import structlog
 
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.controllers.service import Service
@@ -14,6 +16,13 @@ from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
 from kube_efs.model.ids import ClaimUid
 from kube_efs.provisioning.backends import Plan
 from kube_efs.telemetry.metrics import Outcome
+
+log = structlog.get_logger(__name__)
+
+# What was begun for a claim that is gone is finished, unless it fails this often without being unclear.
+_ATTEMPTS_FOR_A_GONE_CLAIM: Final = 8
+_LONGEST_PAUSE_SECONDS: Final = 300.0
+_TURNS: Final = 10
 
 
 class ClaimController(AbstractAsyncContextManager["ClaimController"]):
@@ -31,6 +40,9 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         # Why each claim was refused, as far as this process has said so; watches show it later.
         self._said: dict[ClaimUid, str] = {}
         self._short_of_gids: set[ClaimUid] = set()
+        # Attempts that may have left something: when the claim goes, they are finished for the volume to be
+        # removed in the ordinary way.
+        self._begun: dict[ClaimUid, Plan] = {}
         self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
 
     async def __aenter__(self) -> Self:
@@ -69,6 +81,8 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._said.pop(claim.uid, None)
         self._short_of_gids.discard(claim.uid)
         self._waits_no_more(claim.uid)
+        if claim.uid in self._begun:
+            self._queue.add(claim.uid)
 
     def class_changed(self, name: str) -> None:
         """A storage class is new or has changed."""
@@ -81,6 +95,12 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         for uid in self._pending:
             self._queue.add(uid)
 
+    async def looked_at(self) -> None:
+        """Return when every claim that is pending now has been looked at once, as far as nothing is asked."""
+        # Each is handled by a task that goes on in its turn, up to where it first waits for somebody else.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
     def gid_released(self) -> None:
         """A group id is free again."""
         short_of_gids, self._short_of_gids = self._short_of_gids, set()
@@ -92,6 +112,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             await self._begin.wait()
         claim = self._pending.get(uid)
         if claim is None:
+            await self._finish(uid)
             return None
         try:
             plan = self._engine.plan(claim)
@@ -121,13 +142,51 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
     async def _serve(self, plan: Plan) -> None:
         started = self._waits(plan.claim.uid)
         self._announcer.provisioning(plan)
-        volume = await self._engine.provision(plan)
+        volume = await self._engine.provision(plan, again=self._persistence(plan))
+        self._begun.pop(plan.claim.uid, None)
         self._announcer.provisioned(plan, volume)
         self._waits_no_more(plan.claim.uid)
         self._count(plan.claim, Outcome.SUCCEEDED)
         self._metrics.provisioning_seconds.labels(self._provisioner(plan.claim)).observe(
             time.monotonic() - started
         )
+
+    def _persistence(self, plan: Plan) -> Callable[[KubeEfsError, bool], Awaitable[bool]]:
+        """Whether an attempt goes on after a failure; True comes after a pause.
+
+        It goes on while its outcome is unclear, since another plan could give the claim a second volume. It
+        goes on for a while, too, when the claim is gone: what was begun is finished, so that the volume is
+        there to be removed with all that was made for it.
+        """
+        claim, pause, attempts = plan.claim, self._backoff_seconds, 0
+
+        async def again(error: KubeEfsError, is_unclear: bool) -> bool:
+            nonlocal pause, attempts
+            self._begun[claim.uid] = plan
+            is_gone = claim.uid not in self._pending
+            attempts += 1
+            if not is_unclear and not (is_gone and attempts <= _ATTEMPTS_FOR_A_GONE_CLAIM):
+                return False
+            self._announcer.failed(claim, error, retry_seconds=pause)
+            self._count(claim, Outcome.RETRIED)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS) if is_gone else self._backoff_seconds
+            return True
+
+        return again
+
+    async def _finish(self, uid: ClaimUid) -> None:
+        """Make the volume of a claim that is gone, if something was begun for it."""
+        plan = self._begun.pop(uid, None)
+        if plan is None or self._inventory.volume_of(uid):
+            return
+        log.info("claim-gone", claim=plan.claim.key, reason="what was begun for it is finished, then removed")
+        try:
+            await self._engine.provision(plan, again=self._persistence(plan))
+        except KubeEfsError as error:
+            log.warning("claim-left-unfinished", claim=plan.claim.key, reason=str(error))
+        finally:
+            self._begun.pop(uid, None)
 
     async def _refuse(self, claim: Claim, error: ClaimRefused) -> float | None:
         self._waits_no_more(claim.uid)

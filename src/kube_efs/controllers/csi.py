@@ -1,6 +1,7 @@
 """Volumes of the CSI driver: served here, or through a socket by csi-provisioner."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -10,14 +11,17 @@ from lightkube import AsyncClient
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.references import References
+from kube_efs.model.access_points import AccessPoint
+from kube_efs.model.cross_account import CrossAccountRole
 from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.ids import FileSystemId
 from kube_efs.provisioning.access_points import AccessPoints
 from kube_efs.provisioning.accounts import Accounts
 from kube_efs.provisioning.backends import Directories
 from kube_efs.provisioning.csi_claims import CsiBackend
 from kube_efs.provisioning.csi_volumes import CsiVolumes
+from kube_efs.provisioning.guards import AccessPointRoots, Guards
 from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.reservations import Reservations
 from kube_efs.settings import ControllerSettings
 from kube_efs.telemetry.metrics import AwsMetrics
 
@@ -52,19 +56,10 @@ class CsiService:
                 log.warning("access-points-not-read", reason=str(error))
 
 
-async def csi_service(
-    stack: AsyncExitStack,
-    settings: ControllerSettings,
-    client: AsyncClient,
-    aws: Aws,
-    inventory: Inventory,
-    directories: Directories | None,
-    reservations: Reservations | None = None,
-) -> CsiService:
-    """The service, for as long as the stack is open.
-
-    ``directories`` is None where no worker pods are run, ``reservations`` where nobody else makes volumes.
-    """
+async def open_accounts(
+    stack: AsyncExitStack, settings: ControllerSettings, aws: Aws, inventory: Inventory
+) -> Accounts:
+    """EFS in every account in use, for as long as the stack is open; no call is made yet."""
 
     def index(gateway: AwsGateway) -> AccessPoints:
         return AccessPoints(
@@ -74,7 +69,30 @@ async def csi_service(
             tags=settings.access_point_tags,
         )
 
-    accounts = await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, index))
+    return await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, index))
+
+
+def access_point_roots(accounts: Accounts) -> AccessPointRoots:
+    """Where access points lead to, as AWS says when it is asked."""
+
+    async def roots(file_system_id: FileSystemId, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
+        account = await accounts.of(role)
+        return await account.access_points.roots(file_system_id)
+
+    return roots
+
+
+def csi_service(
+    settings: ControllerSettings,
+    client: AsyncClient,
+    aws: Aws,
+    inventory: Inventory,
+    directories: Directories | None,
+    *,
+    accounts: Accounts,
+    guards: Guards,
+) -> CsiService:
+    """The service; ``directories`` is None where no worker pods are run."""
     quota = settings.access_point_quota
     aws.metrics.access_points.read = lambda: [([name], count) for name, count in accounts.counts.items()]
     aws.metrics.access_point_quota.read = lambda: [([name], quota) for name in accounts.counts]
@@ -84,7 +102,7 @@ async def csi_service(
         references=references,
         directories=directories,
         inventory=inventory,
-        reservations=reservations or Reservations(),
+        guards=guards,
         removes_directories=settings.delete_access_point_root_dir,
     )
     backend = CsiBackend(

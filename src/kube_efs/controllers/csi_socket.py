@@ -12,7 +12,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
 from prometheus_client import CollectorRegistry
 
-from kube_efs.controllers.csi import Aws, csi_service
+from kube_efs.controllers.csi import Aws, access_point_roots, csi_service, open_accounts
 from kube_efs.controllers.watches import read_volume_object
 from kube_efs.controllers.worker_options import worker_options
 from kube_efs.csi.controller import Controller, controller_service
@@ -20,10 +20,13 @@ from kube_efs.csi.endpoints import parse_endpoint
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.server import serving
+from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, CsiMetrics
 
 log = structlog.get_logger(__name__)
@@ -36,18 +39,29 @@ async def serve_csi(
     aws: Aws,
     metrics: ControllerMetrics,
     registry: CollectorRegistry,
+    duties: Duties,
 ) -> None:
     """Serve until cancelled; raises InvalidSetting when the endpoint cannot be had."""
     inventory, listed = Inventory(), asyncio.Event()
     async with AsyncExitStack() as stack:
         workers = None
         if BackendName.TUNNEL in settings.backends:
-            pool = WorkerPool(client, worker_options(settings), metrics)
+            pool = WorkerPool(client, worker_options(settings, pool=f"csi-{settings.identity}"), metrics)
             workers = await stack.enter_async_context(pool)
-        service = await csi_service(stack, settings, client, aws, inventory, workers)
+        accounts = await open_accounts(stack, settings, aws, inventory)
+        roots = access_point_roots(accounts)
+        service = csi_service(
+            settings,
+            client,
+            aws,
+            inventory,
+            workers,
+            accounts=accounts,
+            guards=Guards(inventory=inventory, store=VolumeStore(client), roots=roots),
+        )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(_follow_volumes(client, inventory, listed))
-        tasks.create_task(service.refresh_for_ever())
+        tasks.create_task(duties.keep("access points", service.refresh_for_ever))
         # Volumes are what the guards of removal look at.
         await listed.wait()
         controller = Controller(service.volumes, has_driver_tags=bool(settings.access_point_tags))

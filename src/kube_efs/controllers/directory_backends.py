@@ -14,7 +14,7 @@ from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import Region
 from kube_efs.provisioning.backends import Directories
-from kube_efs.provisioning.directory import DirectoryBackend
+from kube_efs.provisioning.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.mounted import Mounted, MountedDirectories, find_mounted
 from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
@@ -23,6 +23,8 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 log = structlog.get_logger(__name__)
 
 _CHECK_SECONDS = 30.0
+# Where reading directories costs no worker pod.
+_MOUNTED_PACE = ScanPace(least_seconds=10.0, most_seconds=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ def directory_backend(
         directories=directories,
         metrics=metrics,
         has_tunnels=workers is not None,
+        pace=ScanPace() if service.mounted is None else _MOUNTED_PACE,
     )
 
 

@@ -5,9 +5,10 @@ needs no more rights than efs-provisioner has always had.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from lightkube import AsyncClient
@@ -15,14 +16,17 @@ from lightkube import AsyncClient
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
-from kube_efs.controllers.csi import Aws, CsiService, csi_service
+from kube_efs.controllers.csi import Aws, CsiService, access_point_roots, csi_service, open_accounts
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.gid_ranges import watch_gid_ranges
+from kube_efs.controllers.gid_sharing import SharedGids
 from kube_efs.controllers.places import AccessPointPlaces
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.shared_volume_watches import serve_shared_volumes
+from kube_efs.controllers.trash_rounds import trash_rounds
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.controllers.unknown_ports import UnknownPorts
 from kube_efs.controllers.usage import UsageParts, UsageRounds, measuring_terms, meters, nowhere
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
@@ -31,14 +35,16 @@ from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.errors import KubeError
+from kube_efs.model.ids import VpcId
 from kube_efs.provisioning.backends import Backend
 from kube_efs.provisioning.directory import DirectoryBackend
 from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.reservations import Reservations
 from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, SharedVolumeMetrics, UsageMetrics
 
 log = structlog.get_logger(__name__)
@@ -50,7 +56,10 @@ _FIRST_LOOK_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a replica has before it leads; ``loaded`` is called once the cluster's state has been read."""
+    """What a replica has before it leads; ``loaded`` is called once the cluster's state has been read.
+
+    ``own_vpcs`` are the VPCs that this process is in, empty where that is not known.
+    """
 
     settings: ControllerSettings
     client: AsyncClient
@@ -60,7 +69,9 @@ class Surroundings:
     metrics: ControllerMetrics
     shared_volume_metrics: SharedVolumeMetrics
     usage_metrics: UsageMetrics
+    duties: Duties
     loaded: Callable[[], None]
+    own_vpcs: Awaitable[frozenset[VpcId]]
 
 
 async def lead(around: Surroundings) -> None:
@@ -82,39 +93,64 @@ async def lead(around: Surroundings) -> None:
             for one in around.directories
         ]
         backends: list[Backend] = [*_tunnel_backend(settings, inventory, pool), *directories]
-        csi, reservations = None, Reservations()
+        csi, store = None, VolumeStore(client)
+        accounts = await open_accounts(stack, settings, around.aws, inventory)
+        guards = Guards(inventory=inventory, store=store, roots=access_point_roots(accounts))
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
-            csi = await csi_service(stack, settings, client, around.aws, inventory, pool, reservations)
+            csi = csi_service(
+                settings,
+                client,
+                around.aws,
+                inventory,
+                pool,
+                accounts=accounts,
+                guards=guards,
+            )
             backends.append(csi.backend)
         service = Service(
             engine=Engine(
                 inventory=inventory,
                 backends=backends,
-                store=VolumeStore(client),
-                reservations=reservations,
+                store=store,
+                guards=guards,
             ),
             inventory=inventory,
             announcer=announcer,
             metrics=around.metrics,
             backoff_seconds=settings.provision_backoff_seconds,
         )
-        begin = asyncio.Event()
+        # A volume that an earlier leader has asked for may be made at any moment. Its claim, as long as it is
+        # there, reserves its directory first; then nothing is removed there before the volume is known.
+        begin, begin_removals = asyncio.Event(), asyncio.Event()
         claims = await stack.enter_async_context(ClaimController(service, begin))
-        volumes = await stack.enter_async_context(VolumeController(service))
+        volumes = await stack.enter_async_context(VolumeController(service, begin_removals))
         inventory.gids.on_free = claims.gid_released
         around.metrics.gids_in_use.set_function(lambda: len(inventory.gids))
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
         watch_gid_ranges(around.metrics, inventory, giving_gids)
-        targets = _targets(around, inventory, pool, claims) if pool else None
+        SharedGids(inventory, recorder, around.metrics, giving_gids)
+        targets = _targets(around, inventory, pool, claims, announcer) if pool else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        keep = around.duties.keep
         if csi:
-            tasks.create_task(csi.refresh_for_ever())
+            tasks.create_task(keep("access points", csi.refresh_for_ever))
         if settings.shared_volumes:
-            tasks.create_task(serve_shared_volumes(client, settings, recorder, around.shared_volume_metrics))
+            shared_volume_metrics = around.shared_volume_metrics
+            tasks.create_task(
+                keep(
+                    "shared volumes",
+                    lambda: serve_shared_volumes(client, settings, recorder, shared_volume_metrics),
+                )
+            )
         usage = _usage(around, inventory, recorder, pool, csi)
         controllers = Controllers(claims, volumes, targets, directories, usage)
         await _serve(around, tasks, controllers, inventory)
+        emptiers = (pool, *(one.mounted for one in around.directories))
+        rounds = trash_rounds(settings, client, inventory, recorder, around.metrics, emptiers)
+        tasks.create_task(rounds.run())
         begin.set()
+        await claims.looked_at()
+        begin_removals.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +183,7 @@ async def _serve(
     if targets:
         await _load_targets(targets)
     listed = [asyncio.Event() for _ in range(3)]
+    # These are not duties: nothing may be made or removed by a picture of volumes that has stopped to change.
     for watch in (
         watch_volumes(client, controllers.volumes, controllers.root_changed, listed[0]),
         watch_classes(client, inventory, controllers.claims, listed[1]),
@@ -157,12 +194,15 @@ async def _serve(
         await one.wait()
     around.loaded()
     log.info("cluster-read", volumes=len(inventory.volumes), classes=len(inventory.classes))
+    keep = around.duties.keep
     if targets:
-        tasks.create_task(targets.run())
-        tasks.create_task(around.catalogue.run())
-        tasks.create_task(_follow(around.catalogue, targets))
+        inventory.own_vpcs = await around.own_vpcs
+        around.catalogue.expected = targets.expected
+        tasks.create_task(keep("tunnel targets", targets.run))
+        tasks.create_task(keep("discovery", around.catalogue.run))
+        tasks.create_task(keep("changes of file systems", partial(_follow, around.catalogue, targets)))
     for backend in controllers.directories:
-        tasks.create_task(_scan(backend, controllers))
+        tasks.create_task(keep("directories", partial(_scan, backend, controllers)))
     with suppress(TimeoutError):
         async with asyncio.timeout(_FIRST_LOOK_SECONDS):
             if targets:
@@ -170,7 +210,7 @@ async def _serve(
             for backend in controllers.directories:
                 await backend.scanned.wait()
     if controllers.usage:
-        tasks.create_task(controllers.usage.run())
+        tasks.create_task(keep("usage", controllers.usage.run))
 
 
 async def _scan(backend: DirectoryBackend, controllers: Controllers) -> None:
@@ -214,7 +254,11 @@ def _usage(
 
 
 def _targets(
-    around: Surroundings, inventory: Inventory, pool: WorkerPool, claims: ClaimController
+    around: Surroundings,
+    inventory: Inventory,
+    pool: WorkerPool,
+    claims: ClaimController,
+    announcer: Announcer,
 ) -> TunnelTargetsController:
     settings = around.settings
     roots = RootVolumes(
@@ -231,6 +275,7 @@ def _targets(
         namespace=settings.namespace,
         base_port=settings.base_stunnel_port,
         changed=claims.world_changed,
+        unknown_ports=UnknownPorts(announcer, around.metrics).update,
     )
 
 

@@ -6,7 +6,7 @@ and tied to each other by a key that no other claim knows.
 
 import secrets
 import string
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 from lightkube import AsyncClient
@@ -53,8 +53,10 @@ class RootVolumes:
         self._provisioner = provisioner
         self._release = release
 
-    async def follow(self, targets: TunnelTargets) -> None:
+    async def follow(self, targets: TunnelTargets, unclear: Collection[FileSystemId] = ()) -> None:
         """Make what is missing, mend what differs, delete what belongs to file systems that are gone.
+
+        What there is of ``unclear`` file systems is left alone.
 
         What fails for one file system is raised when the others are done.
         """
@@ -66,7 +68,7 @@ class RootVolumes:
             except KubeError as error:
                 log.warning("root-not-kept", file_system=file_system_id, reason=str(error))
                 failures.append(error)
-        wanted = {root_name(file_system_id) for file_system_id in targets.targets}
+        wanted = {root_name(file_system_id) for file_system_id in (*targets.targets, *unclear)}
         await self._delete_others(claims, wanted)
         if failures:
             raise failures[0]
@@ -86,6 +88,9 @@ class RootVolumes:
         wanted = self._volume(target, claim)
         if volume is None:
             await self._create_volume(wanted)
+        elif volume.deleting:
+            # It never binds again, and goes when its claim has gone. Then a new one is made.
+            return
         elif not _agrees(volume, wanted):
             await self._mend(wanted)
 
@@ -127,7 +132,10 @@ class RootVolumes:
             self._inventory.put_volume(read_volume(created.to_dict()))
             log.info("root-volume-created", file_system=wanted.file_system_id)
         except KubeAlreadyExists:
-            await self._mend(wanted)
+            with translated(f"root volume {wanted.name}"):
+                found = await self._client.get(PersistentVolume, wanted.name)
+            if not (found.metadata and found.metadata.deletionTimestamp):
+                await self._mend(wanted)
 
     async def _mend(self, wanted: Volume) -> None:
         """Tie an existing volume to the claim and port of now."""

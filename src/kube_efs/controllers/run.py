@@ -9,6 +9,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.aws.location import resolve_region
+from kube_efs.aws.location import find_vpcs, resolve_region, until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.directory_backends import check_file_system, directory_services
@@ -27,10 +28,11 @@ from kube_efs.controllers.leading import Surroundings, lead
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeUnavailable
-from kube_efs.model.ids import Region
+from kube_efs.model.ids import Region, VpcId
 from kube_efs.report.reading import read_cluster
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.signals import run_until_told_to_stop
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, combine
 from kube_efs.telemetry.metrics import (
     ApiServerMetrics,
@@ -53,12 +55,16 @@ class _State:
     A replica that waits to lead is ready; the one that leads is when it has read all claims and volumes.
     """
 
+    catalogue: Catalogue | None = None
     waiting_to_lead: bool = False
     leading: bool = False
     loaded: bool = False
 
     def has_loaded(self) -> None:
         self.loaded = True
+
+    def liveness(self) -> Health:
+        return self.catalogue.health() if self.catalogue else Health()
 
     def readiness(self) -> Health:
         if self.waiting_to_lead or self.loaded:
@@ -74,8 +80,17 @@ async def run_controller(settings: ControllerSettings) -> None:
 
 async def _run(settings: ControllerSettings) -> None:
     registry, state = new_registry(), _State()
-    metrics = ControllerMetrics(registry)
+    metrics, duties = ControllerMetrics(registry), Duties(registry)
     async with AsyncExitStack() as stack:
+        health = HealthServer(
+            settings.health_host,
+            settings.health_port,
+            registry,
+            liveness=state.liveness,
+            readiness=state.readiness,
+        )
+        # Looked at while the region is asked for: that may take as long as metadata give odd answers.
+        await stack.enter_async_context(health)
         region = await _region(settings)
         directories = await stack.enter_async_context(directory_services(settings, region))
         config, api_metrics = load_config(settings.kubeconfig), ApiServerMetrics(registry)
@@ -83,14 +98,7 @@ async def _run(settings: ControllerSettings) -> None:
         aws_metrics = AwsMetrics(registry)
         gateway = await stack.enter_async_context(AwsGateway(_aws_options(settings, region), aws_metrics))
         catalogue = Catalogue(gateway, settings.polling_interval_seconds, metrics=aws_metrics)
-        health = HealthServer(
-            settings.health_host,
-            settings.health_port,
-            registry,
-            liveness=catalogue.health,
-            readiness=state.readiness,
-        )
-        await stack.enter_async_context(health)
+        state.catalogue = catalogue
         if settings.metrics_certificate_folder is not None:
             secure = _secure_metrics(settings, settings.metrics_certificate_folder, registry)
             await stack.enter_async_context(secure)
@@ -99,11 +107,14 @@ async def _run(settings: ControllerSettings) -> None:
         log.info("controller-started", region=region, health_port=health.port, identity=settings.identity)
         aws = Aws(gateway=gateway, options=_aws_options(settings, region), metrics=aws_metrics)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        vpcs = tasks.create_task(_own_vpcs(settings))
         if BackendName.CSI in settings.backends and settings.csi_endpoint is not None:
             # gRPC takes 14 MB, and only those who run csi-provisioner need it.
             from kube_efs.controllers.csi_socket import serve_csi  # noqa: PLC0415
 
-            tasks.create_task(serve_csi(settings.csi_endpoint, settings, client, aws, metrics, registry))
+            tasks.create_task(
+                serve_csi(settings.csi_endpoint, settings, client, aws, metrics, registry, duties)
+            )
         # Its connections are its own: the lease must not wait behind thousands of claims.
         lease_client = await stack.enter_async_context(connect(config, metrics=api_metrics))
         leadership = Leadership(lease_client, _lease_terms(settings), time.monotonic)
@@ -115,7 +126,8 @@ async def _run(settings: ControllerSettings) -> None:
         metrics.leader.set(1)
         state.leading = True
         for one in directories:
-            tasks.create_task(check_file_system(gateway, one.provisioner))
+            checking = partial(check_file_system, gateway, one.provisioner)
+            tasks.create_task(duties.keep("file system check", checking))
         work = lead(
             Surroundings(
                 settings=settings,
@@ -126,7 +138,9 @@ async def _run(settings: ControllerSettings) -> None:
                 metrics=metrics,
                 shared_volume_metrics=SharedVolumeMetrics(registry),
                 usage_metrics=UsageMetrics(registry),
+                duties=duties,
                 loaded=state.has_loaded,
+                own_vpcs=vpcs,
             )
         )
         await (_while_leading(leadership, work, settings.lease_name) if settings.leader_election else work)
@@ -160,7 +174,14 @@ async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None]
 
 async def _region(settings: ControllerSettings) -> Region:
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-        return await resolve_region(metadata, region=settings.region)
+        return await until_valid(lambda: resolve_region(metadata, region=settings.region))
+
+
+async def _own_vpcs(settings: ControllerSettings) -> frozenset[VpcId]:
+    if BackendName.TUNNEL not in settings.backends:
+        return frozenset()
+    async with InstanceMetadata(settings.metadata_endpoint) as metadata:
+        return await find_vpcs(metadata)
 
 
 def _aws_options(settings: ControllerSettings, region: Region) -> AwsOptions:

@@ -1,11 +1,12 @@
 """From discovery to the ConfigMap that every node reads, and to the root volumes.
 
-The ConfigMap found at the start is where ports come from, so that they survive a restart. From then on
-this process knows best: what others write into it is put right.
+The ConfigMap found at the start is where ports come from, so that they survive a restart; where it is
+missing, the volumes that carry the ports. From then on this process knows best: what others write into it is
+put right, and a ConfigMap that is deleted is restored as it was, even before AWS has answered.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -18,17 +19,21 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import follow, only_object
 from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeNotFound
 from kube_efs.model.file_systems import Discovery
+from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import (
     COMPONENT_LABELS,
     CONFIG_MAP_KEY,
     CONFIG_MAP_NAME,
+    RESERVED_KEY,
     ZONES_KEY,
     TunnelTargets,
     follow_discovery,
     parse_targets,
+    render_reserved,
     render_targets,
     render_zones,
 )
+from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.inventory import Inventory
 
 log = structlog.get_logger(__name__)
@@ -41,7 +46,8 @@ _RESYNC_SECONDS = 300.0
 class TunnelTargetsController:
     """Keeps the ConfigMap, the root volumes and the inventory's ports as the discovery wants them.
 
-    ``settled`` is set once they have been so.
+    ``settled`` is set once they have been so. ``unknown_ports`` is called with the volumes whose port is
+    nobody's.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class TunnelTargetsController:
         namespace: str,
         base_port: int,
         changed: Callable[[], None],
+        unknown_ports: Callable[[Sequence[Volume]], None],
     ) -> None:
         self._client = client
         self._inventory = inventory
@@ -60,10 +67,12 @@ class TunnelTargetsController:
         self._namespace = namespace
         self._base_port = base_port
         self._changed = changed
+        self._unknown_ports = unknown_ports
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
         # What the ConfigMap says, as far as it can be read; None when it is missing or broken.
         self._published: TunnelTargets | None = None
+        self._is_deleted = False
         self._told: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
@@ -76,6 +85,12 @@ class TunnelTargetsController:
         # A bad entry has the ConfigMap written anew, but costs no other file system its port.
         self._inventory.targets, is_sound = _read(found)
         self._published = self._inventory.targets if is_sound else None
+
+    def expected(self) -> frozenset[FileSystemId]:
+        """The file systems that the ConfigMap or a root volume is for."""
+        in_use = self._inventory.ports_in_use().values()
+        roots = {file_system for use in in_use if use.root for file_system in use.owners}
+        return frozenset(roots | self._inventory.targets.targets.keys())
 
     def discovered(self, discovery: Discovery) -> None:
         """The file systems or their mount targets have changed."""
@@ -98,6 +113,7 @@ class TunnelTargetsController:
             found = only_object(change)
             targets, is_sound = _read(found) if found else (None, False)
             self._published = targets if is_sound else None
+            self._is_deleted = found is None
             self.poke()
 
     async def _reconcile_for_ever(self) -> None:
@@ -123,6 +139,8 @@ class TunnelTargetsController:
     async def _reconcile(self) -> None:
         discovery = self._inventory.discovery
         if not discovery.complete:
+            if self._is_deleted and self._inventory.targets != TunnelTargets():
+                await self._publish(self._inventory.targets)
             return
         wanted = follow_discovery(
             self._inventory.targets,
@@ -134,8 +152,9 @@ class TunnelTargetsController:
             await self._publish(wanted)
         if wanted != self._inventory.targets:
             self._inventory.targets = wanted
+        self._unknown_ports(self._inventory.volumes_of_unknown_port())
         try:
-            await self._roots.follow(wanted)
+            await self._roots.follow(wanted, discovery.unclear)
         finally:
             self._tell(wanted, discovery)
 
@@ -154,11 +173,12 @@ class TunnelTargetsController:
             data={
                 CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
                 ZONES_KEY: render_zones(targets),
+                **({RESERVED_KEY: render_reserved(targets)} if targets.reserved else {}),
             },
         )
         with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
             await self._client.apply(body, force=True)
-        self._published = targets
+        self._published, self._is_deleted = targets, False
         ports = {str(fs): target.port for fs, target in targets.targets.items()}
         log.info("targets-published", ports=ports)
 
@@ -167,7 +187,8 @@ def _read(found: ConfigMap) -> tuple[TunnelTargets, bool]:
     """The targets in the ConfigMap as far as they can be read, and whether that is all of it."""
     data = found.data or {}
     try:
-        targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))
+        texts = (data.get(key, "") for key in (CONFIG_MAP_KEY, ZONES_KEY, RESERVED_KEY))
+        targets, rejections = parse_targets(*texts)
     except InvalidValue as error:
         log.warning("targets-unreadable", reason=str(error))
         return TunnelTargets(), False

@@ -1,5 +1,6 @@
 """Volumes: ours are held, and a released one is removed with its data when its policy and guards say so."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -17,9 +18,10 @@ log = structlog.get_logger(__name__)
 
 
 class VolumeController(AbstractAsyncContextManager["VolumeController"]):
-    """Reclaims released volumes; use as ``async with``."""
+    """Reclaims released volumes, once ``begin`` is set if there is one; use as ``async with``."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, begin: asyncio.Event | None = None) -> None:
+        self._begin = begin
         self._engine = service.engine
         self._inventory = service.inventory
         self._announcer = service.announcer
@@ -64,6 +66,8 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         return is_leaving or self._engine.is_unprotected(volume)
 
     async def _handle(self, name: str) -> float | None:
+        if self._begin is not None:
+            await self._begin.wait()
         volume = self._inventory.volumes.get(name)
         if volume is None:
             return None

@@ -14,6 +14,7 @@ from lightkube.models.core_v1 import (
     PersistentVolumeClaimSpec,
     PersistentVolumeClaimVolumeSource,
     PersistentVolumeSpec,
+    PodSchedulingGate,
     PodSpec,
     ResourceRequirements,
     SecurityContext,
@@ -25,7 +26,7 @@ from lightkube.models.core_v1 import Volume as PodVolume
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod
 
-from kube_efs.model.gids import GID_ANNOTATION
+from kube_efs.model.gids import DIRECTORY_ID_ANNOTATION, GID_ANNOTATION
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import (
     DELETION_SECRET_NAME,
@@ -36,6 +37,8 @@ from kube_efs.model.volumes import (
     Volume,
 )
 
+# The name of a worker pod's container.
+WORKER = "worker"
 _WORKER_VOLUME = "efs"
 
 
@@ -45,6 +48,7 @@ def build_volume(volume: Volume) -> PersistentVolume:
         PROVISIONED_BY: volume.provisioned_by,
         FILE_SYSTEM_ID: volume.file_system_id,
         GID_ANNOTATION: None if volume.gid is None else str(volume.gid),
+        DIRECTORY_ID_ANNOTATION: None if volume.directory_id is None else str(volume.directory_id),
         **_deletion_secret(volume),
     }
     claim, nfs = volume.claim, volume.nfs
@@ -134,7 +138,10 @@ def build_config_map(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPod:
-    """A pod that does one thing to the file system behind ``root_claim`` and ends."""
+    """A pod that does one thing to the file system behind ``root_claim`` and ends.
+
+    With a ``gate`` it does not run before that is lifted.
+    """
 
     namespace: str
     name: str
@@ -146,6 +153,7 @@ class WorkerPod:
     root_claim: str
     mount_path: str
     timeout_seconds: int
+    gate: str | None = None
 
 
 def build_worker_pod(worker: WorkerPod) -> Pod:
@@ -164,6 +172,7 @@ def build_worker_pod(worker: WorkerPod) -> Pod:
         ),
         spec=PodSpec(
             restartPolicy="Never",
+            schedulingGates=[PodSchedulingGate(name=worker.gate)] if worker.gate else None,
             activeDeadlineSeconds=worker.timeout_seconds,
             automountServiceAccountToken=False,
             enableServiceLinks=False,
@@ -177,7 +186,7 @@ def build_worker_pod(worker: WorkerPod) -> Pod:
 
 def _worker_container(worker: WorkerPod) -> Container:
     return Container(
-        name="worker",
+        name=WORKER,
         image=worker.image,
         args=list(worker.arguments),
         resources=ResourceRequirements(requests={"cpu": "10m", "memory": "32Mi"}),

@@ -23,6 +23,7 @@ from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeAlreadyExists, KubeError, KubeNotFound, KubeUnavailable
+from kube_efs.model.secrets import shortened
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +105,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
 
     def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
         """Write that event soon. Never waits and never fails; what cannot be written is logged."""
-        entry = _Entry(subject, kind, reason, message[:_MESSAGE_MAX_CHARACTERS])
+        entry = _Entry(subject, kind, reason, shortened(message, _MESSAGE_MAX_CHARACTERS))
         try:
             self._lanes[int(entry.key, 16) % _WRITERS].put_nowait(entry)
         except asyncio.QueueFull:

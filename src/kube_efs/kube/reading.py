@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
-from kube_efs.model.gids import GID_ANNOTATION, parse_gid
+from kube_efs.model.gids import DIRECTORY_ID_ANNOTATION, GID_ANNOTATION, parse_gid
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import (
@@ -29,6 +29,7 @@ from kube_efs.model.volumes import (
 Json = Mapping[str, Any]
 
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
+_BETA_MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 _BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
@@ -88,6 +89,7 @@ def read_volume(body: Json) -> Volume:
     return Volume(
         name=meta["name"],
         uid=meta.get("uid", ""),
+        resource_version=meta.get("resourceVersion", ""),
         phase=_member(VolumePhase, (body.get("status") or {}).get("phase"), VolumePhase.PENDING),
         deleting="deletionTimestamp" in meta,
         reclaim_policy=_member(
@@ -97,17 +99,26 @@ def read_volume(body: Json) -> Volume:
         provisioned_by=_shared(annotations.get(PROVISIONED_BY)),
         file_system_id=_shared(annotations.get(FILE_SYSTEM_ID)),
         gid=parse_gid(annotations.get(GID_ANNOTATION)),
+        directory_id=parse_gid(annotations.get(DIRECTORY_ID_ANNOTATION)),
         finalizers=_shared(tuple(meta.get("finalizers") or ())),
         claim=_read_claim_reference(spec.get("claimRef")),
         nfs=_read_nfs(spec.get("nfs")),
         csi=_read_csi(spec.get("csi")),
         zone=_read_zone(spec.get("nodeAffinity")),
         deletion_secret=_read_deletion_secret(annotations),
-        mount_options=_shared(tuple(spec.get("mountOptions") or ())),
+        mount_options=_shared(_read_mount_options(annotations, spec)),
         labels=_texts(meta.get("labels")),
         access_modes=_shared(tuple(spec.get("accessModes") or ())),
         capacity=_shared((spec.get("capacity") or {}).get("storage", "")),
     )
+
+
+def _read_mount_options(annotations: Json, spec: Json) -> tuple[str, ...]:
+    """What the kubelet mounts with: it still prefers the annotation of Kubernetes 1.7."""
+    if _BETA_MOUNT_OPTIONS in annotations:
+        options = (option.strip() for option in annotations[_BETA_MOUNT_OPTIONS].split(","))
+        return tuple(option for option in options if option)
+    return tuple(spec.get("mountOptions") or ())
 
 
 def _read_claim_reference(body: Json | None) -> ClaimReference | None:

@@ -1,7 +1,7 @@
 """Persistent volumes in the Kubernetes API, as values."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,11 +13,12 @@ from kube_efs.kube.building import build_volume
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_volume
-from kube_efs.model.errors import KubeConflict, KubeNotFound
+from kube_efs.model.errors import KubeConflict, KubeNotFound, KubeUnavailable
 from kube_efs.model.volumes import FINALIZER, Volume
 
 # More at a time make a busy API server slower, and fill the client's connections, for which others wait too.
 _CREATED_AT_ONCE: Final = 16
+_PAGE_SIZE: Final = 500
 
 
 class VolumeStore:
@@ -28,15 +29,42 @@ class VolumeStore:
         self._slots = asyncio.Semaphore(_CREATED_AT_ONCE)
 
     async def create(self, volume: Volume) -> Volume:
-        """The volume as the API server took it; raises KubeAlreadyExists."""
+        """The volume as the API server took it; raises KubeAlreadyExists.
+
+        After KubeUnavailable it may have been made, or may still be.
+        """
         async with self._slots:
-            with translated(f"volume {volume.name}"):
-                return read_volume((await self._client.create(build_volume(volume))).to_dict())
+            try:
+                with translated(f"volume {volume.name}"):
+                    return read_volume((await self._client.create(build_volume(volume))).to_dict())
+            except KubeUnavailable as error:
+                error.outcome_unknown = True
+                raise
 
     async def get(self, name: str) -> Volume:
         """The volume of that name; raises KubeNotFound."""
         with translated(f"volume {name}"):
             return read_volume((await self._client.get(PersistentVolume, name)).to_dict())
+
+    async def list(self) -> Sequence[Volume]:
+        """Every volume there is, as the API server has them after this call."""
+        with translated("list PersistentVolume"):
+            found = self._client.list(PersistentVolume, chunk_size=_PAGE_SIZE)
+            return [read_volume(one.to_dict()) async for one in found]
+
+    async def terminate(self, volume: Volume) -> None:
+        """Delete the volume, which our finalizer then holds, if it has not changed since it was read.
+
+        Raises KubeConflict when it has, KubeNotFound when it is gone.
+        """
+        with translated(f"volume {volume.name}"):
+            await delete_exactly(
+                self._client,
+                PersistentVolume,
+                volume.name,
+                volume.uid,
+                resource_version=volume.resource_version,
+            )
 
     async def delete(self, volume: Volume) -> None:
         """Delete the volume, held by our finalizer or not; one that is gone is no error.

@@ -124,7 +124,7 @@ def _metadata(volume: Volume, body: Manifest, journal: Journal, *, is_provisione
 
 def _spec(volume: Volume, body: Manifest, handle: str, storage_class: str) -> Manifest:
     kept = {key: value for key, value in body["spec"].items() if key not in {"nfs", "mountOptions"}}
-    options = _mount_options(volume, body)
+    options = _mount_options(body)
     return {
         **kept,
         "storageClassName": storage_class,
@@ -133,10 +133,13 @@ def _spec(volume: Volume, body: Manifest, handle: str, storage_class: str) -> Ma
     }
 
 
-def _mount_options(volume: Volume, body: Manifest) -> list[str]:
+def _mount_options(body: Manifest) -> list[str]:
     """Those of the volume that are not about its server; raises InvalidArgument for one that is refused."""
     beta = (body["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/mount-options", "")
-    given = [*(one.strip() for one in beta.split(",") if one.strip()), *volume.mount_options]
+    given = [
+        *(one.strip() for one in beta.split(",") if one.strip()),
+        *(body["spec"].get("mountOptions") or ()),
+    ]
     options = [one for one in given if one.partition("=")[0].lower() not in _REACHING]
     if body["spec"]["nfs"].get("readOnly"):
         options.append("ro")

@@ -52,7 +52,10 @@ class AccessPointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPoint:
-    """An access point as EFS describes it; ``user`` is None when it gives no identity."""
+    """An access point as EFS describes it; ``user`` is None when it gives no identity.
+
+    One that is ``leaving`` is being deleted, which nothing stops, and still listed for a moment.
+    """
 
     access_point_id: AccessPointId
     file_system_id: FileSystemId
@@ -60,6 +63,7 @@ class AccessPoint:
     user: PosixUser | None = None
     client_token: str = ""
     tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    leaving: bool = False
 
 
 def volume_directory(request: VolumeRequest) -> Directory:

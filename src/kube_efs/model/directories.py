@@ -60,12 +60,14 @@ class Permissions:
     """Mode and owners that a directory is made with; an owner of None is whoever makes it.
 
     ``enforced`` gives them to a directory that is there already, too; otherwise it keeps what it has.
+    ``own_group`` makes sure that no other directory was made with the same group.
     """
 
     mode: int = 0o777
     uid: int | None = None
     gid: int | None = None
     enforced: bool = False
+    own_group: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

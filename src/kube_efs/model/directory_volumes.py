@@ -119,9 +119,13 @@ def volume_of_directory(name: str) -> str | None:
     return match[1] if match else None
 
 
-def permissions_for(gid: int | None) -> Permissions:
-    """What the directory of a volume with that group id gets, even when it is there already."""
-    return Permissions(mode=_OPEN_MODE if gid is None else _GROUP_MODE, gid=gid, enforced=True)
+def permissions_for(gid: int | None, *, own_group: bool = False) -> Permissions:
+    """What the directory of a volume with that group id gets, even when it is there already.
+
+    ``own_group`` makes sure that the id is no other directory's.
+    """
+    mode = _OPEN_MODE if gid is None else _GROUP_MODE
+    return Permissions(mode=mode, gid=gid, enforced=True, own_group=own_group)
 
 
 def volume_for(request: DirectoryRequest, *, gid: int | None) -> Volume:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
+from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, VpcId, ZoneName
 
 # The endpoints of each partition; all other regions, us-gov-* too, use amazonaws.com.
 _DNS_SUFFIXES = MappingProxyType(
@@ -39,6 +39,11 @@ class LifeCycleState(StrEnum):
         """Whether data can be read and written; ``updating`` changes throughput, not access."""
         return self in {LifeCycleState.AVAILABLE, LifeCycleState.UPDATING}
 
+    @property
+    def ending(self) -> bool:
+        """Whether it goes for good."""
+        return self in {LifeCycleState.DELETING, LifeCycleState.DELETED}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountTarget:
@@ -54,6 +59,7 @@ class MountTarget:
     address: str
     state: LifeCycleState
     zone_id: ZoneName | None = None
+    vpc_id: VpcId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,8 @@ class FileSystem:
 class Discovery:
     """Every file system of the region at one moment; ``complete`` once a poll has succeeded.
 
-    ``unclear`` are those that exist but whose mount targets could not be asked for yet.
+    ``unclear`` are those whose existence or mount targets are not known for certain. A file system that is in
+    neither is gone for certain.
     """
 
     file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))

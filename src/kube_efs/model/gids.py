@@ -8,6 +8,9 @@ import re
 from dataclasses import dataclass
 
 GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
+# The number that the owners of a CSI volume's directory were given. The annotation above would have the
+# kubelet give pods the group, which the AWS driver does not.
+DIRECTORY_ID_ANNOTATION = "efs-stunnel.gnuthought.com/directory-id"
 GID_MAX = 2**31 - 1
 
 _NUMBER = re.compile(r"[0-9]{1,10}")

@@ -3,11 +3,16 @@
 It is the value of the key ``efs-stunnel.yaml`` in the ConfigMap ``efs-stunnel`` and its format is that of
 openshift-efs-stunnel (``README.md`` of that project). Ports are handed out here, once for the whole
 cluster, because persistent volumes carry them.
+
+A volume reaches whatever file system its port leads to. So a port that any volume carries is given to one
+file system only: the one whose port it has always been. Three sources tell which one that is: the ConfigMap
+(``targets`` and, for file systems that are gone, ``reserved``), and the annotations of the volumes. Where
+none of them tells, the port belongs to nobody and stays unused until the volume is gone or annotated.
 """
 
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 
@@ -27,6 +32,7 @@ from kube_efs.model.ids import (
 CONFIG_MAP_NAME = "efs-stunnel"
 CONFIG_MAP_KEY = "efs-stunnel.yaml"
 ZONES_KEY = "zones.yaml"
+RESERVED_KEY = "reserved-ports.yaml"
 COMPONENT_LABELS = MappingProxyType({"component": "efs-stunnel"})
 LAST_PORT = 65535
 _LOWEST_PORT = 1024
@@ -51,11 +57,37 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PortUse:
+    """Who carries a port: the file systems that the annotations of its volumes name.
+
+    ``unnamed`` says whether volumes without a readable annotation carry it too, and ``root`` whether the root
+    volume of a file system does.
+    """
+
+    owners: frozenset[FileSystemId] = frozenset()
+    unnamed: bool = False
+    root: bool = False
+
+    @property
+    def owner(self) -> FileSystemId | None:
+        """The one file system that is named; None when none is, or several are."""
+        return next(iter(self.owners)) if len(self.owners) == 1 else None
+
+    def is_foreign_to(self, file_system_id: FileSystemId) -> bool:
+        """Whether every volume that carries it is of another file system."""
+        return not self.unnamed and bool(self.owners) and file_system_id not in self.owners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelTargets:
-    """All targets by file system, and the zone of each subnet as far as it is known."""
+    """All targets by file system, and the zone of each subnet as far as it is known.
+
+    ``reserved`` are the ports of file systems that are gone while volumes still carry them.
+    """
 
     targets: Mapping[FileSystemId, TunnelTarget] = field(default_factory=lambda: MappingProxyType({}))
     zone_by_subnet: Mapping[SubnetId, ZoneName] = field(default_factory=lambda: MappingProxyType({}))
+    reserved: Mapping[FileSystemId, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def port_of(self, file_system_id: FileSystemId) -> int | None:
         """The loopback port of this file system on every node; None when it has none."""
@@ -63,8 +95,13 @@ class TunnelTargets:
         return target.port if target else None
 
     def file_system_at(self, port: int) -> FileSystemId | None:
-        """The file system behind this loopback port; None when there is none."""
-        return next((target.file_system_id for target in self.targets.values() if target.port == port), None)
+        """The file system whose port this is, even if it is gone; None when the port is nobody's."""
+        return next((fs for fs, own in self.ports.items() if own == port), None)
+
+    @property
+    def ports(self) -> Mapping[FileSystemId, int]:
+        """The port of each file system, also of those that are gone."""
+        return {**self.reserved, **{fs: target.port for fs, target in self.targets.items()}}
 
     def file_system_with(self, address: str) -> FileSystemId | None:
         """The file system of the mount target at this address; None when there is none."""
@@ -78,36 +115,77 @@ def follow_discovery(
     discovery: Discovery,
     *,
     base_port: int,
-    ports_in_use: Mapping[int, FileSystemId] = MappingProxyType({}),
+    ports_in_use: Mapping[int, PortUse] = MappingProxyType({}),
 ) -> TunnelTargets:
     """The targets after a discovery.
 
-    A known file system keeps its port, and while it is unclear all that was known of it. A new one gets
-    the port that existing volumes already use for it (``ports_in_use``, from their mount options), else
-    the lowest from ``base_port`` up that neither another target nor a volume of another file system has:
-    a port given away under a mounted volume would lead its readers to somebody else's data.
+    A known file system keeps its port, and while it is unclear all that was known of it. One that is gone
+    leaves the targets; its port stays ``reserved`` while volumes carry it. A new or returning one gets the
+    port that only its volumes carry, else the lowest from ``base_port`` up that neither another file system
+    nor any volume has: a port given away under a volume would lead its readers to somebody else's data.
 
     Raises InvalidValue when no port is left.
     """
-    targets = {fs: target for fs, target in current.targets.items() if fs in discovery.unclear}
-    usable = set(discovery.usable) - set(targets)
-    kept = {fs for fs in usable if fs in current.targets}
-    taken = {current.targets[fs].port for fs in kept} | {target.port for target in targets.values()}
-    for file_system_id in sorted(kept) + sorted(usable - kept):
+    present = {fs for fs, system in discovery.file_systems.items() if _is_present(system, current)}
+    unclear = (current.targets.keys() & discovery.unclear) - present
+    ports = _assign_ports(present | unclear, current.ports, base_port, ports_in_use)
+    targets = {fs: replace(current.targets[fs], port=ports[fs]) for fs in unclear}
+    zones = {**_known_zones(current, targets.values()), **_zones(discovery, present)}
+    for file_system_id in present:
         system = discovery.file_systems[file_system_id]
-        if file_system_id in kept:
-            port = current.targets[file_system_id].port
-        else:
-            port = _port_for(file_system_id, base_port, taken, ports_in_use)
-            taken.add(port)
         targets[file_system_id] = TunnelTarget(
             file_system_id=file_system_id,
-            port=port,
+            port=ports[file_system_id],
             name=system.name,
             address_by_subnet=_addresses(system),
         )
-    zones = {**_known_zones(current, targets.values()), **_zones(discovery, usable)}
-    return TunnelTargets(targets=MappingProxyType(targets), zone_by_subnet=MappingProxyType(zones))
+    reserved = {
+        fs: port
+        for fs, port in current.ports.items()
+        if fs not in targets and port in ports_in_use and not ports_in_use[port].is_foreign_to(fs)
+    }
+    return TunnelTargets(
+        targets=MappingProxyType(dict(sorted(targets.items()))),
+        zone_by_subnet=MappingProxyType(zones),
+        reserved=MappingProxyType(reserved),
+    )
+
+
+def _is_present(system: FileSystem, current: TunnelTargets) -> bool:
+    """Whether it has a tunnel: a new one once it can hold data, a known one until it is being deleted."""
+    known = system.file_system_id in current.targets
+    return system.state.usable or (known and not system.state.ending)
+
+
+def _assign_ports(
+    wanted: Collection[FileSystemId],
+    known: Mapping[FileSystemId, int],
+    base_port: int,
+    ports_in_use: Mapping[int, PortUse],
+) -> dict[FileSystemId, int]:
+    """A port for each file system, whatever their order: known ones, then carried ones, then free ones."""
+    own = {fs: port for fs, port in known.items() if not ports_in_use.get(port, PortUse()).is_foreign_to(fs)}
+    ports = {fs: port for fs, port in own.items() if fs in wanted}
+    taken = {port for fs, port in own.items() if fs in wanted or port in ports_in_use}
+    # The root volume's port was published last; of others, none is better than another.
+    carried = sorted(ports_in_use.items(), key=lambda item: (not item[1].root, item[0]))
+    for port, use in carried:
+        owner = use.owner
+        is_open = port not in taken and _LOWEST_PORT <= port <= LAST_PORT
+        if owner is not None and owner in wanted and owner not in ports and is_open:
+            ports[owner] = port
+            taken.add(port)
+    free = (port for port in range(base_port, LAST_PORT + 1) if port not in taken | ports_in_use.keys())
+    for file_system_id in sorted(set(wanted) - ports.keys()):
+        ports[file_system_id] = next(free, 0)
+    if 0 in ports.values():
+        raise InvalidValue(
+            "has no free port above it",
+            field="BASE_STUNNEL_PORT",
+            value=base_port,
+            remedy="use a lower base port",
+        )
+    return ports
 
 
 def _known_zones(current: TunnelTargets, targets: Iterable[TunnelTarget]) -> dict[SubnetId, ZoneName]:
@@ -126,30 +204,6 @@ def _zones(discovery: Discovery, among: Collection[FileSystemId]) -> dict[Subnet
         for target in discovery.file_systems[file_system_id].usable_mount_targets
         if target.zone
     }
-
-
-def _port_for(
-    file_system_id: FileSystemId,
-    base_port: int,
-    taken: Collection[int],
-    ports_in_use: Mapping[int, FileSystemId],
-) -> int:
-    own = sorted(
-        port
-        for port, owner in ports_in_use.items()
-        if owner == file_system_id and port not in taken and _LOWEST_PORT <= port <= LAST_PORT
-    )
-    if own:
-        return own[0]
-    for port in range(base_port, LAST_PORT + 1):
-        if port not in taken and port not in ports_in_use:
-            return port
-    raise InvalidValue(
-        "has no free port above it",
-        field="BASE_STUNNEL_PORT",
-        value=base_port,
-        remedy="use a lower base port",
-    )
 
 
 def render_targets(targets: TunnelTargets, *, last_update: datetime) -> str:
@@ -171,7 +225,14 @@ def render_zones(targets: TunnelTargets) -> str:
     return yaml.safe_dump({str(subnet): str(zone) for subnet, zone in sorted(targets.zone_by_subnet.items())})
 
 
-def parse_targets(text: str, zones_text: str = "") -> tuple[TunnelTargets, tuple[Rejection, ...]]:
+def render_reserved(targets: TunnelTargets) -> str:
+    """The document for ``reserved-ports.yaml``: ports of file systems that are gone."""
+    return yaml.safe_dump({str(fs): port for fs, port in sorted(targets.reserved.items())})
+
+
+def parse_targets(
+    text: str, zones_text: str = "", reserved_text: str = ""
+) -> tuple[TunnelTargets, tuple[Rejection, ...]]:
     """The targets of a document, and the entries that had to be left out.
 
     Raises InvalidValue when the document as a whole cannot be read. A bad entry is only left out, so
@@ -193,8 +254,13 @@ def parse_targets(text: str, zones_text: str = "") -> tuple[TunnelTargets, tuple
         else:
             targets[target.file_system_id] = target
     zones, bad_zones = _parse_zones(zones_text)
-    found = TunnelTargets(targets=MappingProxyType(targets), zone_by_subnet=MappingProxyType(zones))
-    return found, (*rejections, *bad_zones)
+    reserved, bad_ports = _parse_reserved(reserved_text, targets)
+    found = TunnelTargets(
+        targets=MappingProxyType(targets),
+        zone_by_subnet=MappingProxyType(zones),
+        reserved=MappingProxyType(reserved),
+    )
+    return found, (*rejections, *bad_zones, *bad_ports)
 
 
 def _load(text: str, what: str) -> object:
@@ -278,3 +344,31 @@ def _parse_zones(text: str) -> tuple[dict[SubnetId, ZoneName], list[Rejection]]:
         except InvalidValue as error:
             rejections.append(Rejection(entry=f"{ZONES_KEY}: {_key(subnet)}", error=error))
     return zones, rejections
+
+
+def _parse_reserved(
+    text: str, targets: Mapping[FileSystemId, TunnelTarget]
+) -> tuple[dict[FileSystemId, int], list[Rejection]]:
+    reserved: dict[FileSystemId, int] = {}
+    rejections: list[Rejection] = []
+    try:
+        entries = _mapping(_load(text, RESERVED_KEY), RESERVED_KEY)
+    except InvalidValue as error:
+        return {}, [Rejection(entry=RESERVED_KEY, error=error)]
+    taken = {target.port for target in targets.values()}
+    for key, value in entries.items():
+        try:
+            file_system_id, port = (
+                parse_file_system_id(key),
+                _parse_port(value, f"{RESERVED_KEY}: {_key(key)}"),
+            )
+            if file_system_id in targets or port in taken:
+                raise InvalidValue(
+                    "is a port or file system of the targets", field=RESERVED_KEY, value=_key(key)
+                )
+        except InvalidValue as error:
+            rejections.append(Rejection(entry=f"{RESERVED_KEY}: {_key(key)}", error=error))
+        else:
+            reserved[file_system_id] = port
+            taken.add(port)
+    return reserved, rejections

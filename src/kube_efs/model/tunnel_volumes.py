@@ -6,16 +6,17 @@ Source: that project's README (StorageClass parameters, claim labels) and what i
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.directories import Directory
 from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
 from kube_efs.model.file_systems import Discovery
-from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.ids import ClaimUid, FileSystemId, VpcId, parse_file_system_id
 from kube_efs.model.nfs_volumes import refuse_unservable, tunnel_mount_options
-from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.targets import LAST_PORT, TunnelTargets
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume, locate
 
 PREFIX = "efs-stunnel.gnuthought.com"
@@ -44,6 +45,23 @@ class TunnelClass:
 
     default: FileSystemId | DefaultFileSystem | None
     allowed: tuple[FileSystemId, ...] | None
+
+
+def _no_volumes(_: Location) -> Sequence[Volume]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """By what ``auto`` chooses: the file systems, their ports, and the volumes that are there.
+
+    ``own_vpcs`` are the VPCs of the nodes; empty when they are not known, which rules out no file system.
+    """
+
+    discovery: Discovery
+    targets: TunnelTargets = field(default_factory=TunnelTargets)
+    volumes_at: Callable[[Location], Sequence[Volume]] = _no_volumes
+    own_vpcs: frozenset[VpcId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +111,21 @@ def is_served(claim: Claim) -> bool:
     return ROOT_KEY_LABEL not in (claim.match_labels or {})
 
 
-def parse_request(claim: Claim, storage_class: StorageClass, discovery: Discovery) -> TunnelRequest:
+def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) -> TunnelRequest:
     """What the claim asks for.
 
     Raises ClaimRefused when it cannot be had until the claim, its class or the set of file systems
-    changes, and NotYet for a file system that is not known yet.
+    changes, and NotYet for a file system that is not known or cannot be reached yet.
     """
     _refuse_unserved(claim)
     labels = claim.match_labels or {}
     volume_name = _parse_volume_name(labels.get("volume_name"))
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
-    file_system_id = _choose_file_system(labels.get(FILE_SYSTEM_LABEL), storage_class, discovery)
+    directory = BASE / claim.namespace / volume_name
+    file_system_id = _choose_file_system(labels.get(FILE_SYSTEM_LABEL), storage_class, directory, view)
     return TunnelRequest(
         claim=claim,
-        location=Location(file_system_id=file_system_id, directory=BASE / claim.namespace / volume_name),
+        location=Location(file_system_id=file_system_id, directory=directory),
         reclaim_policy=policy,
         mount_options=tunnel_mount_options(storage_class),
     )
@@ -144,22 +163,100 @@ def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolic
 
 
 def _choose_file_system(
-    asked_for: str | None, storage_class: StorageClass, discovery: Discovery
+    asked_for: str | None, storage_class: StorageClass, directory: Directory, view: ClusterView
 ) -> FileSystemId:
     rules = parse_class(storage_class)
     if asked_for is not None:
         chosen = _allowed_file_system(asked_for, rules, storage_class)
+    elif rules.default is DefaultFileSystem.AUTO:
+        return _choose_automatically(rules, directory, view)
     else:
-        chosen = _default_file_system(rules, storage_class, discovery)
-    if chosen not in discovery.usable:
-        known = ", ".join(discovery.usable) or "none"
-        raise NotYet(
-            "is not known (yet)",
-            field="file system",
-            value=str(chosen),
-            remedy=f"known file systems: {known}",
-        )
+        chosen = _default_file_system(rules, storage_class)
+    if chosen not in view.discovery.usable:
+        raise _not_known(str(chosen), view.discovery)
     return chosen
+
+
+def _not_known(what: str, discovery: Discovery) -> NotYet:
+    known = ", ".join(discovery.usable) or "none"
+    remedy = f"known file systems: {known}"
+    return NotYet("is not known (yet)", field="file system", value=what, remedy=remedy)
+
+
+def _choose_automatically(rules: TunnelClass, directory: Directory, view: ClusterView) -> FileSystemId:
+    """The file system for a claim that names none.
+
+    The data of the directory decides: a file system where a volume keeps it is waited for, since an empty
+    directory elsewhere would look like lost data. Otherwise it is one that can be reached, in the nodes' own
+    VPC if there is such a one, and of these the first of the class's list or the one in use longest, which
+    has the lowest port.
+    """
+    discovery = view.discovery
+    there = {*discovery.unclear, *(fs for fs, one in discovery.file_systems.items() if not one.state.ending)}
+    candidates = _in_order(there, rules, view.targets)
+    if not candidates:
+        raise _none_at_all(rules, discovery)
+    volumes = {fs: view.volumes_at(Location(file_system_id=fs, directory=directory)) for fs in candidates}
+    homes = [fs for fs in candidates if any(not one.to_be_reclaimed for one in volumes[fs])]
+    reachable = [fs for fs in homes or candidates if _is_reachable(fs, discovery)]
+    if not reachable:
+        raise _no_mount_target(homes or candidates, directory if homes else None, discovery)
+    if homes:
+        return reachable[0]
+    return min(reachable, key=lambda fs: (not _is_near(fs, view), not volumes[fs]))
+
+
+def _in_order(
+    there: Iterable[FileSystemId], rules: TunnelClass, targets: TunnelTargets
+) -> list[FileSystemId]:
+    if rules.allowed is not None:
+        return [fs for fs in rules.allowed if fs in there]
+    return sorted(there, key=lambda fs: (targets.port_of(fs) or LAST_PORT + 1, fs))
+
+
+def _is_reachable(file_system_id: FileSystemId, discovery: Discovery) -> bool:
+    system = discovery.file_systems.get(file_system_id)
+    return system is not None and system.state.usable and bool(system.usable_mount_targets)
+
+
+def _is_near(file_system_id: FileSystemId, view: ClusterView) -> bool:
+    """Whether it has a mount target in a VPC of the nodes, as far as VPCs are known."""
+    vpcs = {one.vpc_id for one in view.discovery.file_systems[file_system_id].usable_mount_targets}
+    return not view.own_vpcs or None in vpcs or bool(vpcs & view.own_vpcs)
+
+
+def _none_at_all(rules: TunnelClass, discovery: Discovery) -> NotYet:
+    if rules.allowed is not None:
+        return _not_known(", ".join(rules.allowed), discovery)
+    remedy = "create an EFS file system, or check the controller's AWS permissions"
+    return NotYet("has not been discovered yet", field="file system", value="auto", remedy=remedy)
+
+
+def _no_mount_target(
+    candidates: Sequence[FileSystemId], directory: Directory | None, discovery: Discovery
+) -> NotYet:
+    """Says what each of the file systems lacks; ``directory`` is set when only they have it."""
+    lacks = "; ".join(_lacking(fs, discovery) for fs in candidates)
+    why = f"has the volume of {directory} but " if directory is not None else ""
+    otherwise = ", or name another file system in the claim's label file_system_id" if why else ""
+    return NotYet(
+        f"{why}has no usable mount target ({lacks})",
+        field="file system",
+        value=", ".join(candidates),
+        remedy=f"create a mount target in a subnet that the nodes reach{otherwise}",
+    )
+
+
+def _lacking(file_system_id: FileSystemId, discovery: Discovery) -> str:
+    system = discovery.file_systems.get(file_system_id)
+    if system is None:
+        return f"AWS has not told the mount targets of {file_system_id} yet"
+    if not system.state.usable:
+        return f"{file_system_id} is {system.state}"
+    targets = ", ".join(
+        f"{one.mount_target_id} in {one.subnet_id} is {one.state}" for one in system.mount_targets
+    )
+    return f"{file_system_id}: {targets}" if targets else f"{file_system_id} has no mount target"
 
 
 def _allowed_file_system(text: str, rules: TunnelClass, storage_class: StorageClass) -> FileSystemId:
@@ -175,23 +272,14 @@ def _allowed_file_system(text: str, rules: TunnelClass, storage_class: StorageCl
     return chosen
 
 
-def _default_file_system(
-    rules: TunnelClass, storage_class: StorageClass, discovery: Discovery
-) -> FileSystemId:
+def _default_file_system(rules: TunnelClass, storage_class: StorageClass) -> FileSystemId:
     if rules.default is None:
         raise ClaimRefused(
             "is missing",
             field=f"{_LABELS}.{FILE_SYSTEM_LABEL}",
             remedy=f"give it, or set default_file_system_id in StorageClass {storage_class.name}",
         )
-    if rules.default is not DefaultFileSystem.AUTO:
-        return FileSystemId(rules.default)
-    if rules.allowed is not None:
-        return rules.allowed[0]
-    if not discovery.usable:
-        remedy = "create an EFS file system, or check the controller's AWS permissions"
-        raise NotYet("has not been discovered yet", field="file system", value="auto", remedy=remedy)
-    return discovery.usable[0]
+    return FileSystemId(rules.default)
 
 
 def volume_name(request: TunnelRequest, attempt: int = 0) -> str:

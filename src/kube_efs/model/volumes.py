@@ -1,5 +1,6 @@
 """Persistent volumes, and where in which file system their data lies."""
 
+import ipaddress
 import posixpath
 import re
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.directories import Directory, Relation, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.loopback import is_loopback, ports_of
 from kube_efs.model.targets import TunnelTargets
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
@@ -22,7 +24,6 @@ DELETION_SECRET_NAMESPACE = "volume.kubernetes.io/provisioner-deletion-secret-na
 FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 LOOPBACK = "127.0.0.1"
 
-_PORT = re.compile(r"[0-9]{1,5}")
 _EFS_DNS_NAME = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-z]+)\.efs\.[a-z0-9-]+\..+")
 
 
@@ -90,13 +91,16 @@ class Location:
 class Volume:
     """A persistent volume.
 
-    ``file_system_id`` is what its annotation says, unchecked; ``gid`` is the group of its users; ``zone``
-    is the only one it can be used in. ``deletion_secret`` has namespace and name of the Secret with the role
+    ``file_system_id`` is what its annotation says, unchecked; ``gid`` is the group of its users,
+    ``directory_id`` the number that its directory's owners were given without telling pods; ``zone`` is the
+    only one it can be used in. ``deletion_secret`` has namespace and name of the Secret with the role
     that it was made with. ``attributes_class`` is the claim's; Kubernetes binds no volume of another one.
+    ``resource_version`` is of the moment at which it was read.
     """
 
     name: str
     uid: str = ""
+    resource_version: str = field(default="", compare=False)
     phase: VolumePhase = VolumePhase.PENDING
     deleting: bool = False
     reclaim_policy: ReclaimPolicy = ReclaimPolicy.RETAIN
@@ -104,6 +108,7 @@ class Volume:
     provisioned_by: str | None = None
     file_system_id: str | None = None
     gid: int | None = None
+    directory_id: int | None = None
     finalizers: tuple[str, ...] = ()
     claim: ClaimReference | None = None
     nfs: NfsSource | None = None
@@ -122,13 +127,24 @@ class Volume:
         return self.phase is VolumePhase.RELEASED and self.reclaim_policy is ReclaimPolicy.DELETE
 
     @property
+    def annotated(self) -> FileSystemId | None:
+        """The file system that its annotation names; None without a readable one."""
+        try:
+            return parse_file_system_id(self.file_system_id)
+        except InvalidValue:
+            return None
+
+    @property
     def port(self) -> int | None:
-        """The loopback port among its mount options; None without one."""
-        for option in self.mount_options:
-            name, _, value = option.partition("=")
-            if name == "port" and _PORT.fullmatch(value):
-                return int(value)
-        return None
+        """The NFS port among its mount options; of several the last, as the kernel does; None without one."""
+        return next(reversed(ports_of(self.mount_options, ("port",))), None)
+
+    @property
+    def loopback_ports(self) -> frozenset[int]:
+        """Every port of the node's own loopback that it names; empty when it is mounted from elsewhere."""
+        if self.nfs is None or not is_loopback(self.nfs.server):
+            return frozenset()
+        return frozenset(ports_of(self.mount_options))
 
 
 def locate(
@@ -156,16 +172,36 @@ def locate(
     return None
 
 
+def unlocated_directory(volume: Volume) -> Directory | None:
+    """The directory of an NFS volume whose server does not tell the file system; None for any other.
+
+    To be asked when ``locate`` gives nothing: the server is the node's own loopback, behind which a tunnel of
+    any file system may be, or an address, which may be a mount target's.
+    """
+    if volume.nfs is None or not (is_loopback(volume.nfs.server) or _is_address(volume.nfs.server)):
+        return None
+    try:
+        return _mounted(volume.nfs.path)
+    except InvalidValue:
+        return None
+
+
+def _is_address(server: str) -> bool:
+    try:
+        ipaddress.ip_address(server)
+    except ValueError:
+        return False
+    return True
+
+
 def _mounted(path: str) -> Directory:
     """What the kernel mounts for that path, however people have written it."""
     return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 
 def _behind(volume: Volume, server: str, targets: TunnelTargets) -> FileSystemId | None:
-    if server == LOOPBACK:
-        if volume.file_system_id:
-            return parse_file_system_id(volume.file_system_id)
-        return targets.file_system_at(volume.port) if volume.port else None
+    if is_loopback(server):
+        return volume.annotated or (targets.file_system_at(volume.port) if volume.port else None)
     match = _EFS_DNS_NAME.fullmatch(server.lower())
     return parse_file_system_id(match[1]) if match else targets.file_system_with(server)
 

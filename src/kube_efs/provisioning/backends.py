@@ -1,26 +1,39 @@
 """What the engine asks of each kind of volume."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.guards import Order, Removal
 from kube_efs.provisioning.work import MeasuringTerms
+
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Directories(Protocol):
     """Somebody who makes and removes directories of file systems."""
 
     async def make(self, location: Location, permissions: Permissions) -> None:
-        """Make the directory unless it is there; raises KubeEfsError."""
+        """Make the directory unless it is there; raises GidTaken and KubeEfsError."""
 
-    async def remove(self, location: Location, base: Directory) -> None:
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
         """Remove the directory with all that is in it, if it is there.
 
-        Raises RemovalRefused unless it is strictly inside ``base``, and KubeEfsError.
+        ``confirm`` is called directly before the step that others see, after every queue and wait; nothing is
+        removed when it raises. What was the directory's is emptied later, fairly between tenants. Raises
+        RemovalRefused unless it is strictly inside ``base``, what ``confirm`` raises, and KubeEfsError.
+        """
+
+    async def settled(self, location: Location) -> None:
+        """Return when no earlier order of another process can change the directory any more.
+
+        Raises WorkerFailed while one may, and KubeError.
         """
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
@@ -46,9 +59,8 @@ class Plan(Protocol):
     def claim(self) -> Claim:
         """The claim that is served."""
 
-    @property
-    def location(self) -> Location | None:
-        """Where its data will lie; None where no other volume can be in its way."""
+    async def locations(self) -> Sequence[Location]:
+        """Every place where its data may come to lie; raises KubeEfsError."""
 
     @property
     def place(self) -> str:
@@ -88,8 +100,25 @@ class Backend(Protocol):
     def owns(self, volume: Volume) -> bool:
         """Whether a volume with this provisioner's name is its own, and not that of a namesake elsewhere."""
 
-    def removable(self, volume: Volume) -> Location | None:
-        """The directory that would be removed with the volume, None if it is none; raises RemovalRefused."""
+    async def removal(self, volume: Volume) -> Removal:
+        """What would go with the volume; raises RemovalRefused, NotYet, AwsError."""
 
-    async def remove(self, volume: Volume) -> None:
-        """Remove what the volume stands on, if it is there; raises KubeEfsError."""
+    async def settled(self, volume: Volume) -> None:
+        """Return when no earlier order to remove what the volume stands on can be carried out any more.
+
+        Raises KubeEfsError while one may: the volume object must stay for as long.
+        """
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove what the volume stands on, if it is there, once the order is confirmed.
+
+        Returns only when it is known to be gone. Raises KubeEfsError, DataKept when the directory stays.
+        """
+
+
+async def remove_directory(directories: Directories, removal: Removal, order: Order) -> None:
+    """Have the directory of a removal removed, if it has one and the order is confirmed for it."""
+    if removal.location is not None and removal.with_directory:
+        await directories.remove(
+            removal.location, removal.base, order.confirm_directory, tenant=removal.tenant
+        )

@@ -1,6 +1,8 @@
 """Claims of classes of ``efs.csi.aws.com``, served here and without sidecars."""
 
 import math
+from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
@@ -14,6 +16,7 @@ from kube_efs.model.volume_attributes import render_attributes
 from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.csi_volumes import CsiVolume, CsiVolumes
+from kube_efs.provisioning.guards import Order, Removal, tenant_of
 
 log = structlog.get_logger(__name__)
 
@@ -32,10 +35,10 @@ class CsiPlan:
         """The claim that is served."""
         return self._request.claim
 
-    @property
-    def location(self) -> Location | None:
-        """None: whoever makes the volume sees to it that nobody is in its way."""
-        return None
+    async def locations(self) -> tuple[Location, ...]:
+        """Its directory on each file system that it may be made on; raises InvalidArgument, KubeError."""
+        role = await _role(self._request.secret, self._references)
+        return await self._volumes.places(self._request.volume, role)
 
     @property
     def place(self) -> str:
@@ -60,7 +63,8 @@ class CsiPlan:
             raise RuntimeError("there is no volume before it was made")
         attributes = render_attributes(self._made.attributes)
         source = CsiSource(driver=DRIVER, handle=str(self._made.handle), attributes=attributes)
-        return volume_for(self._request, source, self._made.zone)
+        volume = volume_for(self._request, source, self._made.zone)
+        return replace(volume, directory_id=self._made.directory_id)
 
     async def adopt(self, found: Volume) -> None:
         """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
@@ -113,16 +117,21 @@ class CsiBackend:
                 log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
         return CsiPlan(request, self._volumes, self._references)
 
-    def removable(self, volume: Volume) -> Location | None:
-        """None: whoever removes the volume keeps the guards; raises RemovalRefused."""
-        _handle(volume)
-        return None
-
-    async def remove(self, volume: Volume) -> None:
-        """Remove the access point or the directory; raises KubeEfsError."""
+    async def removal(self, volume: Volume) -> Removal:
+        """The access point or the directory of the volume."""
         namespace, name = volume.deletion_secret or ("", "")
         secret = SecretReference(namespace=namespace, name=name) if name else None
-        await self._volumes.delete(_handle(volume), await _role(secret, self._references))
+        role = await _role(secret, self._references)
+        return await self._volumes.removal(_handle(volume), role, tenant=tenant_of(volume))
+
+    async def settled(self, volume: Volume) -> None:
+        """Return when nobody can remove them any more by an earlier order."""
+        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+            await self._volumes.settled(await self.removal(volume))
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove them."""
+        await self._volumes.remove(removal, order)
 
 
 async def _role(secret: SecretReference | None, references: References) -> CrossAccountRole | None:

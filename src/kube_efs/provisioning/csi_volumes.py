@@ -3,8 +3,11 @@
 Whoever asks, a claim here or csi-provisioner by the CSI protocol, gets the same volume for the same name.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -24,27 +27,35 @@ from kube_efs.model.csi_parameters import (
     parse_referenced,
 )
 from kube_efs.model.directories import Directory, Permissions
-from kube_efs.model.errors import GidRangeFull, PlatformError, RemovalRefused
+from kube_efs.model.errors import AwsDenied, GidRangeFull, NotYet, PlatformError
 from kube_efs.model.file_systems import MountTarget
 from kube_efs.model.ids import FileSystemId, ZoneName
 from kube_efs.model.volume_attributes import VolumeAttributes
 from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.accounts import Account, Accounts
-from kube_efs.provisioning.backends import Directories
+from kube_efs.provisioning.backends import Directories, remove_directory
+from kube_efs.provisioning.guards import DataKept, Guards, Order, Removal
 from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.reservations import Reservations
 
 log = structlog.get_logger(__name__)
+
+# A call to AWS with all its repetitions takes at most 120 s (AwsOptions), and begins at most 30 s after the
+# order was confirmed (Order.confirm).
+_CALL_SECONDS: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiVolume:
-    """What a volume is known by, and how nodes reach it; ``zone`` None is every zone."""
+    """What a volume is known by, and how nodes reach it; ``zone`` None is every zone.
+
+    ``directory_id`` is the number that was allocated for the owners of its directory.
+    """
 
     handle: VolumeHandle
     attributes: VolumeAttributes = field(default_factory=VolumeAttributes)
     zone: ZoneName | None = None
+    directory_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +80,20 @@ class CsiVolumes:
         references: References,
         directories: Directories | None,
         inventory: Inventory,
-        reservations: Reservations,
+        guards: Guards,
         removes_directories: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._accounts = accounts
         self._references = references
         self._directories = directories
         self._inventory = inventory
-        self._reservations = reservations
+        self._guards = guards
         self._removes_directories = removes_directories
+        self._clock = clock
+        self._began = clock()
+        # When a call to delete an access point was last under way.
+        self._ordered: dict[VolumeHandle, float] = {}
         self._scanned: set[Location] = set()
 
     async def create(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
@@ -93,21 +109,104 @@ class CsiVolumes:
         # Whatever can fail without leaving anything behind comes first.
         reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
-            handle = await self._make_directory(request, candidates[0], directory)
+            handle, directory_id = await self._make_directory(request, candidates[0], directory, account)
         else:
-            handle = await self._make_access_point(request, candidates, directory, account)
+            handle = await self._make_access_point(request, candidates, account, role)
+            directory_id = None
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
-        return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone)
+        return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
+
+    async def places(
+        self, request: VolumeRequest, role: CrossAccountRole | None = None
+    ) -> tuple[Location, ...]:
+        """Every place where the volume's data may come to lie, as far as is known.
+
+        A reused access point leads where it was made for. Raises InvalidArgument, KubeError, AwsError.
+        """
+        directory = volume_directory(request)
+        candidates = await self._file_systems(request.parameters)
+        places = {Location(file_system_id=one, directory=directory) for one in candidates}
+        if request.parameters.reuses_access_point:
+            account = await self._accounts.of(role)
+            for one in candidates:
+                if made := await account.access_points.made_before(request, one):
+                    places.add(_root(made))
+        return tuple(places)
 
     async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
-        """Remove the volume; one that is gone, or was never made here, is no error.
+        """Remove the volume for a caller that has its handle only; one that is gone is no error.
 
-        Raises RemovalRefused when its directory is another's too, AwsError, WorkerFailed.
+        Raises RemovalRefused when its data is another's too, AwsError, KubeError, WorkerFailed.
         """
+        removal = await self.removal(handle, role)
+        async with self._guards.reservations.removing(*removal.reserved):
+            await self.remove(removal, Order(lambda: self._guards.check_handle(removal, handle)))
+
+    async def removal(
+        self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
+    ) -> Removal:
+        """What goes with the volume, nothing if it was never made here; raises RemovalRefused, AwsError."""
         if handle.base is not None:
-            await self._remove_directory(handle, handle.base)
-        elif handle.access_point_id is not None:
-            await self._remove_access_point(handle, await self._accounts.of(role))
+            place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
+            return Removal(location=place, base=handle.base, tenant=tenant)
+        if handle.access_point_id is None:
+            return Removal()
+        account = await self._accounts.of(role)
+        found = await account.access_points.find(handle)
+        if found is None:
+            return Removal(access_point=handle, role=role)
+        return Removal(
+            location=Location(file_system_id=found.file_system_id, directory=found.directory),
+            with_directory=self._removes_directories and not found.directory.is_root,
+            access_point=handle,
+            role=role,
+            tenant=tenant,
+        )
+
+    async def settled(self, removal: Removal) -> None:
+        """Return when no earlier order for this removal can be carried out any more; raises KubeEfsError.
+
+        A worker pod can be looked for. A call to AWS cannot: so an access point that is there stays with its
+        volume until every call that was begun, here or by an earlier leader, has ended for certain.
+        """
+        if removal.location is not None and self._directories is not None:
+            await self._directories.settled(removal.location)
+        if removal.access_point is None or removal.location is None:
+            return
+        last = self._ordered.get(removal.access_point, self._began)
+        waited_seconds = self._clock() - last
+        if waited_seconds < _CALL_SECONDS:
+            raise NotYet(
+                "may still be deleted by an earlier call to AWS",
+                field="access point",
+                value=str(removal.access_point),
+                remedy=f"the volume is let go in {_CALL_SECONDS - waited_seconds:.0f} s",
+            )
+        self._ordered.pop(removal.access_point, None)
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove it once the order is confirmed; a directory that others use stays. Raises KubeEfsError."""
+        if removal.access_point is None:
+            if removal.location is not None:
+                await remove_directory(self._hands(), removal, order)
+                self._inventory.gids.release(str(removal.location))
+            return
+        try:
+            if removal.location is not None and removal.with_directory:
+                await remove_directory(self._hands(), removal, order)
+        except DataKept as kept:
+            log.warning("directory-kept", volume=str(removal.access_point), reason=kept.problem)
+        account = await self._accounts.of(removal.role)
+        await order.confirm()
+        is_directory_gone = removal.with_directory and not order.permit.keeps
+        self._ordered[removal.access_point] = self._clock()
+        try:
+            await account.access_points.delete(removal.access_point, is_directory_gone=is_directory_gone)
+        except BaseException:
+            # It may be carried out later all the same.
+            self._ordered[removal.access_point] = self._clock()
+            raise
+        self._ordered.pop(removal.access_point, None)
 
     async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:
         """Whether the volume is there, as far as AWS can tell; raises AwsError."""
@@ -142,37 +241,51 @@ class CsiVolumes:
         self,
         request: VolumeRequest,
         candidates: Sequence[FileSystemId],
-        directory: Directory,
         account: Account,
+        role: CrossAccountRole | None,
     ) -> VolumeHandle:
-        place = Location(file_system_id=candidates[0], directory=directory)
-        async with self._reservations.making(place):
+        # Which of the file systems has room shows only when the access point is made.
+        places = await self.places(request, role)
+        async with self._guards.reservations.making(*places):
             made = await account.access_points.create(request, candidates)
-        self._refuse_leaving(made)
+            if _root(made) not in places:
+                # By now it is known, so that the next attempt holds its directory as well.
+                raise _pending(f"leads to {made.directory}, which is to be reserved first", made)
+            self._refuse_leaving(made, request)
+            if self._directories is not None:
+                # It is there for others to see. What was ordered before they could must have ended.
+                await self._directories.settled(_root(made))
         log.info("access-point-made", volume=request.name, access_point=made.access_point_id)
         return VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
 
-    def _refuse_leaving(self, made: AccessPoint) -> None:
+    def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
         """A reused access point must not go with the volume of an earlier claim of that name."""
-        users = self._inventory.volumes_through(made.access_point_id)
-        leaving = sorted(users - set(self._inventory.staying(users)))
+        # The volume itself may be there already, from an attempt whose answer got lost.
+        users = self._inventory.volumes_through(made.access_point_id) - {request.name}
+        known = self._inventory.volumes
+        leaving = sorted(
+            name for name in users if name in known and (known[name].to_be_reclaimed or known[name].deleting)
+        )
         if leaving:
-            raise VolumePending(
-                f"is about to be removed with volume {', '.join(leaving)}",
-                field="access point",
-                value=made.access_point_id,
-                remedy="it is tried again",
-            )
+            raise _pending(f"is about to be removed with volume {', '.join(leaving)}", made)
 
     async def _make_directory(
-        self, request: VolumeRequest, file_system_id: FileSystemId, directory: Directory
-    ) -> VolumeHandle:
+        self,
+        request: VolumeRequest,
+        file_system_id: FileSystemId,
+        directory: Directory,
+        account: Account,
+    ) -> tuple[VolumeHandle, int | None]:
+        """The volume, and the number that was allocated for its owners."""
         parameters = request.parameters
         place = Location(file_system_id=file_system_id, directory=directory)
-        uid, gid = parameters.uid, parameters.gid
+        uid, gid, taken = parameters.uid, parameters.gid, None
         if uid is None or gid is None:
+            with suppress(AwsDenied):  # Where access points may not be listed, none is made here.
+                # Their numbers are taken, too.
+                await account.access_points.loaded(file_system_id)
             await self._scan(Location(file_system_id=file_system_id, directory=parameters.base))
-            taken = self._inventory.gids.take(parameters.gids, str(place))
+            taken = account.access_points.take_id(parameters.gids, str(place))
             if taken is None:
                 raise GidRangeFull(
                     "has no free id left",
@@ -181,11 +294,12 @@ class CsiVolumes:
                     remedy="delete a volume, or make a class with a wider range",
                 )
             uid, gid = (taken if uid is None else uid), (taken if gid is None else gid)
-        async with self._reservations.making(place):
+        async with self._guards.reservations.making(place):
             permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True)
             await self._hands().make(place, permissions)
         log.info("directory-made", volume=request.name, location=str(place))
-        return VolumeHandle(file_system_id=file_system_id, directory=directory, base=parameters.base)
+        handle = VolumeHandle(file_system_id=file_system_id, directory=directory, base=parameters.base)
+        return handle, taken
 
     def _hands(self) -> Directories:
         if self._directories is None:
@@ -208,70 +322,15 @@ class CsiVolumes:
                 self._inventory.gids.hold(child.gid, str(place))
         self._scanned.add(base)
 
-    async def _remove_directory(self, handle: VolumeHandle, base: Directory) -> None:
-        place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
-        async with self._reservations.removing(place):
-            self._refuse_shared(place)
-            await self._hands().remove(place, base)
-        self._inventory.gids.release(str(place))
 
-    def _refuse_shared(self, place: Location) -> None:
-        users = self._others(self._inventory.directories.sharers(place, ""))
-        neighbours = sorted(self._inventory.directories.neighbours(place))
-        if users or neighbours:
-            raise RemovalRefused(
-                f"is, or lies above or below, the directory of {', '.join(users + neighbours)}",
-                field="directory",
-                value=str(place),
-                remedy="delete the other volumes first, or set this one to Retain",
-            )
+def _root(found: AccessPoint) -> Location:
+    return Location(file_system_id=found.file_system_id, directory=found.directory)
 
-    async def _remove_access_point(self, handle: VolumeHandle, account: Account) -> None:
-        found = await account.access_points.find(handle)
-        if found is None:
-            return
-        self._refuse_needed(found)
-        if not self._removes_directories:
-            await account.access_points.delete(handle, is_directory_gone=False)
-            return
-        place = Location(file_system_id=found.file_system_id, directory=found.directory)
-        async with self._reservations.removing(place):
-            is_its_own = await self._is_its_own(handle, found, place, account)
-            if is_its_own:
-                await self._hands().remove(place, Directory())
-            await account.access_points.delete(handle, is_directory_gone=is_its_own)
 
-    def _refuse_needed(self, found: AccessPoint) -> None:
-        users = self._others(self._inventory.volumes_through(found.access_point_id))
-        if users:
-            raise RemovalRefused(
-                f"leads to the data of volume {', '.join(users)} too",
-                field="access point",
-                value=found.access_point_id,
-                remedy="delete the other volumes first, or set this one to Retain",
-            )
-
-    def _others(self, users: frozenset[str]) -> list[str]:
-        """The volumes that would miss what is to be removed; one alone is the volume that is deleted."""
-        return self._inventory.staying(users) if len(users) > 1 else []
-
-    async def _is_its_own(
-        self, handle: VolumeHandle, found: AccessPoint, place: Location, account: Account
-    ) -> bool:
-        """Whether nobody else's data can lie in the access point's directory."""
-        others = [one.access_point_id for one in await account.access_points.sharers(found)]
-        directories = self._inventory.directories
-        volumes = directories.sharers(place, "") | directories.neighbours(place)
-        if not found.directory.is_root and not others and not volumes:
-            return True
-        log.warning(
-            "directory-kept",
-            volume=str(handle),
-            location=str(place),
-            access_points=sorted(others),
-            volumes=sorted(volumes),
-        )
-        return False
+def _pending(problem: str, found: AccessPoint) -> VolumePending:
+    return VolumePending(
+        problem, field="access point", value=found.access_point_id, remedy="it is tried again"
+    )
 
 
 def _target(target: MountTarget) -> TargetAddress:

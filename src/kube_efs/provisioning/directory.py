@@ -1,6 +1,8 @@
 """Directory volumes: one directory of a file system each, with a group id of its own (efs-provisioner)."""
 
 import asyncio
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -21,13 +23,27 @@ from kube_efs.model.directory_volumes import (
     volume_name,
     volume_of_directory,
 )
-from kube_efs.model.errors import GidRangeFull, KubeAlreadyExists, KubeEfsError, NotYet
+from kube_efs.model.errors import (
+    GidRangeFull,
+    GidTaken,
+    KubeAlreadyExists,
+    KubeEfsError,
+    NotYet,
+    RemovalRefused,
+)
+from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.backends import Directories
+from kube_efs.provisioning.backends import Directories, remove_directory
+from kube_efs.provisioning.guards import Order, Removal, tenant_of
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
+
+# Each attempt may cost a worker pod; a claim that was not lucky by then is tried again as after any failure.
+_IDS_TRIED = 16
+# Ids stay near the lower end of their range.
+_SPREAD = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +64,10 @@ class DirectoryPlan:
         """Where its data will lie."""
         return self.request.location
 
+    async def locations(self) -> tuple[Location, ...]:
+        """The same, for whoever reserves it."""
+        return (self.request.location,)
+
     @property
     def place(self) -> str:
         """The same in words."""
@@ -59,15 +79,38 @@ class DirectoryPlan:
         return ()
 
     async def make(self) -> None:
-        """Take a group id and make the directory; a failure gives the group id back."""
+        """Take a group id and make the directory; a failure gives the group id back.
+
+        An id that turns out to be another directory's is kept from further claims, and the next one tried.
+        """
         gids = self.request.gids
         if gids is None:
             await self.directories.make(self.location, permissions_for(None))
             return
-        with self.inventory.taking_gid(gids, volume_name(self.claim), self.location) as gid:
+        start = None
+        for attempt in range(1, _IDS_TRIED):
+            with suppress(GidTaken):
+                await self._make_with_group(gids, start)
+                return
+            start = self._elsewhere(gids, attempt)
+        await self._make_with_group(gids, start)
+
+    def _elsewhere(self, gids: GidRange, attempt: int) -> int:
+        """Where in the range to look next: another controller also begins with the lowest that is free."""
+        digest = zlib.crc32(f"{attempt} {volume_name(self.claim)}".encode())
+        return gids.minimum + digest % min(gids.size, _SPREAD)
+
+    async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
+        ledger = self.inventory.gid_ledger
+        with ledger.taking(gids, volume_name(self.claim), self.location, start=start) as gid:
             if gid is None:
                 _refuse_full(self.request)
-            await self.directories.make(self.location, permissions_for(gid))
+            try:
+                await self.directories.make(self.location, permissions_for(gid, own_group=True))
+            except GidTaken as error:
+                log.info("gid-taken", location=str(self.location), reason=str(error))
+                ledger.taken_by_another(gid, self.location)
+                raise
 
     def volume(self, attempt: int) -> Volume:
         """The volume, which has one name only: no other claim's can have this claim's uid."""
@@ -83,6 +126,15 @@ class DirectoryPlan:
         await self.directories.make(self.location, permissions_for(found.gid))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPace:
+    """How often directories are read: again after a failure, and the least and most time after a success."""
+
+    retry_seconds: float = 5.0
+    least_seconds: float = 60.0
+    most_seconds: float = 900.0
+
+
 class DirectoryBackend:
     """Serves the classes of one provisioner name from one file system."""
 
@@ -94,21 +146,19 @@ class DirectoryBackend:
         directories: Directories,
         metrics: ControllerMetrics,
         has_tunnels: bool = True,
-        retry_seconds: float = 5.0,
-        rescan_seconds: float = 60.0,
+        pace: ScanPace | None = None,
     ) -> None:
-        """``rescan_seconds`` is the least time from one successful scan to the next."""
         self._provisioner = provisioner
         self._inventory = inventory
         self._directories = directories
         self._has_tunnels = has_tunnels
-        self._retry_seconds = retry_seconds
-        self._rescan_seconds = rescan_seconds
+        self._pace = pace or ScanPace()
         self._alone: frozenset[str] = frozenset()
         metrics.directories_without_volume.labels(provisioner.name).set_function(
             lambda: len(self._alone - inventory.volumes.keys())
         )
         self._base = Location(file_system_id=provisioner.file_system_id, directory=provisioner.base)
+        inventory.gid_ledger.add_base(self._base)
         self._scan_wanted = asyncio.Event()
         self._said: set[tuple[str, str]] = set()
         self.scanned = asyncio.Event()
@@ -124,7 +174,10 @@ class DirectoryBackend:
         return False
 
     async def run(self) -> None:
-        """Learn which group ids directories have, now and whenever a range is full; until cancelled."""
+        """Learn which group ids directories have: now, when a range is full, and from time to time.
+
+        Others make directories too, and change their groups. Runs until cancelled.
+        """
         while True:
             self._scan_wanted.clear()
             try:
@@ -135,13 +188,15 @@ class DirectoryBackend:
                     provisioner=self.provisioner,
                     file_system=self._provisioner.file_system_id,
                     reason=str(error),
-                    retry_seconds=self._retry_seconds,
+                    retry_seconds=self._pace.retry_seconds,
                 )
-                await asyncio.sleep(self._retry_seconds)
+                await asyncio.sleep(self._pace.retry_seconds)
                 continue
             self.scanned.set()
-            await asyncio.sleep(self._rescan_seconds)
-            await self._scan_wanted.wait()
+            await asyncio.sleep(self._pace.least_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.most_seconds - self._pace.least_seconds):
+                    await self._scan_wanted.wait()
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> DirectoryPlan:
         """A directory for the claim; raises ClaimRefused, GidRangeFull, NotYet."""
@@ -165,21 +220,25 @@ class DirectoryBackend:
         """Whether the volume is on its file system: others may use the same name for another one."""
         return is_served_by(volume, self._provisioner)
 
-    def removable(self, volume: Volume) -> Location:
+    async def removal(self, volume: Volume) -> Removal:
         """The directory of the volume."""
         location = removable_location(volume, self._provisioner)
         if not is_conventional(volume):
             log.warning("directory-oddly-named", volume=volume.name, location=str(location))
-        return location
+        return Removal(location=location, base=self._provisioner.base, tenant=tenant_of(volume))
 
-    async def remove(self, volume: Volume) -> None:
+    async def settled(self, volume: Volume) -> None:
+        """Return when nobody can remove the directory any more by an earlier order."""
+        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+            await self._directories.settled(removable_location(volume, self._provisioner))
+
+    async def remove(self, removal: Removal, order: Order) -> None:
         """Remove the directory."""
-        location = removable_location(volume, self._provisioner)
-        await self._directories.remove(location, self._provisioner.base)
+        await remove_directory(self._directories, removal, order)
 
     async def _scan(self) -> None:
         found, made_for_volumes = {}, set()
-        scan = self._inventory.begin_scan()
+        look = self._inventory.gid_ledger.begin_look()
         for child in await self._directories.children(self._base):
             # Users of the file system give what names they like; these are only looked at.
             directory = Directory((*self._base.directory.parts, child.name))
@@ -189,7 +248,7 @@ class DirectoryBackend:
                 made_for_volumes.add(volume)
             is_first = volume is not None and volume not in found
             found[volume if volume and is_first else str(location)] = (location, child.gid)
-        without_volume = self._inventory.found_directories(scan, self._base, found)
+        without_volume = self._inventory.found_directories(look, self._base, found)
         self._alone = frozenset(made_for_volumes & without_volume)
         for name in sorted(self._alone):
             log.warning(

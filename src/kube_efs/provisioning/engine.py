@@ -1,12 +1,18 @@
 """Claims to volumes, released volumes to nothing, for every kind of volume alike.
 
 A claim gets at most one volume whatever crashes or repeats: the volume's name is derived from the claim,
-what it stands on is made idempotently, and the volume object comes last. A directory goes only when every
-guard agrees, and the volume object after it.
+what it stands on is made idempotently, and the volume object comes last. An answer that got lost is asked for
+again until it is known, also when the claim is gone meanwhile: Kubernetes then finds the new volume's claim
+gone, and the volume is removed like any other.
+
+A removal has a point of no return that everybody can see: the volume object becomes Terminating, on the
+condition that it has not changed since the guards were asked. What was there before that moment, and what
+people set before it, is always heeded; the guards are asked once more at the last reversible moment
+(``guards.py``). The volume object goes when its data is dealt with.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,7 +21,13 @@ import structlog
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ReclaimPolicy
 from kube_efs.model.errors import (
+    AwsDenied,
+    AwsLimitReached,
+    AwsNotFound,
+    InvalidValue,
     KubeAlreadyExists,
+    KubeConflict,
+    KubeEfsError,
     KubeNotFound,
     NotYet,
     RemovalRefused,
@@ -24,16 +36,20 @@ from kube_efs.model.errors import (
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends import Backend, Plan
+from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
 from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.reservations import Reservations
 
 log = structlog.get_logger(__name__)
 
 # A name is 5 characters of a hash long; that four claims of one directory share them will not happen.
 _NAMES_TRIED = 4
+# What is answered before anything was made, or by whoever refuses to make it.
+NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
+# How often a volume may change while its removal is decided on.
+_CHANGES_FOLLOWED = 5
 
 
-class Removal(StrEnum):
+class DataFate(StrEnum):
     """What became of the data of a volume that was deleted."""
 
     REMOVED = "removed"
@@ -45,13 +61,15 @@ class Removal(StrEnum):
 class Reclaimed:
     """A volume that was deleted, and why its data is still there if it is.
 
-    ``location`` is None where that was not looked at.
+    ``location`` is None where no directory was to go. ``above`` are the volumes in whose directories the
+    removed one lay.
     """
 
     volume: Volume
-    removal: Removal
+    data: DataFate
     location: Location | None = None
     reason: str = ""
+    above: tuple[str, ...] = ()
 
 
 class Engine:
@@ -63,12 +81,14 @@ class Engine:
         inventory: Inventory,
         backends: Sequence[Backend],
         store: VolumeStore,
-        reservations: Reservations | None = None,
+        guards: Guards,
     ) -> None:
         self._inventory = inventory
         self._backends = {backend.provisioner: backend for backend in backends}
         self._store = store
-        self._reservations = reservations or Reservations()
+        self._guards = guards
+        # By their uids, the volumes that this process has made Terminating.
+        self._ordered: set[str] = set()
 
     def plan(self, claim: Claim) -> Plan | None:
         """How to serve the claim; None when there is nothing to do for it here and now.
@@ -111,13 +131,35 @@ class Engine:
             remedy="delete the claim and create it anew",
         )
 
-    async def provision(self, plan: Plan) -> Volume:
-        """Make the volume; doing it again gives the same one. Raises KubeEfsError."""
-        async with self._reservations.making(plan.location) if plan.location else nullcontext():
-            await plan.make()
-            volume = await self._create(plan)
-            self._inventory.made_volume(volume)
-            return volume
+    async def provision(
+        self, plan: Plan, *, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None = None
+    ) -> Volume:
+        """Make the volume; doing it again gives the same one. Raises KubeEfsError.
+
+        After a failure ``again`` is asked whether to go on with this very plan, after a pause of its own. It
+        is given the error and whether the outcome is unclear: then another plan could give the claim a second
+        volume. The directory is reserved all the while.
+        """
+        async with self._guards.reservations.making(*await plan.locations()):
+            is_volume_unclear = False
+            while True:
+                if is_volume_unclear and (known := self._inventory.volume_of(plan.claim.uid)):
+                    return known
+                is_made = False
+                try:
+                    await plan.make()
+                    is_made = True
+                    volume = await self._create(plan)
+                except KubeEfsError as error:
+                    is_volume_unclear = is_volume_unclear or (is_made and error.outcome_unknown)
+                    # A clear refusal to make what the volume stands on settles what was unclear about that.
+                    is_unclear = is_volume_unclear or error.outcome_unknown
+                    may_have_begun = is_unclear or not isinstance(error, NOTHING_BEGUN)
+                    if not (again and may_have_begun and await again(error, is_unclear)):
+                        raise
+                else:
+                    self._inventory.made_volume(volume)
+                    return volume
 
     async def _create(self, plan: Plan) -> Volume:
         for attempt in range(_NAMES_TRIED):
@@ -126,17 +168,32 @@ class Engine:
             try:
                 return await self._store.create(wanted)
             except KubeAlreadyExists:
-                found = await self._store.get(wanted.name)
-                if found.claim and found.claim.uid == plan.claim.uid:
-                    await plan.adopt(found)
+                if found := await self._claims_own(wanted, plan):
                     return found
+                self._inventory.refused_volume(wanted)
                 log.warning("volume-name-taken", volume=wanted.name, claim=plan.claim.key)
+            except KubeEfsError as error:
+                if not error.outcome_unknown:
+                    self._inventory.refused_volume(wanted)
+                raise
         raise KubeAlreadyExists(
             "belongs to another claim",
             field="volume",
             value=plan.volume(0).name,
             remedy="delete the volumes of that name that nobody uses",
         )
+
+    async def _claims_own(self, wanted: Volume, plan: Plan) -> Volume | None:
+        """The volume of that name if an earlier attempt made it for this claim."""
+        try:
+            found = await self._store.get(wanted.name)
+        except KubeEfsError as error:
+            error.outcome_unknown = True
+            raise
+        if found.claim is None or found.claim.uid != plan.claim.uid:
+            return None
+        await plan.adopt(found)
+        return found
 
     async def reclaim(self, volume: Volume) -> Reclaimed | None:
         """Delete a released volume and its data; None when it is not to be deleted.
@@ -154,6 +211,11 @@ class Engine:
         try:
             return await self._remove(volume, backend)
         except (RemovalRefused, WorkerRefused) as error:
+            if volume.uid in self._ordered:
+                # It is Terminating by us, so that deleting it says nothing any more.
+                look = error.remedy or "look at it"
+                error.remedy = f"{look}; or set this volume to Retain, and it goes while its data stays"
+                raise
             if not (volume.deleting and backend.owns(volume)):
                 raise
             # Somebody has deleted it by hand, as people do with one that cannot go by itself.
@@ -163,38 +225,75 @@ class Engine:
         live = await self._live(volume)
         if live is None or (live.phase, live.reclaim_policy) != (volume.phase, volume.reclaim_policy):
             return None
+        if self._inventory.may_be_ordered(volume):
+            await self._backends[volume.provisioned_by or ""].settled(live)
         await self._store.release(live)
-        return Reclaimed(volume=volume, removal=Removal.KEPT, reason=reason)
+        return Reclaimed(volume=volume, data=DataFate.KEPT, reason=reason)
 
     async def _remove(self, volume: Volume, backend: Backend) -> Reclaimed | None:
-        location = backend.removable(volume)
-        if location is None:
-            return await self._remove_elsewhere(volume, backend)
-        async with self._reservations.removing(location):
+        removal = await backend.removal(volume)
+        async with self._guards.reservations.removing(*removal.reserved):
+            terminating = await self._terminated(volume, removal)
+            if terminating is None:
+                return None
+            live, permit = terminating
+            order = Order(lambda: self._asked_again(removal, live), permit)
+            keeps_all = bool(permit.keeps) and removal.access_point is None
+            if not keeps_all:
+                with suppress(DataKept):
+                    await backend.remove(removal, order)
+            if order.permit.keeps:
+                # An order of an earlier leader must not be carried out once the volume is gone.
+                await backend.settled(live)
+            await self._store.release(live)
+            self._ordered.discard(live.uid)
+            keeps = order.permit.keeps
+            self._inventory.removed_volume(volume, with_directory=removal.with_directory and not keeps)
+        return Reclaimed(
+            volume=volume,
+            data=DataFate.SHARED if keeps else DataFate.REMOVED,
+            location=removal.location if removal.with_directory else None,
+            reason=keeps,
+            above=order.permit.above,
+        )
+
+    async def _terminated(self, volume: Volume, removal: Removal) -> tuple[Volume, Permit] | None:
+        """The volume once it is Terminating, and the guards' answer; None if it is not to go any more.
+
+        It becomes so only as the very object that the guards were asked about: when it has changed
+        meanwhile, they are asked anew.
+        """
+        for _ in range(_CHANGES_FOLLOWED):
             live = await self._live(volume)
             if live is None or not _is_to_go(live):
                 return None
-            directories = self._inventory.directories
-            sharers = await self._existing(lambda: directories.sharers(location, volume.name))
-            if not sharers:
-                _refuse(volume, location, await self._existing(lambda: directories.neighbours(location)))
-                await backend.remove(volume)
-            await self._store.delete(live)
-            self._inventory.removed_volume(volume, with_directory=not sharers)
-        if sharers:
-            reason = f"{location} is used by {', '.join(sorted(sharers))} too"
-            return Reclaimed(volume=volume, removal=Removal.SHARED, location=location, reason=reason)
-        return Reclaimed(volume=volume, removal=Removal.REMOVED, location=location)
+            if FINALIZER not in live.finalizers:
+                await self._store.protect(live)
+                continue
+            permit = await self._guards.check(removal, live)
+            if live.deleting:
+                return live, permit
+            try:
+                # Noted first: the answer may get lost.
+                self._ordered.add(live.uid)
+                await self._store.terminate(live)
+                return replace(live, deleting=True), permit
+            except KubeConflict:
+                self._ordered.discard(live.uid)
+            except KubeNotFound:
+                return None
+        raise KubeConflict("changes all the time", field="volume", value=volume.name)
 
-    async def _remove_elsewhere(self, volume: Volume, backend: Backend) -> Reclaimed | None:
-        """Remove what is no directory that other volumes could use."""
+    async def _asked_again(self, removal: Removal, volume: Volume) -> Permit:
+        """The guards' last answer; raises KubeEfsError unless the volume is still to be removed."""
+        permit = await self._guards.check_last(removal, volume)
         live = await self._live(volume)
-        if live is None or not _is_to_go(live):
-            return None
-        await backend.remove(volume)
-        await self._store.delete(live)
-        self._inventory.removed_volume(volume, with_directory=True)
-        return Reclaimed(volume=volume, removal=Removal.REMOVED)
+        if live is None or not live.deleting or not _is_to_go(live):
+            remedy = "it is looked at again"
+            raise KubeConflict(
+                "is not to be removed any more", field="volume", value=volume.name, remedy=remedy
+            )
+        return permit
 
     async def protect(self, volume: Volume) -> None:
         """See that a volume of ours is not gone before its directory is dealt with; raises KubeError."""
@@ -215,26 +314,6 @@ class Engine:
             self._inventory.forget_volume(volume.name)
             return None
         return live if live.uid == volume.uid else None
-
-    async def _existing(self, names: Callable[[], frozenset[str]]) -> frozenset[str]:
-        """Those of the volumes that are there; watches may miss a deletion, so each is looked up.
-
-        One that is not there is forgotten, and ``names`` asked again.
-        """
-        while wanted := names():
-            missing = [name for name in wanted if not await self._exists(name)]
-            if not missing:
-                return wanted
-            for name in missing:
-                self._inventory.forget_volume(name)
-        return wanted
-
-    async def _exists(self, volume: str) -> bool:
-        try:
-            await self._store.get(volume)
-        except KubeNotFound:
-            return False
-        return True
 
 
 def _is_for_another(claim: Claim, backend: Backend) -> bool:
@@ -264,13 +343,3 @@ def _why_kept(volume: Volume) -> str:
     if volume.reclaim_policy is ReclaimPolicy.DELETE:
         return f"it was {volume.phase} when somebody deleted it, and not Released"
     return f"its reclaim policy is {volume.reclaim_policy}"
-
-
-def _refuse(volume: Volume, location: Location, neighbours: frozenset[str]) -> None:
-    if neighbours:
-        raise RemovalRefused(
-            f"lies above or below the directory of volume {', '.join(sorted(neighbours))}",
-            field="directory",
-            value=str(location),
-            remedy=f"delete those volumes first, or set {volume.name} to Retain",
-        )

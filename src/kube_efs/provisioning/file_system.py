@@ -1,24 +1,26 @@
 """Directories of a mounted file system, made and removed so that nothing outside them can be touched.
 
 Every step goes through directory file descriptors and refuses symbolic links, so neither a link planted
-by a user of the file system nor a rename in the middle leads anywhere else. A removal first renames the
-directory into a trash folder: whatever interrupts it, the directory is either whole in its place or gone
-from it, and the next run empties the trash.
+by a user of the file system nor a rename in the middle leads anywhere else. A removal renames the directory
+into a trash folder, which takes a moment however much is in it: whatever interrupts it, the directory is
+either whole in its place or gone from it. Emptying the trash is work of its own, for which nobody waits.
 """
 
 import errno
 import os
 import stat
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed
-from kube_efs.provisioning import trash
+from kube_efs.model.trash import TrashReport
+from kube_efs.provisioning import gid_marks, trash
+from kube_efs.provisioning.gid_marks import MARKS
 from kube_efs.provisioning.trash import NO_DIRECTORY, OPEN_DIRECTORY, TRASH, opened_trash
 
+_OURS = frozenset({TRASH, MARKS})
 _PARENT_MODE = 0o755
 _UNFINISHED_MODE = 0o700
 _ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
@@ -30,14 +32,15 @@ def make_directory(root: Path, directory: Directory, permissions: Permissions) -
     One that is there keeps its contents, and its mode and owners too unless ``permissions`` are enforced;
     the root keeps everything. A new one with owners is closed to others until they are set, which only an
     enforcing attempt finishes once it was interrupted. One whose permissions the server does not take is
-    removed again if it is new. Raises WorkerFailed then, and when something else is in the way.
+    removed again if it is new. Raises GidTaken when ``permissions`` want a group that another directory has,
+    and WorkerFailed, also when something else is in the way.
     """
     with _failing("could not be made", directory), _opened_root(root) as descriptor:
         return not directory.is_root and _make_below(descriptor, directory, permissions)
 
 
 def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
-    """The plain directories in this one but for the trash; none when it is not there.
+    """The plain directories in this one but for those of kube-efs itself; none when it is not there.
 
     Raises WorkerFailed, also when the directory is or lies behind a link.
     """
@@ -49,30 +52,28 @@ def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
             return []
 
 
-def remove_directory(root: Path, directory: Directory, *, base: Directory) -> bool:
-    """Remove the directory with everything in it; tell whether it was there.
+def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: str = "") -> bool:
+    """Rename the directory into the trash, for that tenant; tell whether it was there.
 
     Raises RemovalRefused, with nothing touched, unless it is strictly inside ``base``, outside the trash,
     reached without a link, and on the same file system as ``root``; WorkerFailed when the server says no.
     """
     refuse_outside(directory, base)
     with _failing("could not be removed", directory), _opened_root(root) as descriptor:
-        moved_to = _move_to_trash(descriptor, directory)
-        with opened_trash(descriptor) as folder:
-            if moved_to is not None:
-                trash.remove_tree(folder, moved_to)
-            trash.empty(folder)
-        return moved_to is not None
+        return _move_to_trash(descriptor, directory, tenant)
 
 
-def empty_trash(root: Path) -> None:
-    """Finish removals that were interrupted; raises RemovalRefused when the trash is no directory."""
-    with (
-        _failing("could not be emptied", Directory((TRASH,))),
-        _opened_root(root) as descriptor,
-        opened_trash(descriptor) as folder,
-    ):
-        trash.empty(folder)
+def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
+    """Empty the trash as far as one may go on, and as things can be removed; see ``trash.empty``.
+
+    Raises RemovalRefused when the trash is no directory, and WorkerFailed when it cannot be read.
+    """
+    with _failing("could not be emptied", Directory((TRASH,))), _opened_root(root) as descriptor:
+        try:
+            with opened_trash(descriptor, make=False) as folder:
+                return trash.empty(folder, may_go_on)
+        except FileNotFoundError:
+            return TrashReport()
 
 
 # --- making
@@ -85,12 +86,12 @@ def _make_below(root: int, directory: Directory, permissions: Permissions) -> bo
             child, _ = _open_or_make(parent, name, _PARENT_MODE)
             os.close(parent)
             parent = child
-        return _make_leaf(parent, directory, permissions)
+        return _make_leaf(root, parent, directory, permissions)
     finally:
         os.close(parent)
 
 
-def _make_leaf(parent: int, directory: Directory, permissions: Permissions) -> bool:
+def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permissions) -> bool:
     name = directory.parts[-1]
     has_owners = permissions.uid is not None or permissions.gid is not None
     # Nobody may come in while it belongs to the wrong group. Without owners the mode goes with the call:
@@ -99,6 +100,8 @@ def _make_leaf(parent: int, directory: Directory, permissions: Permissions) -> b
     leaf, is_new = _open_or_make(parent, name, _UNFINISHED_MODE if in_steps else permissions.mode)
     try:
         if in_steps and (is_new or permissions.enforced):
+            if permissions.own_group and permissions.gid is not None:
+                _claim_group(root, parent, directory, permissions.gid, leaf)
             _give(leaf, directory, permissions)
     except (OSError, WorkerFailed):
         if is_new:
@@ -107,6 +110,14 @@ def _make_leaf(parent: int, directory: Directory, permissions: Permissions) -> b
     finally:
         os.close(leaf)
     return is_new
+
+
+def _claim_group(root: int, parent: int, directory: Directory, gid: int, leaf: int) -> None:
+    """Raise GidTaken unless the group id is this directory's alone."""
+    places = [gid_marks.Place(folder=parent, path=directory.parts[-1])]
+    if len(directory.parts) > 1:
+        places.append(gid_marks.Place(folder=root, path="/".join(directory.parts)))
+    gid_marks.claim(gid, places, has_group=os.fstat(leaf).st_gid == gid)
 
 
 def _open_or_make(parent: int, name: str, mode: int) -> tuple[int, bool]:
@@ -170,7 +181,7 @@ def _children(folder: int) -> Iterator[FoundDirectory]:
     with os.scandir(folder) as listing:
         for entry in listing:
             with suppress(FileNotFoundError):  # removed meanwhile
-                if entry.name != TRASH and entry.is_dir(follow_symlinks=False):
+                if entry.name not in _OURS and entry.is_dir(follow_symlinks=False):
                     yield FoundDirectory(name=entry.name, gid=entry.stat(follow_symlinks=False).st_gid)
 
 
@@ -188,14 +199,19 @@ def refuse_outside(directory: Directory, base: Directory) -> None:
         )
     if directory.parts[0] == TRASH:
         raise RemovalRefused("is the trash folder", field="directory", value=str(directory))
+    if MARKS in directory.parts:
+        raise RemovalRefused("is the folder of group ids", field="directory", value=str(directory))
 
 
-def _move_to_trash(root: int, directory: Directory) -> str | None:
-    """Rename the directory into the trash; gives its name there, None when it was not in its place."""
-    name, kept_as = directory.parts[-1], uuid.uuid4().hex
+def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
+    """Rename the directory into the trash; tell whether it was in its place."""
+    name = directory.parts[-1]
     try:
         with _links_refused(directory), _opened(root, directory.parts[:-1]) as parent:
             before = _checked_leaf(root, parent, name, directory)
+            # Should something else be renamed, its inode is not the one in this name, so it is not removed
+            # even if we end here.
+            kept_as = trash.entry_name(tenant, before[1])
             with opened_trash(root) as folder:
                 os.rename(name, kept_as, src_dir_fd=parent, dst_dir_fd=folder)
                 after = os.stat(kept_as, dir_fd=folder, follow_symlinks=False)
@@ -203,8 +219,8 @@ def _move_to_trash(root: int, directory: Directory) -> str | None:
                     os.rename(kept_as, name, src_dir_fd=folder, dst_dir_fd=parent)
                     raise RemovalRefused("was replaced meanwhile", field="directory", value=str(directory))
     except FileNotFoundError:
-        return None
-    return kept_as
+        return False
+    return True
 
 
 def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tuple[int, int]:

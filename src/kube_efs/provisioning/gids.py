@@ -37,12 +37,18 @@ class _Cursor:
 
 
 class GidIndex:
-    """The group ids of a cluster's volumes; calls ``on_free`` when one is free again."""
+    """The group ids of a cluster's volumes.
+
+    Calls ``on_free`` when one is free again, and ``on_shared`` when one that is held gets a further holder.
+    """
 
     def __init__(self) -> None:
         self.on_free: Callable[[], None] = lambda: None
+        self.on_shared: Callable[[int], None] = lambda _: None
         self._holders: defaultdict[int, set[str]] = defaultdict(set)
         self._gids: dict[str, int] = {}
+        self._unknown: set[str] = set()
+        self._shared: set[int] = set()
         # By the minimum of a range, the one that was used last at the end.
         self._cursors: dict[int, _Cursor] = {}
 
@@ -61,19 +67,38 @@ class GidIndex:
         """Everybody who holds that group id; more than one where somebody else has given them out."""
         return frozenset(self._holders.get(gid, ()))
 
-    def hold(self, gid: int, holder: str) -> None:
-        """Note that the holder has this group id, and no other."""
-        if self._gids.get(holder) != gid:
-            self.release(holder)
-            self._gids[holder] = gid
-            self._holders[gid].add(holder)
+    @property
+    def shared(self) -> frozenset[int]:
+        """The group ids that have more than one known holder."""
+        return frozenset(self._shared)
 
-    def take(self, within: GidRange, holder: str) -> int | None:
+    def known_holders(self, gid: int) -> frozenset[str]:
+        """The holders of the group id that are no mere placeholders."""
+        return self.holders(gid) - self._unknown
+
+    def hold(self, gid: int, holder: str, *, is_known: bool = True) -> None:
+        """Note that the holder has this group id, and no other; one that is not known is a placeholder."""
+        if self._gids.get(holder) == gid:
+            return
+        self.release(holder)
+        self._gids[holder] = gid
+        self._holders[gid].add(holder)
+        if not is_known:
+            self._unknown.add(holder)
+        elif len(self.known_holders(gid)) > 1:
+            self._shared.add(gid)
+            self.on_shared(gid)
+
+    def take(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
         """The holder's group id if it lies in the range and nobody else's, else the lowest free one.
 
-        None if all are used.
+        The lowest from ``start`` on, if one is given and there is one. None if all are used.
         """
-        gid = self.lowest_free(within, holder)
+        gid = None
+        if start is not None:
+            gid = self.lowest_free(GidRange(minimum=start, maximum=within.maximum), holder)
+        if gid is None:
+            gid = self.lowest_free(within, holder)
         if gid is not None:
             self.hold(gid, holder)
         return gid
@@ -90,6 +115,9 @@ class GidIndex:
         if gid is None:
             return
         self._holders[gid].discard(holder)
+        self._unknown.discard(holder)
+        if len(self.known_holders(gid)) <= 1:
+            self._shared.discard(gid)
         if self._holders[gid]:
             return
         del self._holders[gid]

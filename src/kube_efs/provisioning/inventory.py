@@ -4,26 +4,25 @@ Every question asked while a claim is served is answered from here in constant t
 volume costs the same however many there are.
 """
 
+import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-import structlog
-
-from kube_efs.model.claims import StorageClass
+from kube_efs.model.claims import ReclaimPolicy, StorageClass
+from kube_efs.model.directories import Directory, Relation
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import Discovery
-from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import ClaimUid, FileSystemId
-from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.ids import ClaimUid, FileSystemId, VpcId
+from kube_efs.model.loopback import is_loopback
+from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volume_handles import AccessPointId, parse_volume_handle
-from kube_efs.model.volumes import LOOPBACK, Location, Volume, locate
-from kube_efs.provisioning.gids import GidIndex
+from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
+from kube_efs.provisioning.gid_ledger import GidLedger
 
-log = structlog.get_logger(__name__)
+# What an NFS mount without the option port connects to.
+_NFS_PORT = 2049
 
 
 class DirectoryIndex:
@@ -52,19 +51,23 @@ class DirectoryIndex:
         """The other volumes of exactly that directory."""
         return frozenset(self._users.get(location, set()) - {volume})
 
-    def neighbours(self, location: Location) -> frozenset[str]:
-        """Volumes of a directory above, and one for those below, if there are any."""
+    def related(self, location: Location) -> Mapping[Relation, frozenset[str]]:
+        """The volumes of that directory, of those above it and of those below it."""
         above = {name for place in _above(location) for name in self._users.get(place, ())}
-        return frozenset(above | ({self._example_below(location)} if self._below[location] > 0 else set()))
-
-    def _example_below(self, location: Location) -> str:
-        return next(
-            name
-            for place, names in self._users.items()
-            for name in names
-            if place.file_system_id == location.file_system_id
-            and location.directory in place.directory.ancestors
-        )
+        below: set[str] = set()
+        if self._below[location] > 0:  # which is rare, so that looking through all costs little
+            below = {
+                name
+                for place, names in self._users.items()
+                if place.file_system_id == location.file_system_id
+                and location.directory in place.directory.ancestors
+                for name in names
+            }
+        return {
+            Relation.SAME: frozenset(self._users.get(location, ())),
+            Relation.ABOVE: frozenset(above),
+            Relation.BELOW: frozenset(below),
+        }
 
 
 def _above(location: Location) -> list[Location]:
@@ -72,14 +75,6 @@ def _above(location: Location) -> list[Location]:
         Location(file_system_id=location.file_system_id, directory=ancestor)
         for ancestor in location.directory.ancestors
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lingering:
-    """A directory with a group id of its own and no volume; ``since`` counts the scans begun before."""
-
-    location: Location
-    since: int
 
 
 class Inventory:
@@ -91,21 +86,26 @@ class Inventory:
     def __init__(self, servers: Mapping[str, FileSystemId] = MappingProxyType({})) -> None:
         self.classes: dict[str, StorageClass] = {}
         self.discovery = Discovery()
+        self.own_vpcs: frozenset[VpcId] = frozenset()
         self.directories = DirectoryIndex()
-        self.gids = GidIndex()
         self._servers = servers
         self._targets = TunnelTargets()
         self._volumes: dict[str, Volume] = {}
+        self.gid_ledger = GidLedger(self._volumes)
+        self.gids = self.gid_ledger.gids
         self._by_claim: dict[ClaimUid, str] = {}
         self._locations: dict[str, Location] = {}
+        # NFS volumes that may lie on any file system, with the directories that they lead to.
+        self.unlocated: dict[str, Directory] = {}
+        # Those that are mounted from the node's own loopback, also while they are being made.
+        self._behind_ports: dict[str, Volume] = {}
         self._entrances: dict[str, AccessPointId] = {}
-        # By the name that the volume would have.
-        self._lingering: dict[str, _Lingering] = {}
-        self._taking: set[str] = set()
-        self._scans = 0
         self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
         self._gone: set[str] = set()
         self._expected: set[str] = set()
+        # By their uids, those that had the policy Retain when they were last seen and not Terminating.
+        self._retained: set[str] = set()
+        self._changed = asyncio.Event()
 
     @property
     def targets(self) -> TunnelTargets:
@@ -116,8 +116,8 @@ class Inventory:
     def targets(self, targets: TunnelTargets) -> None:
         self._targets = targets
         # Volumes without our annotation are known by port or address only, which may mean another one now.
-        for volume in [volume for volume in self._volumes.values() if not volume.file_system_id]:
-            self._note(volume)
+        for volume in [volume for volume in self._volumes.values() if volume.annotated is None]:
+            self._locate(volume)
 
     @property
     def volumes(self) -> Mapping[str, Volume]:
@@ -133,10 +133,24 @@ class Inventory:
         """Every volume that leads through that access point, however its handle is written."""
         return frozenset(self._through.get(access_point_id, ()))
 
-    def staying(self, volumes: Iterable[str]) -> list[str]:
-        """Those of the volumes whose data is to stay, as far as is known."""
-        known = self._volumes
-        return sorted(name for name in volumes if not (name in known and known[name].to_be_reclaimed))
+    def has_access_points(self, file_system_id: FileSystemId) -> bool:
+        """Whether any volume leads through an access point of the file system; it looks at all of them."""
+        names = [name for names in self._through.values() for name in names]
+        return any(_file_system_of(self._volumes.get(name)) == file_system_id for name in names)
+
+    def empty_copy(self) -> "Inventory":
+        """One that reads volumes as this one does, and has none yet."""
+        copy = Inventory(self._servers)
+        copy.targets = self._targets
+        return copy
+
+    async def seen_terminating(self, volume: Volume) -> None:
+        """Return once watches have shown that the volume is being deleted, or that it is gone."""
+        while True:
+            shown = self._volumes.get(volume.name)
+            if shown is None or shown.uid != volume.uid or shown.deleting:
+                return
+            await self._changed.wait()
 
     def location_of(self, volume: str) -> Location | None:
         """Where that volume's data lies, if it lies on EFS."""
@@ -151,12 +165,14 @@ class Inventory:
         self._gone &= {volume.uid for volume in listed.values()}
         for volume in listed.values():
             self.put_volume(volume)
+        self._wake()
 
     def put_volume(self, volume: Volume) -> None:
         """Note a volume that is new or has changed, as watches show it."""
         self._expected.discard(volume.name)
         if volume.uid not in self._gone:
             self._note(volume)
+        self._wake()
 
     def expect_volume(self, volume: Volume) -> None:
         """Note a volume that is about to be made: its directory counts as used until watches show it.
@@ -166,6 +182,12 @@ class Inventory:
         self._expected.add(volume.name)
         if volume.name not in self._volumes:
             self._locate(volume)
+
+    def refused_volume(self, volume: Volume) -> None:
+        """Note that the API server has refused to make an expected volume; one of that name may be there."""
+        self._expected.discard(volume.name)
+        if volume.name not in self._volumes:
+            self._unlocate(volume.name)
 
     def made_volume(self, volume: Volume) -> None:
         """Note a volume as it was when it was made, unless watches have shown what became of it."""
@@ -179,6 +201,8 @@ class Inventory:
         if current is not None and current.uid == volume.uid:
             self._vanished(volume.name)
         self._gone.discard(volume.uid)
+        self._retained.discard(volume.uid)
+        self._wake()
 
     def forget_volume(self, name: str) -> None:
         """Note that there is no volume of that name, though no watch has told so."""
@@ -192,106 +216,85 @@ class Inventory:
         """
         if with_directory:
             self._unlink(volume.name)
-            self._release_gid(volume.name)
+            self.gid_ledger.removed(volume.name)
         self.forget_volume(volume.name)
         self._gone.add(volume.uid)
 
-    @contextmanager
-    def taking_gid(self, within: GidRange, name: str, location: Location) -> Iterator[int | None]:
-        """A group id for the directory of a volume to come, None when the range is full.
-
-        When the block fails, it is free again unless the directory had one before.
-        """
-        # A scan sees nothing of a directory that is being made, so its group is not to be freed by one.
-        before = self._lingering.pop(name, None)
-        self._taking.add(name)
-        try:
-            yield self.gids.take(within, name)
-        except BaseException:
-            if before is not None:
-                self._lingering[name] = before
-            elif name not in self._volumes:
-                self.gids.release(name)
-            raise
-        finally:
-            self._taking.discard(name)
-        if name not in self._volumes:
-            self._linger(name, location)
-
-    def begin_scan(self) -> int:
-        """The number of a scan whose findings are read from now on."""
-        self._scans += 1
-        return self._scans
-
     def found_directories(
-        self, scan: int, base: Location, found: Mapping[str, tuple[Location, int]]
+        self, look: int, base: Location, found: Mapping[str, tuple[Location, int]]
     ) -> set[str]:
         """Note which directories are below ``base``, with their groups, by the names of their volumes.
 
-        Gives the names of those that no volume leads to, whatever its name. Groups of directories that were
-        there before the scan and are gone are free again.
+        Gives the names of those that no volume leads to, whatever its name.
         """
-        holders = {*found, *self._taking}
-        for name, (location, gid) in found.items():
-            is_known = name in self._volumes or self.gids.of(name) is not None
-            if is_known and self.gids.of(name) == gid:
-                continue
-            # Somebody has given the directory another group than its volume tells.
-            holder = str(location) if is_known else name
-            holders.add(holder)
-            self.gids.hold(gid, holder)
-            self._linger(holder, location)
-        for name, one in list(self._lingering.items()):
-            if one.since < scan and name not in holders and one.location.is_child_of(base):
-                self._release_gid(name)
+        self.gid_ledger.found(look, base, found)
         unnamed = found.keys() - self._volumes.keys()
         return {name for name in unnamed if not self.directories.sharers(found[name][0], "")}
 
     def _vanished(self, name: str) -> None:
         location = self._locations.get(name)
         self._unlink(name)
-        if location is not None and self.gids.of(name) is not None:
-            self._linger(name, location)
-        elif name not in self._lingering:
-            self.gids.release(name)
+        self.gid_ledger.vanished(name, location)
 
-    def _linger(self, name: str, location: Location) -> None:
-        self._lingering[name] = _Lingering(location=location, since=self._scans)
+    def ports_in_use(self) -> dict[int, PortUse]:
+        """Every port at which a volume is mounted from the node's own loopback, and who carries it.
 
-    def _release_gid(self, name: str) -> None:
-        self._lingering.pop(name, None)
-        self.gids.release(name)
+        Any volume counts: of every phase, kind and author, and those that are being made.
+        """
+        carriers: defaultdict[int, list[Volume]] = defaultdict(list)
+        for volume in self._behind_ports.values():
+            for port in volume.loopback_ports or {_NFS_PORT}:
+                carriers[port].append(volume)
+        return {port: _port_use(volumes) for port, volumes in carriers.items()}
 
-    def ports_in_use(self) -> dict[int, FileSystemId]:
-        """Loopback ports that volumes carry in their mount options, with their file systems."""
-        return {
-            volume.port: location.file_system_id
-            for name, volume in self._volumes.items()
-            if volume.port
-            and volume.nfs
-            and volume.nfs.server == LOOPBACK
-            and (location := self._locations.get(name))
-        }
+    def volumes_of_unknown_port(self) -> list[Volume]:
+        """Volumes whose port is nobody's, so that they lead nowhere and nobody else gets it."""
+        in_use = self.ports_in_use()
+        return [
+            volume
+            for volume in self._behind_ports.values()
+            if any(
+                not in_use[port].owners and self._targets.file_system_at(port) is None
+                for port in volume.loopback_ports
+            )
+        ]
+
+    def volumes_at(self, location: Location) -> list[Volume]:
+        """The volumes of exactly that directory."""
+        names = self.directories.sharers(location, "")
+        return [self._volumes[name] for name in names if name in self._volumes]
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def may_be_ordered(self, volume: Volume) -> bool:
+        """Whether somebody may have ordered the removal of what the volume stands on.
+
+        That is done once it is Terminating, with the policy Delete. One that was to be retained before it was
+        Terminating was deleted by hand.
+        """
+        return volume.uid not in self._retained or volume.to_be_reclaimed
 
     def _note(self, volume: Volume) -> None:
+        if not volume.deleting:
+            is_retained = volume.reclaim_policy is ReclaimPolicy.RETAIN
+            (self._retained.add if is_retained else self._retained.discard)(volume.uid)
         self._unlink(volume.name)
         self._volumes[volume.name] = volume
         if volume.claim and volume.claim.uid:
             self._by_claim[volume.claim.uid] = volume.name
         self._locate(volume)
-        self._lingering.pop(volume.name, None)
-        if volume.gid is not None:
-            self._hold_gid(volume.gid, volume.name)
-
-    def _hold_gid(self, gid: int, name: str) -> None:
-        if self.gids.of(name) != gid:
-            self.gids.hold(gid, name)
-            others = self.gids.holders(gid) - {name}
-            if others:
-                log.warning("gid-shared", volume=name, gid=gid, others=sorted(others))
+        self.gid_ledger.hold(volume.name, volume.gid)
+        location = self._locations.get(volume.name)
+        if volume.directory_id is not None and location is not None:
+            # The directory holds it, until it is removed.
+            self.gids.hold(volume.directory_id, str(location))
 
     def _locate(self, volume: Volume) -> None:
         self._unlocate(volume.name)
+        if volume.nfs is not None and is_loopback(volume.nfs.server):
+            self._behind_ports[volume.name] = volume
         # A root volume is above everything by nature and owns nothing.
         location = (
             None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets, self._servers)
@@ -299,6 +302,8 @@ class Inventory:
         if location is not None:
             self._locations[volume.name] = location
             self.directories.add(location, volume.name)
+        elif volume.storage_class != ROOT_CLASS and (directory := unlocated_directory(volume)) is not None:
+            self.unlocated[volume.name] = directory
         access_point_id = _access_point_of(volume)
         if access_point_id is not None:
             self._entrances[volume.name] = access_point_id
@@ -312,6 +317,8 @@ class Inventory:
         self._unlocate(name)
 
     def _unlocate(self, name: str) -> None:
+        self._behind_ports.pop(name, None)
+        self.unlocated.pop(name, None)
         location = self._locations.pop(name, None)
         if location is not None:
             self.directories.discard(location, name)
@@ -322,8 +329,24 @@ class Inventory:
                 del self._through[access_point_id]
 
 
+def _port_use(volumes: Iterable[Volume]) -> PortUse:
+    owners = {volume.annotated for volume in volumes}
+    return PortUse(
+        owners=frozenset(owner for owner in owners if owner is not None),
+        unnamed=None in owners,
+        root=any(volume.storage_class == ROOT_CLASS for volume in volumes),
+    )
+
+
 def _access_point_of(volume: Volume) -> AccessPointId | None:
     try:
         return parse_volume_handle(volume.csi.handle).access_point_id if volume.csi else None
+    except InvalidValue:
+        return None
+
+
+def _file_system_of(volume: Volume | None) -> FileSystemId | None:
+    try:
+        return parse_volume_handle(volume.csi.handle).file_system_id if volume and volume.csi else None
     except InvalidValue:
         return None

@@ -7,6 +7,7 @@ of its own: when one hangs, nothing else does.
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
@@ -20,19 +21,20 @@ import structlog
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.errors import (
     InvalidValue,
-    KubeEfsError,
     PlatformError,
     RemovalRefused,
     WorkerFailed,
     WorkerRefused,
 )
 from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import TrashReport, together
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
 from kube_efs.provisioning import file_system
+from kube_efs.provisioning.backends import Confirm
 from kube_efs.provisioning.tree_size import measure_all
-from kube_efs.provisioning.work import MeasuringTerms
+from kube_efs.provisioning.work import EmptyingTerms, MeasuringTerms
 
 log = structlog.get_logger(__name__)
 
@@ -98,21 +100,24 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
 
     def __init__(self, mounts: Iterable[Mounted], *, timeout_seconds: float = 60) -> None:
         self._hands = [_Hands(mounted, timeout_seconds) for mounted in mounts]
-        self._cleaning = asyncio.TaskGroup()
+        self._removed: Callable[[FileSystemId], None] = lambda _: None
 
     async def __aenter__(self) -> Self:
-        await self._cleaning.__aenter__()
-        self._tasks = [self._cleaning.create_task(hands.clean_up()) for hands in self._hands]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
         for hands in self._hands:
             hands.close()
-        await self._cleaning.__aexit__(None, None, None)
+
+    def file_system_ids(self) -> frozenset[FileSystemId]:
+        """What is mounted, wholly or in part."""
+        return frozenset(hands.mounted.file_system_id for hands in self._hands)
+
+    def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
+        """Have that called whenever a directory was moved into the trash of a file system."""
+        self._removed = call
 
     async def make(self, location: Location, permissions: Permissions) -> None:
         """Make the directory unless it is there.
@@ -124,8 +129,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
             raise _outside(location, InvalidValue)
         await hands.make(directory, permissions)
 
-    async def remove(self, location: Location, base: Directory) -> None:
-        """Remove the directory with all that is in it, if it is there.
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
+        """Move the directory into that tenant's trash, if it is there; ``empty`` removes what is in it.
 
         Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerRefused
         when a link or file is in its place, and WorkerFailed.
@@ -134,7 +141,25 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         hands, directory = self._place(location, RemovalRefused)
         if directory.is_root:
             raise _outside(location, RemovalRefused)
-        await hands.remove(directory)
+        await hands.remove(directory, confirm, tenant)
+        self._removed(location.file_system_id)
+
+    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash in every mount of the file system, for so long at most in each.
+
+        Nothing else waits for it, and it ends with its next step when this object is left.
+        Raises WorkerRefused and WorkerFailed.
+        """
+        return together(
+            [
+                await hands.empty(terms)
+                for hands in self._hands
+                if hands.mounted.file_system_id == file_system_id
+            ]
+        )
+
+    async def settled(self, location: Location) -> None:
+        """Nothing to wait for: directories are removed by this process only, and none gets a name twice."""
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
         """The directories in this one; none when it is not there; raises InvalidValue and WorkerFailed."""
@@ -181,8 +206,9 @@ class _Hands:
         self.mounted = mounted
         self._timeout_seconds = timeout_seconds
         self._workers = ThreadPoolExecutor(_THREADS)
-        # Removals empty the trash, of which two must not do the same part.
         self._remover = ThreadPoolExecutor(1)
+        self._removing = asyncio.Lock()
+        self._emptier = ThreadPoolExecutor(1)
         self._measurer = ThreadPoolExecutor(1)
         self._closed = threading.Event()
         self._making: set[Directory] = set()
@@ -191,15 +217,8 @@ class _Hands:
     def close(self) -> None:
         """Begin nothing more; what is being done goes on."""
         self._closed.set()
-        for threads in (self._workers, self._remover, self._measurer):
+        for threads in (self._workers, self._remover, self._emptier, self._measurer):
             threads.shutdown(wait=False, cancel_futures=True)
-
-    async def clean_up(self) -> None:
-        """Finish the removals that were interrupted."""
-        try:
-            await self._run(self._remover, file_system.empty_trash)
-        except KubeEfsError as error:
-            log.warning("trash-not-emptied", file_system=self.mounted.file_system_id, reason=str(error))
 
     async def make(self, directory: Directory, permissions: Permissions) -> None:
         """Make the directory; raises WorkerFailed also while an earlier attempt at it has not ended."""
@@ -221,18 +240,31 @@ class _Hands:
             seconds=terms.directory_seconds + self._timeout_seconds,
         )
 
-    async def remove(self, directory: Directory) -> None:
-        """Remove the directory; one at a time. Raises WorkerRefused and WorkerFailed."""
-        try:
-            await self._run(
-                self._remover,
-                lambda root: file_system.remove_directory(root, directory, base=Directory()),
+    async def remove(self, directory: Directory, confirm: Confirm, tenant: str) -> None:
+        """Move the directory into the trash; one at a time.
+
+        Raises what ``confirm`` raises, WorkerRefused and WorkerFailed. A removal that is given up before its
+        thread has begun never begins.
+        """
+        async with self._removing:
+            await confirm()
+            with _refusals_of_workers():
+                await self._run(
+                    self._remover,
+                    lambda root: file_system.move_to_trash(root, directory, base=Directory(), tenant=tenant),
+                )
+
+    async def empty(self, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash; one at a time, and longer than other work may take."""
+
+        def emptied(root: Path) -> TrashReport:
+            deadline = time.monotonic() + terms.seconds
+            return file_system.empty_trash(
+                root, lambda: not self._closed.is_set() and time.monotonic() < deadline
             )
-        except RemovalRefused as error:
-            # What lies there may be put right, of which no watch tells; so it is to be tried again.
-            raise WorkerRefused(
-                error.problem, field=error.field, value=error.value, remedy=error.remedy
-            ) from error
+
+        with _refusals_of_workers():
+            return await self._run(self._emptier, emptied, seconds=terms.seconds + self._timeout_seconds)
 
     @contextmanager
     def _alone(self, directory: Directory) -> Iterator[None]:
@@ -270,6 +302,17 @@ class _Hands:
         return await _in_time(threads, checked, root, seconds or self._timeout_seconds)
 
 
+@contextmanager
+def _refusals_of_workers() -> Iterator[None]:
+    """What lies there may be put right, of which no watch tells; so it is to be tried again."""
+    try:
+        yield
+    except RemovalRefused as error:
+        raise WorkerRefused(
+            error.problem, field=error.field, value=error.value, remedy=error.remedy
+        ) from error
+
+
 async def _in_time(
     threads: ThreadPoolExecutor, action: Callable[[], _T], subject: Path | str, seconds: float
 ) -> _T:
@@ -281,7 +324,7 @@ async def _in_time(
             f"did not answer within {seconds:g} s",
             field="mount",
             value=str(subject),
-            remedy="see whether its mount targets can be reached; much to remove takes its time and goes on",
+            remedy="see whether its mount targets can be reached",
         ) from error
 
 

@@ -6,7 +6,7 @@ a claim that is about to use the directory, nor with another removal that counts
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 
 from kube_efs.model.directories import Relation
@@ -22,29 +22,30 @@ class Reservations:
         self._let_go = asyncio.Event()
 
     @asynccontextmanager
-    async def making(self, location: Location) -> AsyncIterator[None]:
-        """Hold the directory for a volume to come; waits while it or one near it is being removed."""
-        while _near(location, self._removing):
+    async def making(self, *locations: Location) -> AsyncIterator[None]:
+        """Hold the directories for a volume to come; waits while one of them or near it is being removed."""
+        while _near(locations, self._removing):
             await self._let_go.wait()
-        self._making[location] += 1
+        self._making.update(locations)
         try:
             yield
         finally:
-            self._making[location] -= 1
-            if not self._making[location]:
-                del self._making[location]
+            self._making.subtract(locations)
+            for location in locations:
+                if not self._making[location]:
+                    del self._making[location]
             self._tell()
 
     @asynccontextmanager
-    async def removing(self, location: Location) -> AsyncIterator[None]:
-        """Hold the directory alone; waits while anybody else holds it or one near it."""
-        while _near(location, self._removing) or _near(location, self._making):
+    async def removing(self, *locations: Location) -> AsyncIterator[None]:
+        """Hold the directories alone; waits while anybody else holds one of them or near it."""
+        while _near(locations, self._removing) or _near(locations, self._making):
             await self._let_go.wait()
-        self._removing.add(location)
+        self._removing.update(locations)
         try:
             yield
         finally:
-            self._removing.remove(location)
+            self._removing.difference_update(locations)
             self._tell()
 
     def _tell(self) -> None:
@@ -52,9 +53,10 @@ class Reservations:
         self._let_go = asyncio.Event()
 
 
-def _near(location: Location, others: Iterable[Location]) -> bool:
+def _near(locations: Iterable[Location], others: Collection[Location]) -> bool:
     return any(
         location.file_system_id == other.file_system_id
         and location.directory.relation_to(other.directory) is not Relation.APART
+        for location in locations
         for other in others
     )

@@ -1,15 +1,42 @@
-"""The trash folder of a file system: where directories are renamed to before what is in them is removed.
+"""The trash folder of a file system: where directories are renamed to, and emptied in their own time.
 
-Everything goes through directory file descriptors and refuses symbolic links.
+An entry is named ``<tenant>.<inode>-<unique>``: whose it was, which directory is meant to be in it, and a
+number of its own. Tenant and inode may be missing, as in entries of older versions. What has another inode
+than its name says was put in the directory's place in the very moment of the rename; it is nobody's to
+remove, and stays.
+
+Emptying must be able to take any tree: millions of names in one directory, directories nested without end,
+files that nobody can remove, and somebody who still writes into it. It goes by slices. A slice removes some
+hundred things of one entry and forgets everything; the next one begins at the top of the entry again. So
+nothing has to be remembered but the names of entries, a crash costs nothing, and tenants take turns.
+
+* Names are read from a directory one after the other, never all at once. A directory from which names go
+  while it is read may leave names out (POSIX leaves that open, and NFS servers do it), so the end of a
+  listing proves nothing. Only rmdir does: while that says "not empty" and the listing before it found
+  something to remove, the directory is listed anew.
+* A slice descends a limited number of levels, each by a descriptor. A directory below those is renamed up
+  into the trash, where it is removed before anything else of that entry. So one at most is added to the trash
+  for each such step down, however many there are side by side, and neither stack nor descriptors run out.
+* What cannot be removed is noted and passed over. An entry is stuck when a slice finds nothing in it
+  that it can remove.
+* Links are never followed, and another mount is never entered, not even one of the same file system, of
+  which the device number says nothing.
 """
 
 import errno
 import os
+import random
+import re
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final
 
 from kube_efs.model.errors import RemovalRefused
+from kube_efs.model.trash import StuckEntry, TrashReport
 
 TRASH = ".kube-efs-trash"
 
@@ -17,12 +44,47 @@ OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # What opening anything else with these flags fails with: a link, a file.
 NO_DIRECTORY = frozenset({errno.ELOOP, errno.ENOTDIR})
 
+# Some hundred removals take EFS about a second.
+SLICE: Final = 250
+# A slice that has removed nothing after so many failures will not.
+_FAILURES_MAX: Final = 1000
+# Two descriptors each.
+_DEPTH_MAX: Final = 32
+# What is remembered of the trash at a time, and of what is stuck; 100 bytes for a name.
+_TENANTS_MAX: Final = 2000
+_ENTRIES_OF_TENANT_MAX: Final = 16
+_STUCK_MAX: Final = 50_000
+_EXAMPLES_MAX: Final = 10
+_PATH_MAX_CHARACTERS: Final = 200
+_GONE: Final = frozenset({errno.ENOENT, errno.ESTALE})
+_NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_NAME: Final = re.compile(r"(?:([a-z0-9]{1,12})\.)?(?:([0-9a-f]+)-)?[0-9a-f]{32}")
+
+
+def entry_name(tenant: str, inode: int | None = None) -> str:
+    """A new name for an entry of the trash."""
+    owner = f"{tenant}." if tenant else ""
+    meant = "" if inode is None else f"{inode:x}-"
+    return f"{owner}{meant}{uuid.uuid4().hex}"
+
+
+def tenant_of(name: str) -> str:
+    """Whose the entry is, empty where its name does not say."""
+    match = _NAME.fullmatch(name)
+    return (match and match[1]) or ""
+
+
+def _inode_meant(name: str) -> int | None:
+    match = _NAME.fullmatch(name)
+    return int(match[2], 16) if match and match[2] else None
+
 
 @contextmanager
-def opened_trash(root: int) -> Iterator[int]:
+def opened_trash(root: int, *, make: bool = True) -> Iterator[int]:
     """The trash folder of the file system, made when it is not there; raises RemovalRefused and OSError."""
-    with suppress(FileExistsError):
-        os.mkdir(TRASH, 0o700, dir_fd=root)
+    if make:
+        with suppress(FileExistsError):
+            os.mkdir(TRASH, 0o700, dir_fd=root)
     try:
         trash = os.open(TRASH, OPEN_DIRECTORY, dir_fd=root)
     except OSError as error:
@@ -38,55 +100,239 @@ def opened_trash(root: int) -> Iterator[int]:
         os.close(trash)
 
 
-def empty(trash: int) -> None:
-    """Remove what interrupted runs have left; what resists must not keep others' directories from going."""
-    for name in os.listdir(trash):
-        try:
-            remove_tree(trash, name)
-        except OSError as error:
-            _say_left(name, error)
+def empty(trash: int, may_go_on: Callable[[], bool], *, slice_size: int = SLICE) -> TrashReport:
+    """Remove what can be removed, as long as one may go on; raises OSError when the trash cannot be read.
 
-
-def _say_left(entry: str, error: OSError) -> None:
-    # Half of a worker's start would be for the library of the logs, of which it seldom has need.
-    import structlog  # noqa: PLC0415
-
-    structlog.get_logger(__name__).warning("trash-not-emptied", entry=entry, reason=error.strerror)
-
-
-def remove_tree(trash: int, name: str) -> None:
-    """Remove an entry of the trash with all that is in it; raises OSError.
-
-    Directories in it are moved up into the trash before they are removed in turn, so that neither stack
-    nor descriptors run out however deep people have nested them. What is mounted there does not move and
-    so is not entered.
+    Tenants take turns of ``slice_size`` removals, and so do the entries of each. ``may_go_on`` is asked
+    before every step.
     """
-    waiting = [name]
-    while waiting:
-        name = waiting.pop()
+    return _Emptying(trash, may_go_on, slice_size).run()
+
+
+class _Emptying:
+    """One run through the trash."""
+
+    def __init__(self, trash: int, may_go_on: Callable[[], bool], slice_size: int) -> None:
+        self._trash = trash
+        self._mount = _mount_of(trash)
+        self._may_go_on = may_go_on
+        self._slice_size = slice_size
+        self._stuck: set[str] = set()
+        self._examples: list[StuckEntry] = []
+        self._removed = 0
+
+    def run(self) -> TrashReport:
+        while self._may_go_on() and len(self._stuck) < _STUCK_MAX and (tenants := self._listed()):
+            while tenants and self._may_go_on():
+                waiting = tenants.popleft()
+                chain = waiting.popleft()
+                self._work_on(chain)
+                if chain:
+                    waiting.append(chain)
+                if waiting:
+                    tenants.append(waiting)
+        return self._report()
+
+    def _report(self) -> TrashReport:
+        entries = stuck = 0
+        with os.scandir(self._trash) as listing:
+            for entry in listing:
+                entries += 1
+                stuck += entry.name in self._stuck
+        return TrashReport(
+            entries=entries, stuck=stuck, removed=self._removed, examples=tuple(self._examples)
+        )
+
+    def _listed(self) -> deque[deque[list[str]]]:
+        """Entries that are not stuck, by tenant; each begins a chain of directories to remove, last first.
+
+        The tenants come in no order, or the first ones would be served best by every run that is cut short.
+        """
+        found: dict[str, deque[list[str]]] = {}
+        with os.scandir(self._trash) as listing:
+            for entry in listing:
+                tenant = tenant_of(entry.name)
+                if entry.name in self._stuck or (tenant not in found and len(found) >= _TENANTS_MAX):
+                    continue
+                waiting = found.setdefault(tenant, deque())
+                if len(waiting) < _ENTRIES_OF_TENANT_MAX:
+                    waiting.append([entry.name])
+        tenants = list(found.values())
+        random.shuffle(tenants)
+        return deque(tenants)
+
+    def _work_on(self, chain: list[str]) -> None:
+        """Give the chain one slice."""
+        left = self._slice_size
+        while chain and left > 0 and self._may_go_on():
+            name = chain[-1]
+            walk = _Slice(self._trash, self._mount, self._may_go_on, left)
+            outcome = walk.remove(name)
+            self._removed += walk.removed
+            left -= max(1, walk.removed)
+            match outcome:
+                case _Outcome.DONE:
+                    chain.pop()
+                case _Outcome.STUCK:
+                    self._note_stuck(chain.pop(), walk)
+                case _Outcome.MOVED_UP:
+                    chain.append(walk.moved_up)
+
+    def _note_stuck(self, name: str, walk: "_Slice") -> None:
+        self._stuck.add(name)
+        if len(self._examples) < _EXAMPLES_MAX:
+            path, reason = walk.failure
+            example = StuckEntry(
+                entry=name[:_PATH_MAX_CHARACTERS], path=path[:_PATH_MAX_CHARACTERS], reason=reason
+            )
+            self._examples.append(example)
+
+
+class _Outcome(Enum):
+    """What has become of an entry at the end of a slice."""
+
+    DONE = auto()
+    MORE = auto()
+    STUCK = auto()
+    MOVED_UP = auto()
+
+
+class _SliceOverError(Exception):
+    """There is to be no further step in this slice."""
+
+
+class _Slice:
+    """Some removals in one entry of the trash."""
+
+    def __init__(self, trash: int, mount: str, may_go_on: Callable[[], bool], steps: int) -> None:
+        self._trash = trash
+        self._mount = mount
+        self._may_go_on = may_go_on
+        self._steps = steps
+        self._failures = 0
+        self._path: list[str] = []
+        self._tenant = ""
+        self.removed = 0
+        self.moved_up = ""
+        self.failure = ("", "")
+
+    def remove(self, name: str) -> _Outcome:
+        """Remove the entry, or begin with it; what resists in it is passed over."""
+        self._tenant = tenant_of(name)
         try:
-            folder = os.open(name, OPEN_DIRECTORY, dir_fd=trash)
+            if not self._is_meant(name):
+                return _Outcome.STUCK
+            self._remove(self._trash, name)
+        except _SliceOverError:
+            if self.moved_up:
+                return _Outcome.MOVED_UP
+            hopeless = not self.removed and self._failures >= _FAILURES_MAX
+            return _Outcome.STUCK if hopeless else _Outcome.MORE
+        if not self._failures:
+            return _Outcome.DONE
+        # Something may have been removed that was in the way of what comes after it.
+        return _Outcome.MORE if self.removed else _Outcome.STUCK
+
+    def _is_meant(self, name: str) -> bool:
+        meant = _inode_meant(name)
+        if meant is None:
+            return True
+        try:
+            found = os.stat(name, dir_fd=self._trash, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _GONE:
+                return True
+            self._note(error.strerror or "")
+            return False
+        if found.st_ino != meant:
+            self._note("is not the directory that was to be removed; move it back to where it belongs")
+        return found.st_ino == meant
+
+    def _remove(self, parent: int, name: str, *, is_folder: bool = True) -> None:
+        """Remove what has that name, unless it resists; raises _SliceOverError."""
+        if self.removed >= self._steps or self._failures >= _FAILURES_MAX or not self._may_go_on():
+            raise _SliceOverError
+        try:
+            if not is_folder:
+                os.unlink(name, dir_fd=parent)
+            elif not self._remove_folder(parent, name):
+                return
+            self.removed += 1
+        except OSError as error:
+            if error.errno not in _GONE:
+                self._note(error.strerror or "")
+
+    def _remove_folder(self, parent: int, name: str) -> bool:
+        """Remove the directory, or what is in its place; not when something in it was passed over."""
+        if len(self._path) >= _DEPTH_MAX:
+            return self._remove_deep(parent, name)
+        try:
+            folder = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
         except OSError as error:
             if error.errno not in NO_DIRECTORY:
                 raise
-            os.unlink(name, dir_fd=trash)
-            continue
+            os.unlink(name, dir_fd=parent)
+            return True
         try:
-            waiting += _unload(folder, trash)
+            if _mount_of(folder) != self._mount:
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            return self._unload(folder, parent, name)
         finally:
             os.close(folder)
-        os.rmdir(name, dir_fd=trash)
+
+    def _unload(self, folder: int, parent: int, name: str) -> bool:
+        while True:
+            removed, failures = self.removed, self._failures
+            with os.scandir(folder) as listing:
+                for entry in listing:
+                    self._path.append(entry.name)
+                    self._remove(folder, entry.name, is_folder=_may_be_folder(entry))
+                    self._path.pop()
+            if self._failures > failures:
+                return False
+            try:
+                os.rmdir(name, dir_fd=parent)
+            except OSError as error:
+                if error.errno not in _NOT_EMPTY or self.removed == removed:
+                    raise
+            else:
+                return True
+
+    def _remove_deep(self, parent: int, name: str) -> bool:
+        """Remove the directory if it is empty; else it is what to go on with, in the trash itself."""
+        try:
+            os.rmdir(name, dir_fd=parent)
+        except OSError as error:
+            if error.errno in NO_DIRECTORY:
+                os.unlink(name, dir_fd=parent)
+                return True
+            if error.errno not in _NOT_EMPTY:
+                raise
+            new = entry_name(self._tenant)
+            os.rename(name, new, src_dir_fd=parent, dst_dir_fd=self._trash)
+            self.moved_up = new
+            raise _SliceOverError from error
+        return True
+
+    def _note(self, reason: str) -> None:
+        """Count a failure, of which the first is the one to tell."""
+        if not self._failures:
+            self.failure = ("/".join(self._path), reason)
+        self._failures += 1
 
 
-def _unload(folder: int, trash: int) -> list[str]:
-    """Empty the folder; gives the names under which its directories are in the trash now."""
-    moved = []
-    with os.scandir(folder) as listing:
-        entries = list(listing)
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            moved.append(uuid.uuid4().hex)
-            os.rename(entry.name, moved[-1], src_dir_fd=folder, dst_dir_fd=trash)
-        else:
-            os.unlink(entry.name, dir_fd=folder)
-    return moved
+def _may_be_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        # To be found out by opening it.
+        return True
+
+
+def _mount_of(descriptor: int) -> str:
+    """The kernel's number of the mount that the descriptor is in; raises OSError."""
+    with Path(f"/proc/self/fdinfo/{descriptor}").open(encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("mnt_id:"):
+                return line.split()[1]
+    raise OSError(errno.ENOTSUP, "the kernel does not say in which mount a directory is")

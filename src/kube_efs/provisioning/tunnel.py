@@ -1,13 +1,15 @@
 """Tunnel volumes: NFS to the node's own loopback, where stunnel waits (openshift-efs-stunnel)."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.directories import Permissions
-from kube_efs.model.errors import NotYet
+from kube_efs.model.errors import NotYet, RemovalRefused
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.tunnel_volumes import (
     BASE,
+    ClusterView,
     TunnelRequest,
     is_served,
     parse_request,
@@ -15,7 +17,8 @@ from kube_efs.model.tunnel_volumes import (
     volume_for,
 )
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.backends import Directories
+from kube_efs.provisioning.backends import Directories, remove_directory
+from kube_efs.provisioning.guards import Order, Removal, tenant_of
 from kube_efs.provisioning.inventory import Inventory
 
 
@@ -33,15 +36,14 @@ class TunnelPlan:
         """The claim that is served."""
         return self.request.claim
 
-    @property
-    def location(self) -> Location:
+    async def locations(self) -> tuple[Location, ...]:
         """Where its data will lie."""
-        return self.request.location
+        return (self.request.location,)
 
     @property
     def place(self) -> str:
         """The same in words."""
-        return str(self.location)
+        return str(self.request.location)
 
     @property
     def oddities(self) -> tuple[str, ...]:
@@ -50,7 +52,7 @@ class TunnelPlan:
 
     async def make(self) -> None:
         """Make the directory."""
-        await self.directories.make(self.location, Permissions())
+        await self.directories.make(self.request.location, Permissions())
 
     def volume(self, attempt: int) -> Volume:
         """The volume of that attempt."""
@@ -82,7 +84,14 @@ class TunnelBackend:
         """A directory and a port for the claim."""
         if not is_served(claim):
             return None
-        request = parse_request(claim, storage_class, self._inventory.discovery)
+        known = self._inventory
+        view = ClusterView(
+            discovery=known.discovery,
+            targets=known.targets,
+            volumes_at=known.volumes_at,
+            own_vpcs=known.own_vpcs,
+        )
+        request = parse_request(claim, storage_class, view)
         port = tunnel_port(request.location.file_system_id, self._inventory.targets)
         return TunnelPlan(
             request=request, port=port, provisioner=self._provisioner, directories=self._directories
@@ -92,15 +101,20 @@ class TunnelBackend:
         """Yes: all file systems of the region are its own."""
         return True
 
-    def removable(self, volume: Volume) -> Location:
-        """The directory of the volume."""
-        return removable_location(volume)
-
-    async def remove(self, volume: Volume) -> None:
-        """Remove the directory; raises NotYet while the file system is out of reach."""
+    async def removal(self, volume: Volume) -> Removal:
+        """The directory of the volume; raises NotYet while the file system is out of reach."""
         location = removable_location(volume)
         if self._inventory.targets.port_of(location.file_system_id) is None:
             remedy = "if the file system is gone for good, delete the volume and take its finalizer away"
             value = str(location.file_system_id)
             raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
-        await self._directories.remove(location, BASE)
+        return Removal(location=location, base=BASE, tenant=tenant_of(volume))
+
+    async def settled(self, volume: Volume) -> None:
+        """Return when no worker pod can remove the directory any more."""
+        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+            await self._directories.settled(removable_location(volume))
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove the directory."""
+        await remove_directory(self._directories, removal, order)

@@ -1,6 +1,7 @@
 """What a worker pod is asked to do, as values and as the words on its command line; and what it has found.
 
-An item is ``/path``, or ``UID:GID:/path`` with either number left out where the owner is not asked for.
+An item is ``/path``, with ``@TENANT:`` before it where that is known, and before all this ``UID:GID:`` with
+either number left out where the owner is not asked for.
 """
 
 import json
@@ -11,11 +12,13 @@ from enum import StrEnum
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue
+from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.usage import MeasuredDirectory, TreeSize
 
 DEFAULT_MODE = Permissions().mode
 
-_OWNED = re.compile(r"([0-9]{0,10}):([0-9]{0,10}):(/.*)", re.DOTALL)
+_ITEM = re.compile(r"(?:([0-9]{0,10}):([0-9]{0,10}):)?(?:@([a-z0-9]{1,12}):)?(/.*)", re.DOTALL)
+_TENANT = re.compile(r"[a-z0-9]{0,12}")
 # The next number would mean "leave it as it is" to chown(2).
 _ID_MAX = 2**32 - 2
 
@@ -27,6 +30,7 @@ class Action(StrEnum):
     REMOVE = "remove"
     LIST = "list"
     MEASURE = "measure"
+    EMPTY = "empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,28 +43,46 @@ class MeasuringTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyingTerms:
+    """For how many seconds the trash of a file system is emptied, if there is so much to do."""
+
+    seconds: int = 240
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What all items of one pod have in common; each action looks at its own fields only."""
 
     action: Action
     mode: int = DEFAULT_MODE
     enforced: bool = False
+    own_group: bool = False
     base: Directory = field(default_factory=Directory)
     terms: MeasuringTerms = field(default_factory=MeasuringTerms)
+    emptying: EmptyingTerms = field(default_factory=EmptyingTerms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One directory, and its owners where they are asked for."""
+    """One directory, its owners where they are asked for, and the tenant whose trash it is to become.
+
+    Raises InvalidValue for a tenant that is not of up to 12 lower-case letters and digits.
+    """
 
     directory: Directory
     uid: int | None = None
     gid: int | None = None
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        if not _TENANT.fullmatch(self.tenant):
+            raise InvalidValue("is not a valid tenant", field="tenant", value=self.tenant)
 
     def __str__(self) -> str:
-        if self.uid is None and self.gid is None:
-            return str(self.directory)
-        return f"{_written(self.uid)}:{_written(self.gid)}:{self.directory}"
+        tenant = f"@{self.tenant}:" if self.tenant else ""
+        owned = self.uid is not None or self.gid is not None
+        owners = f"{_written(self.uid)}:{_written(self.gid)}:" if owned else ""
+        return f"{owners}{tenant}{self.directory}"
 
 
 def _written(owner: int | None) -> str:
@@ -74,30 +96,49 @@ def render_arguments(job: Job, items: Iterable[Item], *, root: str) -> Sequence[
         options += ["--mode", f"{job.mode:04o}"]
     if job.enforced:
         options += ["--enforce"]
+    if job.own_group:
+        options += ["--own-group"]
     if not job.base.is_root:
         options += ["--base", str(job.base)]
     if job.action is Action.MEASURE:
         terms = job.terms
         options += ["--rate", str(terms.entries_per_second), "--seconds", str(terms.directory_seconds)]
         options += ["--total-seconds", str(terms.total_seconds)]
+    if job.action is Action.EMPTY:
+        options += ["--total-seconds", str(job.emptying.seconds)]
     return ["worker", str(job.action), *options, "--", *map(str, items)]
 
 
+def parse_order(arguments: Sequence[str]) -> tuple[Action | None, tuple[Directory, ...] | None]:
+    """What a worker with these arguments does to which directories; None for what they do not tell."""
+    match arguments:
+        case ["worker", str(word), *options] if word in set(Action) and "--" in options:
+            items = options[options.index("--") + 1 :]
+            try:
+                return Action(word), tuple(parse_directory(path_in(item)) for item in items)
+            except InvalidValue:
+                return Action(word), None
+    return None, None
+
+
 def path_in(text: str) -> str:
-    """The path in an item's text; the text itself when it has no owners."""
-    match = _OWNED.fullmatch(text)
-    return match[3] if match else text
+    """The path in an item's text; the text itself when it is not an item."""
+    match = _ITEM.fullmatch(text)
+    return match[4] if match else text
 
 
 def parse_item(text: str) -> Item:
     """The item; raises InvalidValue."""
-    match = _OWNED.fullmatch(text)
+    match = _ITEM.fullmatch(text)
     if match is None:
         return Item(directory=parse_directory(text))
-    return Item(directory=parse_directory(match[3]), uid=_id(match[1], "uid"), gid=_id(match[2], "gid"))
+    uid, gid, tenant, path = match.groups()
+    return Item(
+        directory=parse_directory(path), uid=_id(uid, "uid"), gid=_id(gid, "gid"), tenant=tenant or ""
+    )
 
 
-def _id(digits: str, owner: str) -> int | None:
+def _id(digits: str | None, owner: str) -> int | None:
     if not digits:
         return None
     if int(digits) > _ID_MAX:
@@ -149,6 +190,32 @@ def parse_measured(lines: Iterable[str]) -> tuple[MeasuredDirectory, ...]:
             case {"measured": str(path), "problem": str(problem)}:
                 found.append(MeasuredDirectory(directory=parse_directory(path), problem=problem))
     return tuple(found)
+
+
+def render_trash(report: TrashReport) -> str:
+    """The line for what is left in the trash."""
+    examples = [[one.entry, one.path, one.reason] for one in report.examples]
+    return json.dumps(
+        {
+            "trash": report.entries,
+            "stuck": report.stuck,
+            "removed": report.removed,
+            "examples": examples,
+        }
+    )
+
+
+def parse_trash(lines: Iterable[str]) -> TrashReport | None:
+    """What a worker's log tells of the trash, whatever else is in there; None when it does not."""
+    for line in lines:
+        match _json(line):
+            case {"trash": int(entries), "stuck": int(stuck), "removed": int(removed), "examples": [*found]}:
+                examples = [
+                    StuckEntry(entry=str(entry), path=str(path), reason=str(reason))
+                    for entry, path, reason in found
+                ]
+                return TrashReport(entries=entries, stuck=stuck, removed=removed, examples=tuple(examples))
+    return None
 
 
 def _json(line: str) -> object:

@@ -1,21 +1,26 @@
-"""The program inside a worker pod: ``kube-efs worker make|remove|list|measure --root DIR -- ITEM…``.
+"""The program inside a worker pod: ``kube-efs worker make|remove|list|measure|empty --root DIR -- ITEM…``.
 
 It does every item it is given, whatever becomes of the others, and leaves the outcome where the
 controller finds it: the exit code (0 all done, 1 some failed, 2 wrong usage) and, as JSON, the pod's
-termination message. What it lists or measures is in the pod's log, since a termination message is too small.
+termination message. What it lists or measures, and what is left in the trash, is in the pod's log, since a
+termination message is too small. ``remove`` moves directories into the trash of the file system and ends;
+``empty`` removes what is in there, in a limited time, and has nothing but ``/`` as its item.
 """
 
 import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
-from kube_efs.model.errors import InvalidValue, KubeEfsError, RemovalRefused
+from kube_efs.model.errors import GidTaken, InvalidValue, KubeEfsError, RemovalRefused, told
+from kube_efs.model.secrets import shortened, text_without_secrets
+from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.provisioning import file_system
 from kube_efs.provisioning.tree_size import measure_all
@@ -27,7 +32,9 @@ from kube_efs.provisioning.work import (
     path_in,
     render_children,
     render_measured,
+    render_trash,
 )
+from kube_efs.telemetry.uncaught import log_uncaught
 
 TERMINATION_LOG = Path("/dev/termination-log")
 
@@ -42,26 +49,32 @@ class WorkerReport:
 
     ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
     was no room for all of them, and only a directory that is known to be done counts as done. ``refused``
-    are those of them that a guard has kept from being touched.
-    ``children`` is what was listed, ``measured`` what was measured; they do not come from the termination
-    message.
+    are those of them that a guard has kept from being touched, ``taken`` those whose group id another has.
+    ``children`` is what was listed, ``measured`` what was measured, ``trash`` what is left in the trash;
+    they do not come from the termination message.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
     complete: bool = True
     children: tuple[FoundDirectory, ...] = ()
     measured: tuple[MeasuredDirectory, ...] = ()
+    trash: TrashReport | None = None
 
 
-def render_report(failed: Mapping[str, str], refused: Collection[str] = ()) -> str:
+def render_report(
+    failed: Mapping[str, str], refused: Collection[str] = (), taken: Collection[str] = ()
+) -> str:
     """The termination message for these failures, with as many of them as fit."""
     kept: dict[str, str] = {}
     text = json.dumps({"complete": not failed, "failed": kept})
     for path, reason in failed.items():
-        kept[path] = reason[:_REASON_MAX_CHARACTERS]
+        kept[path] = shortened(reason, _REASON_MAX_CHARACTERS)
         body = {"complete": len(kept) == len(failed), "failed": kept}
-        longer = json.dumps({**body, "refused": [path for path in kept if path in refused]})
+        kinds = {"refused": refused, "taken": taken}
+        marked = {kind: [path for path in kept if path in those] for kind, those in kinds.items() if those}
+        longer = json.dumps({**body, **marked})
         if len(longer.encode()) > _MESSAGE_MAX_BYTES:
             break
         text = longer
@@ -74,7 +87,8 @@ def parse_report(message: str) -> WorkerReport | None:
         body = json.loads(message)
         failed = {str(path): str(reason) for path, reason in body["failed"].items()}
         refused = frozenset(map(str, body.get("refused", ())))
-        return WorkerReport(failed=failed, refused=refused, complete=bool(body["complete"]))
+        taken = frozenset(map(str, body.get("taken", ())))
+        return WorkerReport(failed=failed, refused=refused, taken=taken, complete=bool(body["complete"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -87,15 +101,18 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
         return 0
     failed: dict[str, str] = {}
     refused: set[str] = set()
+    taken: set[str] = set()
     with _no_umask():
         for item in options.items:
             problem = _attempt(options, item)
             if problem is not None:
-                failed[path_in(item)] = str(problem)
+                failed[path_in(item)] = _reason(problem)
             if isinstance(problem, RemovalRefused):
                 refused.add(path_in(item))
-            _say(f"{options.action} {item}: {problem or 'done'}")
-    _leave(termination_log, render_report(failed, refused))
+            if isinstance(problem, GidTaken):
+                taken.add(path_in(item))
+            _say(f"{options.action} {item}: {_reason(problem) if problem else 'done'}")
+    _leave(termination_log, render_report(failed, refused, taken))
     return 1 if failed else 0
 
 
@@ -112,7 +129,8 @@ def _measure(options: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kube-efs worker", description="Make, remove, list or measure directories of a file system."
+        prog="kube-efs worker",
+        description="Make, remove, list or measure directories of a file system, or empty its trash.",
     )
     parser.add_argument("action", type=Action, choices=list(Action))
     parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
@@ -120,6 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mode", type=_mode, default=DEFAULT_MODE, help="mode of new directories, octal")
     parser.add_argument(
         "--enforce", action="store_true", help="give mode and owners to directories that are there, too"
+    )
+    parser.add_argument(
+        "--own-group", action="store_true", help="give no group that another directory was made with"
     )
     terms = MeasuringTerms()
     parser.add_argument(
@@ -129,10 +150,16 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=int, default=terms.directory_seconds, help="most seconds to measure a directory"
     )
     parser.add_argument(
-        "--total-seconds", type=int, default=terms.total_seconds, help="most seconds to measure all of them"
+        "--total-seconds",
+        type=int,
+        default=terms.total_seconds,
+        help="most seconds to measure all of them, or to empty the trash",
     )
     parser.add_argument(
-        "items", nargs="+", metavar="ITEM", help="/directory inside the file system, or UID:GID:/directory"
+        "items",
+        nargs="+",
+        metavar="ITEM",
+        help="[UID:GID:][@TENANT:]/directory inside the file system; / to empty its trash",
     )
     return parser
 
@@ -166,7 +193,15 @@ def _attempt(options: argparse.Namespace, item: str) -> Exception | None:
         _do(options, item)
     except (KubeEfsError, OSError) as error:
         return error
+    except Exception as error:  # noqa: BLE001 - the other items are still done
+        log_uncaught(error, place=f"{options.action} {item}")
+        return error
     return None
+
+
+def _reason(problem: Exception) -> str:
+    """The text for the termination message; that of the file system's errors is the kernel's."""
+    return text_without_secrets(str(problem)) if isinstance(problem, OSError) else told(problem)
 
 
 def _do(options: argparse.Namespace, item: str) -> None:
@@ -174,14 +209,27 @@ def _do(options: argparse.Namespace, item: str) -> None:
         case Action.MAKE:
             wanted = parse_item(item)
             permissions = Permissions(
-                mode=options.mode, uid=wanted.uid, gid=wanted.gid, enforced=options.enforce
+                mode=options.mode,
+                uid=wanted.uid,
+                gid=wanted.gid,
+                enforced=options.enforce,
+                own_group=options.own_group,
             )
             file_system.make_directory(options.root, wanted.directory, permissions)
         case Action.REMOVE:
-            file_system.remove_directory(options.root, parse_directory(item), base=options.base)
+            wanted = parse_item(item)
+            if wanted.uid is not None or wanted.gid is not None:
+                raise InvalidValue("has owners, but is to be removed", field="item", value=item)
+            file_system.move_to_trash(options.root, wanted.directory, base=options.base, tenant=wanted.tenant)
         case Action.LIST:
             for line in render_children(file_system.list_children(options.root, parse_directory(item))):
                 _say(line)
+        case Action.EMPTY:
+            if not parse_directory(item).is_root:
+                raise InvalidValue("is not the root of the file system", field="item", value=item)
+            deadline = time.monotonic() + options.total_seconds
+            report = file_system.empty_trash(options.root, lambda: time.monotonic() < deadline)
+            _say(render_trash(report))
 
 
 def _say(line: str) -> None:

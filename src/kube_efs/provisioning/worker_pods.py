@@ -1,111 +1,227 @@
 """Worker pods, one by one: started, followed to their end, and cleared away.
 
-A pod that did its work is deleted; one that failed is kept for people to look at, the newest few. Pods of
-a former leader are seen too, and waited for.
+Why no pod ever acts on a directory that is somebody else's by now. A pod that makes or removes directories is
+created with a scheduling gate, and a gated pod does not run. It is the lock on its directories:
+
+1. Its creator creates it, which publishes what it is going to do.
+2. Then it lists the worker pods of the API server, and goes on only if no other one that has not ended has a
+   directory equal to, above or below one of its own. Of two creators each has published before it looks, so
+   at least one of them sees the other. One that is still gated is deleted on the condition that it has not
+   changed, the one with the higher name first; one that runs is waited for.
+3. Then the orders are confirmed: the guards of removal are asked again.
+4. Then the gate is lifted, by a patch that carries the pod's uid.
+
+So a request to create that is carried out late, or one of an earlier leader, makes a pod whose gate nobody
+lifts. A request to lift that is carried out late finds the pod gone, or finds the same order still standing,
+since the creator follows the pod until it has ended. This holds for any number of leaders, and for several
+pools of workers in one namespace. Each pod names the pool that created it: no pool takes away what another
+has not read yet.
+
+What is not made by a pod, such as an access point, looks for pods once it is there (``settled``), and the
+orders of pods look for it when they are confirmed: again, each publishes before it looks.
+
+A pod that should have ended and has not stays a lock on its directories, and on nothing else: its node may be
+cut off and its program still at work. It has ended when the kubelet says so or the object is gone, which
+Kubernetes sees to once its Node is deleted or tainted ``node.kubernetes.io/out-of-service``.
 """
 
 import asyncio
-import secrets
-import string
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Pod
+from lightkube.types import PatchType
 
-from kube_efs.kube.building import WorkerPod, build_worker_pod
+from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.directories import Directory, FoundDirectory
 from kube_efs.model.errors import (
     KubeAlreadyExists,
+    KubeConflict,
     KubeError,
     KubeNotFound,
     KubeUnavailable,
     WorkerFailed,
 )
 from kube_efs.model.ids import FileSystemId
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, root_name
-from kube_efs.provisioning.work import Action, Item, Job, parse_children, parse_measured, render_arguments
+from kube_efs.model.tunnel_volumes import root_name
+from kube_efs.provisioning.work import Action, Item, Job, parse_children, parse_measured, parse_trash
 from kube_efs.provisioning.worker import WorkerReport, parse_report
+from kube_efs.provisioning.worker_objects import (
+    CHANGING,
+    LABELS,
+    ObservedPod,
+    WorkerOptions,
+    observe_pod,
+    pod_for,
+)
+from kube_efs.single_flight import SingleFlight
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
 
-LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-worker"})
-MOUNT_PATH = "/efs"
-
 _RETRY_SECONDS = 1.0
+_SWEEP_SECONDS = 1.0
+_LIFTS_TRIED = 3
+# The creator of a gated pod that is older than this has most likely given it up.
+_YOUNG_SECONDS = 30.0
 _LOG_SECONDS = 60.0
 _LOG_LINES_MAX = 200_000
 _FAILED_KEPT = 3
-_NAME_MAX = 63
-_ENDED = frozenset({"Succeeded", "Failed"})
-_WORDS: Mapping[Action, str] = MappingProxyType(
-    {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list", Action.MEASURE: "usage"}
-)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """How worker pods are run.
-
-    A pod may take ``start_seconds`` to start and works for ``timeout_seconds``; ``batch_max`` is the most
-    directories one pod is given.
-    """
-
-    namespace: str
-    image: str
-    service_account: str = "efs-worker"
-    timeout_seconds: int = 300
-    start_seconds: float = 60.0
-    batch_max: int = 500
-
-    @property
-    def longest_seconds(self) -> float:
-        """The most time from a pod's creation to its end."""
-        return self.start_seconds + self.timeout_seconds
+class Busy(WorkerFailed):
+    """Another worker pod that has not ended works on a directory of this one, or near it."""
 
 
 class WorkerPods:
-    """The worker pods of this installation, as long as ``watch`` runs."""
+    """The worker pods of one pool, as long as ``watch`` runs, and what others in the namespace do."""
 
     def __init__(self, client: AsyncClient, options: WorkerOptions, metrics: ControllerMetrics) -> None:
         self._client = client
         self._options = options
         self._metrics = metrics
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, ObservedPod] = {}
         self._pods_listed = False
         self._pods_changed = asyncio.Condition()
         self._running: set[str] = set()
+        self._all_now = SingleFlight(self._list)
+        metrics.worker_pods_overdue.read = lambda: [
+            ([file_system_id], count)
+            for file_system_id, count in Counter(one.file_system_id for one in self._overdue()).items()
+        ]
+        self.on_removed: Callable[[FileSystemId], None] = lambda _: None
 
     async def watch(self) -> None:
-        """Follow the pods until cancelled, and clear away what others left."""
-        async for change in follow(self._client, Pod, namespace=self._options.namespace, labels=LABELS):
-            async with self._pods_changed:
-                self._note(change)
-                self._pods_changed.notify_all()
-            for name in self._left_over():
-                await self._delete(name)
+        """Follow the pods until cancelled, and clear away what is left over."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sweep())
+            async for change in follow(self._client, Pod, namespace=self._options.namespace, labels=LABELS):
+                async with self._pods_changed:
+                    self._note(change)
+                    self._pods_changed.notify_all()
 
-    async def run(self, file_system_id: FileSystemId, job: Job, items: Sequence[Item]) -> WorkerReport:
-        """What became of the items; raises WorkerFailed or KubeError when that cannot be told."""
-        pod = self._build(file_system_id, job, items)
-        name = _name(pod)
+    async def listed(self) -> None:
+        """Return once all worker pods are known."""
+        async with self._pods_changed:
+            await self._pods_changed.wait_for(lambda: self._pods_listed)
+
+    async def changed(self, *, within_seconds: float) -> None:
+        """Return when a pod has changed, or after that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds), self._pods_changed:
+                await self._pods_changed.wait()
+
+    def in_the_way(self, file_system_id: FileSystemId, directory: Directory) -> Busy | None:
+        """Why nothing can be done to the directory now: a pod that has not ended is at work near it."""
+        for pod in self._pods.values():
+            if pod.is_near(file_system_id, (directory,)) and not pod.is_gated:
+                return self._busy(pod)
+        return None
+
+    async def run(
+        self,
+        file_system_id: FileSystemId,
+        job: Job,
+        items: Sequence[Item],
+        confirm: Callable[[], Awaitable[None]] | None = None,
+    ) -> WorkerReport:
+        """What became of the items; raises WorkerFailed or KubeError when that cannot be told.
+
+        ``confirm`` is called when nothing but the pod's start is left; what it raises ends the pod before it
+        has begun.
+        """
+        pod = self._observed(pod_for(file_system_id, job, items, self._options))
+        name = pod.name
         log.info("worker-started", pod=name, file_system=file_system_id, directories=len(items))
         self._running.add(name)
         try:
-            await self._create(pod, name)
+            created = await self._create(pod)
+            if job.action in CHANGING:
+                await self._start(created, items, confirm)
             ended = await self._ended(name)
-            succeeded = _phase(ended) == "Succeeded"
-            self._metrics.worker_pods.labels(Outcome.SUCCEEDED if succeeded else Outcome.FAILED).inc()
-            if not succeeded:
-                return await self._failed(ended, file_system_id)
+            outcome = Outcome.SUCCEEDED if ended.has_succeeded else Outcome.FAILED
+            self._metrics.worker_pods.labels(outcome).inc()
+            if not ended.has_succeeded:
+                return self._failed(ended)
             return await self._succeeded(name, job.action)
         finally:
             self._running.discard(name)
+
+    async def _start(
+        self, pod: ObservedPod, items: Sequence[Item], confirm: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        """Lift the gate of a pod of ours once it is alone and its orders stand."""
+        for attempt in range(_LIFTS_TRIED):
+            try:
+                await self._be_alone(pod, [item.directory for item in items])
+                if confirm:
+                    await confirm()
+            except Exception:
+                # If it cannot be deleted now and nobody has tried to start it, it is swept away later.
+                if await self._delete_unchanged(pod) or not attempt:
+                    raise
+                # An earlier attempt to start it may be carried out after all, so it is followed to its end.
+                return None
+            try:
+                return await self._lift(pod)
+            except KubeUnavailable as error:
+                log.warning("worker-perhaps-started", pod=pod.name, reason=str(error))
+                pod = await self._read(pod.name)
+                if not pod.is_gated:
+                    return None
+        if await self._delete_unchanged(pod):
+            raise WorkerFailed("could not be started", field="worker pod", value=pod.name)
+        # It may have been started after all, so it is followed to its end.
+        return None
+
+    async def _be_alone(self, pod: ObservedPod, directories: Sequence[Directory]) -> None:
+        """Return when no other pod can change the directories before this one has; raises Busy."""
+        for other in await self._all_now():
+            if other.name == pod.name or not other.is_near(pod.file_system_id, directories):
+                continue
+            if not (self._may_withdraw(other, by=pod.name) and await self._delete_unchanged(other)):
+                raise self._busy(other)
+            log.info("worker-withdrawn", pod=other.name, by=pod.name)
+
+    async def settled(self, file_system_id: FileSystemId, directories: Sequence[Directory]) -> None:
+        """Return when no order of anybody else can change the directories any more; raises Busy, KubeError.
+
+        What others have created and not started is withdrawn.
+        """
+        for other in await self._all_now():
+            if other.name in self._running or not other.is_near(file_system_id, directories):
+                continue
+            if not (other.is_gated and await self._delete_unchanged(other)):
+                raise self._busy(other)
+
+    def _may_withdraw(self, other: ObservedPod, *, by: str) -> bool:
+        """Whether this other pod may be deleted before it begins; of two young ones the lower name stays."""
+        if not other.is_gated:
+            return False
+        is_forgotten = self._is_own(other) and other.name not in self._running
+        age_seconds = asyncio.get_running_loop().time() - other.since
+        return is_forgotten or by < other.name or age_seconds > _YOUNG_SECONDS
+
+    async def _lift(self, pod: ObservedPod) -> None:
+        """Let the pod run; raises KubeUnavailable when it is not known whether it does."""
+        name = pod.name
+        # The uid makes the patch fail, instead of starting another pod of that name.
+        patch = {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": None}}
+        try:
+            with translated(f"worker pod {name}"):
+                await self._client.patch(
+                    Pod, name, patch, namespace=self._options.namespace, patch_type=PatchType.MERGE
+                )
+        except (KubeNotFound, KubeConflict) as error:
+            raise WorkerFailed(
+                "was deleted before it began", field="worker pod", value=name, remedy="it is tried again"
+            ) from error
 
     async def _succeeded(self, name: str, action: Action) -> WorkerReport:
         try:
@@ -113,6 +229,8 @@ class WorkerPods:
                 return WorkerReport(children=await self._children(name))
             if action is Action.MEASURE:
                 return WorkerReport(measured=parse_measured(await self._log(name)))
+            if action is Action.EMPTY:
+                return WorkerReport(trash=parse_trash(await self._log(name)))
         finally:
             await self._delete(name)
         return WorkerReport()
@@ -135,50 +253,27 @@ class WorkerPods:
             raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy)
         return children
 
-    async def others_ended(self, file_system_id: FileSystemId) -> None:
-        """Wait for pods that a former leader, or a former life of this one, has left running."""
-        while True:
-            try:
-                async with asyncio.timeout(self._options.longest_seconds), self._pods_changed:
-                    await self._pods_changed.wait_for(
-                        lambda: self._pods_listed and not self._unfinished(file_system_id)
-                    )
-                    return
-            except TimeoutError:
-                for name in self._unfinished(file_system_id):
-                    log.warning("worker-overdue", pod=name, file_system=file_system_id)
-                    await self._delete(name)
-
-    def _unfinished(self, file_system_id: FileSystemId) -> list[str]:
-        """Pods of that file system that may still change it; those that measure it do not."""
-        measuring = f"efs-{_WORDS[Action.MEASURE]}-"
-        return [
-            name
-            for name, pod in self._pods.items()
-            if _file_system_of(pod) == file_system_id
-            and _phase(pod) not in _ENDED
-            and not name.startswith(measuring)
-        ]
-
     async def forget(self, root_claim: str) -> None:
         """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""
-        for name, pod in list(self._pods.items()):
-            if root_name(FileSystemId(_file_system_of(pod))) == root_claim:
-                await self._delete(name)
+        for pod in list(self._pods.values()):
+            if root_name(pod.file_system_id) == root_claim:
+                await self._delete(pod.name)
 
-    async def _create(self, pod: Pod, name: str) -> None:
+    async def _create(self, pod: ObservedPod) -> ObservedPod:
+        name = pod.name
         try:
             with translated(f"worker pod {name}"):
-                created = await self._client.create(pod)
+                created = self._observed(await self._client.create(pod.pod))
         except (KubeUnavailable, KubeAlreadyExists) as error:
-            # It may have been made all the same, also by a request that was then sent again. Until that
-            # is clear, no other pod may start.
+            # It may have been made all the same, also by a request that was then sent again. If it comes
+            # later, it stays gated and is swept away.
             log.warning("worker-perhaps-created", pod=name, reason=str(error))
-            return
+            created = await self._read(name)
         # The watch may have shown a later state by now.
         self._pods.setdefault(name, created)
+        return created
 
-    async def _ended(self, name: str) -> Pod:
+    async def _ended(self, name: str) -> ObservedPod:
         """The pod in its last state; raises WorkerFailed when it is not there or never ends."""
         limit = self._options.longest_seconds
         try:
@@ -188,23 +283,23 @@ class WorkerPods:
                     self._pods[name] = await self._read(name)
                 return pod
         except TimeoutError as error:
+            # Until it has ended it stays in the way of whatever is near its directories.
             await self._delete(name)
             remedy = "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
             problem = f"had not ended after {limit:.0f} s"
             raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy) from error
 
-    async def _ended_or_missing(self, name: str) -> Pod | None:
+    async def _ended_or_missing(self, name: str) -> ObservedPod | None:
         async with self._pods_changed:
-            await self._pods_changed.wait_for(
-                lambda: name not in self._pods or _phase(self._pods[name]) in _ENDED
-            )
+            await self._pods_changed.wait_for(lambda: name not in self._pods or self._pods[name].has_ended)
             return self._pods.get(name)
 
-    async def _read(self, name: str) -> Pod:
+    async def _read(self, name: str) -> ObservedPod:
         while True:
             try:
                 with translated(f"worker pod {name}"):
-                    return await self._client.get(Pod, name, namespace=self._options.namespace)
+                    pod = await self._client.get(Pod, name, namespace=self._options.namespace)
+                return self._observed(pod)
             except KubeNotFound as error:
                 remedy = "leave worker pods to the controller"
                 raise WorkerFailed(
@@ -217,10 +312,9 @@ class WorkerPods:
                 log.warning("worker-not-read", pod=name, reason=str(error), retry_seconds=_RETRY_SECONDS)
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _failed(self, pod: Pod, file_system_id: FileSystemId) -> WorkerReport:
-        name, message = _name(pod), _message(pod)
-        log.error("worker-failed", pod=name, file_system=file_system_id, message=message)
-        await self._forget_old_failures(file_system_id)
+    def _failed(self, pod: ObservedPod) -> WorkerReport:
+        name, message = pod.name, pod.message
+        log.error("worker-failed", pod=name, file_system=pod.file_system_id, message=message)
         report = parse_report(message)
         if report is not None and report.failed:
             return report
@@ -229,16 +323,17 @@ class WorkerPods:
             f"failed ({message or 'no message'})", field="worker pod", value=name, remedy=remedy
         )
 
-    async def _forget_old_failures(self, file_system_id: FileSystemId) -> None:
-        failed = [
-            pod
-            for pod in self._pods.values()
-            if _file_system_of(pod) == file_system_id and _phase(pod) == "Failed" and pod.metadata
+    def _old_failures(self) -> list[ObservedPod]:
+        """Pods that failed, but for the newest few of each file system, which people may want to look at."""
+        failed: defaultdict[FileSystemId, list[ObservedPod]] = defaultdict(list)
+        for pod in self._pods.values():
+            if pod.has_failed and pod.name not in self._running and not pod.is_deleting:
+                failed[pod.file_system_id].append(pod)
+        return [
+            old
+            for some in failed.values()
+            for old in sorted(some, key=lambda one: one.created)[:-_FAILED_KEPT]
         ]
-        failed.sort(key=lambda pod: str(pod.metadata.creationTimestamp) if pod.metadata else "")
-        for pod in failed[:-_FAILED_KEPT]:
-            if pod.metadata and pod.metadata.name:
-                await self._delete(pod.metadata.name)
 
     async def _delete(self, name: str) -> None:
         try:
@@ -249,74 +344,103 @@ class WorkerPods:
         except KubeError as error:
             log.warning("worker-not-deleted", pod=name, reason=str(error))
 
-    def _build(self, file_system_id: FileSystemId, job: Job, items: Sequence[Item]) -> Pod:
-        return build_worker_pod(
-            WorkerPod(
-                namespace=self._options.namespace,
-                name=_pod_name(file_system_id, job.action, items[0].directory),
-                labels=LABELS,
-                annotations={FILE_SYSTEM_ID: file_system_id},
-                image=self._options.image,
-                arguments=_escaped(render_arguments(job, items, root=MOUNT_PATH)),
-                service_account=self._options.service_account,
-                root_claim=root_name(file_system_id),
-                mount_path=MOUNT_PATH,
-                timeout_seconds=self._options.timeout_seconds,
-            )
+    async def _delete_unchanged(self, pod: ObservedPod) -> bool:
+        """Delete a pod if it is as it was seen; whether it is gone and its gate cannot be lifted any more."""
+        try:
+            with translated(f"worker pod {pod.name}"):
+                await delete_exactly(
+                    self._client,
+                    Pod,
+                    pod.name,
+                    pod.uid,
+                    namespace=self._options.namespace,
+                    resource_version=pod.resource_version,
+                )
+        except KubeNotFound:
+            return True
+        except KubeError as error:
+            log.warning("worker-not-deleted", pod=pod.name, reason=str(error))
+            return False
+        # A pod without a node has nobody to wait for, and goes at once.
+        return True
+
+    async def _list(self) -> Sequence[ObservedPod]:
+        """All worker pods, as the API server has them now."""
+        with translated("list worker pods"):
+            found = self._client.list(Pod, namespace=self._options.namespace, labels=dict(LABELS))
+            return [self._observed(pod) async for pod in found]
+
+    def _busy(self, pod: ObservedPod) -> Busy:
+        remedy = (
+            "it is tried again; if that machine is off for good, delete its Node, or taint it with "
+            "node.kubernetes.io/out-of-service"
         )
+        problem = f"works on this directory on {pod.node or 'no node yet'}"
+        return Busy(problem, field="worker pod", value=pod.name, remedy=remedy)
+
+    def _observed(self, pod: Pod) -> ObservedPod:
+        observed = observe_pod(pod, since=asyncio.get_running_loop().time())
+        before = self._pods.get(observed.name)
+        return replace(observed, since=before.since) if before else observed
 
     def _note(self, change: Change[Pod]) -> None:
         match change:
             case Listed(objects):
-                self._pods = {_name(pod): pod for pod in objects}
+                pods = [self._observed(pod) for pod in objects]
+                self._pods = {pod.name: pod for pod in pods}
                 self._pods_listed = True
-            case Applied(pod):
-                self._pods[_name(pod)] = pod
-            case Deleted(pod):
-                self._pods.pop(_name(pod), None)
+                for pod in pods:
+                    self._note_removal(pod)
+            case Applied(found):
+                pod = self._observed(found)
+                self._pods[pod.name] = pod
+                self._note_removal(pod)
+            case Deleted(found):
+                self._pods.pop(self._observed(found).name, None)
 
-    def _left_over(self) -> list[str]:
-        """Pods that succeeded for a controller that is no more."""
+    def _note_removal(self, pod: ObservedPod) -> None:
+        if pod.action is Action.REMOVE and pod.has_ended and not pod.is_deleting:
+            self.on_removed(pod.file_system_id)
+
+    def _overdue(self) -> list[ObservedPod]:
+        """Pods that ought to have ended."""
+        limit = asyncio.get_running_loop().time() - self._options.longest_seconds
+        return [pod for pod in self._pods.values() if not pod.has_ended and pod.since < limit]
+
+    async def _sweep(self) -> None:
+        """Clear away, again and again, what nobody will."""
+        while True:
+            await self.changed(within_seconds=_SWEEP_SECONDS)
+            for pod in (*self._left_over(), *self._old_failures()):
+                if not pod.has_ended:
+                    log.warning("worker-overdue", pod=pod.name, file_system=pod.file_system_id)
+                await self._delete(pod.name)
+            for pod in self._withdrawn():
+                await self._delete_unchanged(pod)
+
+    def _left_over(self) -> list[ObservedPod]:
+        """Pods that succeeded and that nobody reads any more, and such that ought to have ended long ago.
+
+        What another pool has started is its own to read, as long as it can be thought to live.
+        """
+        limit = asyncio.get_running_loop().time() - self._options.longest_seconds
         return [
-            name
-            for name, pod in self._pods.items()
-            if _phase(pod) == "Succeeded" and name not in self._running and not _is_deleting(pod)
+            pod
+            for pod in self._pods.values()
+            if pod.name not in self._running
+            and not pod.is_deleting
+            and not pod.has_failed
+            and ((pod.has_ended and self._is_own(pod)) or pod.since < limit)
         ]
 
+    def _withdrawn(self) -> list[ObservedPod]:
+        """Gated pods of this pool that nobody is going to start: of requests that were given up."""
+        return [
+            pod
+            for pod in self._pods.values()
+            if pod.name not in self._running and pod.is_gated and self._is_own(pod)
+        ]
 
-def _escaped(arguments: Sequence[str]) -> list[str]:
-    """What Kubernetes makes these arguments of: it would take ``$(NAME)`` in them for a variable."""
-    return [argument.replace("$", "$$") for argument in arguments]
-
-
-def _pod_name(file_system_id: FileSystemId, action: Action, directory: Directory) -> str:
-    """``efs-<init|clean|list>-<fs id>-<path>-<5 characters>``, the path cut to what a name has room for."""
-    readable = "-".join(directory.parts).lower()
-    path = "".join(letter if letter in string.ascii_lowercase + string.digits else "-" for letter in readable)
-    suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(5))
-    start = f"efs-{_WORDS[action]}-{file_system_id}-{path}"[: _NAME_MAX - len(suffix) - 1].rstrip("-")
-    return f"{start}-{suffix}"
-
-
-def _name(pod: Pod) -> str:
-    return (pod.metadata and pod.metadata.name) or ""
-
-
-def _phase(pod: Pod) -> str:
-    return (pod.status and pod.status.phase) or "Pending"
-
-
-def _is_deleting(pod: Pod) -> bool:
-    return bool(pod.metadata and pod.metadata.deletionTimestamp)
-
-
-def _file_system_of(pod: Pod) -> str:
-    annotations: Mapping[str, str] = (pod.metadata and pod.metadata.annotations) or {}
-    return annotations.get(FILE_SYSTEM_ID, "")
-
-
-def _message(pod: Pod) -> str:
-    for status in (pod.status and pod.status.containerStatuses) or []:
-        if status.state and status.state.terminated and status.state.terminated.message:
-            return status.state.terminated.message
-    return (pod.status and (pod.status.message or pod.status.reason)) or ""
+    def _is_own(self, pod: ObservedPod) -> bool:
+        # An earlier version has named none, and does not run beside this one.
+        return pod.pool in (None, self._options.pool)

@@ -30,7 +30,6 @@ from tests.scenarios.steps import Cluster
 
 from kube_efs.model.tunnel_volumes import REJECTED
 from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
-from kube_efs.provisioning.trash import TRASH
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -367,7 +366,7 @@ async def test_the_directory_goes_with_the_claim(cluster: Cluster, served: Serve
 
     await served.claims.removed("options")
 
-    assert not list((root / TRASH).iterdir())
+    await steps.trash_is_empty(root)
 
 
 async def test_a_volume_with_tls_goes_with_its_claim(served: Served) -> None:
@@ -477,7 +476,7 @@ async def test_a_path_that_may_mean_something_else_is_refused(cluster: Cluster, 
     assert (root / "victim" / "inner").is_dir()
 
 
-async def test_a_volume_that_no_worker_removes_can_be_let_go_by_hand(
+async def test_a_volume_that_no_worker_removes_is_let_go_once_it_is_to_be_retained(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     link = cluster.efs.folder(directory_steps.file_system(cluster)) / "let-go"
@@ -485,8 +484,9 @@ async def test_a_volume_that_no_worker_removes_can_be_let_go_by_hand(
     (tmp_path / "inner").mkdir()
     volume = directory_steps.released_volume("let-go", _nfs(cluster, "/let-go/inner"))
     await cluster.client.create(volume)
-    await steps.refusal(cluster, "let-go")
-    await cluster.client.delete(PersistentVolume, "let-go")
+    assert "or set this volume to Retain" in await steps.refusal(cluster, "let-go")
+    retained = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
+    await cluster.client.patch(PersistentVolume, "let-go", retained)
     await steps.gone(cluster.client, "let-go")
     assert (tmp_path / "inner").is_dir()
 

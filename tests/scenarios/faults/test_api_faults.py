@@ -56,6 +56,7 @@ async def test_a_burst_on_a_bad_day(
         await burst.create()
         await burst.served()
     assert set(pods.most_at_once.values()) == {1}
+    assert not pods.conflicts
 
 
 async def test_a_burst_while_watches_break_in_the_middle_of_a_line(cluster: Cluster, api: FaultyApi) -> None:

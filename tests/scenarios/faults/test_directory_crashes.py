@@ -12,8 +12,6 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.faulty_api import Call, Exchange, Fault, FaultyApi
 from tests.scenarios.steps import Cluster
 
-from kube_efs.provisioning.trash import TRASH
-
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Other modules leave claims in this cluster, by other names.
@@ -133,7 +131,7 @@ async def test_a_controller_killed_while_it_removes(
     assert _directories(cluster) == {precious.parent.name}
     assert precious.read_text() == "kept"
     root = cluster.efs.folder(directory_steps.file_system(cluster))
-    assert not list((root / TRASH).iterdir())
+    await steps.trash_is_empty(root)
     await claims.removed(KEPT)
 
 

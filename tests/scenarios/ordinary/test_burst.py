@@ -18,6 +18,7 @@ async def test_a_burst_needs_few_worker_pods(cluster: Cluster) -> None:
         await burst.served()
     assert 2 <= len(pods.names) <= 6
     assert set(pods.most_at_once.values()) == {1}
+    assert not pods.conflicts
 
 
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS.keys())

@@ -4,13 +4,15 @@ from contextlib import suppress
 
 import pytest
 from lightkube import ApiError
+from lightkube.models.core_v1 import NFSVolumeSource, PersistentVolumeSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim
-from tests.scenarios import steps
+from tests.scenarios import csi_steps, steps
 from tests.scenarios.nfs import SlowReader
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.ids import FileSystemId, ZoneName
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets
 from kube_efs.model.tunnel_volumes import root_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -68,6 +70,102 @@ async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobo
     await cluster.efs.delete_file_system(fourth)
 
 
+async def test_the_port_of_a_static_volume_without_annotation_is_not_given_away(cluster: Cluster) -> None:
+    client, third = cluster.client, await cluster.efs.create_file_system("third")
+    port = await steps.port_of(cluster, third)
+    await client.create(_static_volume("static-localhost", port, server="localhost"))
+    try:
+        await _delete(cluster, third)
+        await steps.eventually(
+            lambda: _is_gone(cluster, root_name(third)), what="its root claim and volume are gone"
+        )
+        fourth = await cluster.efs.create_file_system("fourth")
+        assert await steps.port_of(cluster, fourth) != port
+        await _delete(cluster, fourth)
+    finally:
+        await client.delete(PersistentVolume, "static-localhost")
+
+
+async def test_a_port_that_nobody_knows_is_told_of(cluster: Cluster) -> None:
+    client, name = cluster.client, "static-unknown"
+    # Not one that is still reserved for a file system of the tests before.
+    known = (await steps.published_targets(cluster)).ports.values()
+    await client.create(_static_volume(name, max(known) + 100))
+    try:
+        # Anything that changes has the controller look at the ports again.
+        third = await cluster.efs.create_file_system("third")
+        await steps.port_of(cluster, third)
+        told = await steps.eventually(
+            lambda: steps.messages(client, "default", name, "UnknownFileSystem"), what="there is an event"
+        )
+        assert "annotate it with efs-stunnel.gnuthought.com/file-system-id=" in told[0]
+        assert await steps.metric(cluster.controller, "kube_efs_volumes_of_unknown_port ") == 1
+        await _delete(cluster, third)
+    finally:
+        await client.delete(PersistentVolume, name)
+
+
+async def test_a_deleted_config_map_comes_back_with_the_same_ports(cluster: Cluster) -> None:
+    before = await steps.published_targets(cluster)
+    await cluster.client.delete(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+    await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
+
+
+async def test_a_deleted_config_map_costs_no_port_when_no_controller_runs(cluster: Cluster) -> None:
+    before = await steps.published_targets(cluster)
+    for system in before.targets:
+        await steps.bound_volume(cluster.client, cluster.namespace, root_name(system))
+    # A controller that did not know the ports would begin at another one.
+    async with csi_steps.controller_with(cluster, BASE_STUNNEL_PORT="21490") as other:
+        await other.stop()
+        await cluster.client.delete(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+        await other.start()
+        await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
+
+
+async def test_auto_stays_with_the_data_when_a_file_system_comes(cluster: Cluster) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, reclaim_policy="Retain", default_file_system_id="auto")
+    await cluster.client.create(
+        steps.claim(
+            namespace,
+            "early",
+            storage_class,
+            {"volume_name": "data", "file_system_id": max(cluster.file_system_ids)},
+        )
+    )
+    early = await steps.bound_volume(client, namespace, "early")
+    await client.create(steps.claim(namespace, "late", storage_class, {"volume_name": "data"}))
+    assert (await steps.bound_volume(client, namespace, "late")).file_system_id == early.file_system_id
+    await client.create(steps.claim(namespace, "other", storage_class, {"volume_name": "other"}))
+    other = await steps.bound_volume(client, namespace, "other")
+    assert other.file_system_id == min(cluster.file_system_ids)
+
+
+async def test_auto_says_which_mount_target_is_missing(cluster: Cluster) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    third = await cluster.efs.create_file_system("third")
+    await steps.port_of(cluster, third)
+    targets = await cluster.efs.mount_targets(third)
+    for target in targets:
+        await cluster.efs.delete_mount_target(target.mount_target_id)
+    storage_class = await steps.new_class(client, default_file_system_id="auto", file_system_ids=third)
+
+    async def is_without_addresses() -> bool:
+        published = (await steps.published_targets(cluster)).targets.get(third)
+        return published is not None and not published.address_by_subnet
+
+    await steps.eventually(is_without_addresses, what=f"{third} has no mount target")
+    await client.create(steps.claim(namespace, "data", storage_class, {"volume_name": "data"}))
+    assert f"'{third}' has no usable mount target" in await steps.warning(client, namespace, "data")
+    await cluster.efs.create_mount_target(third, ZoneName("us-east-1a"))
+    volume = await steps.bound_volume(client, namespace, "data")
+    assert volume.file_system_id == third
+    await client.delete(PersistentVolumeClaim, "data", namespace=namespace)
+    await steps.gone(client, volume.name)
+    await _delete(cluster, third)
+
+
 async def test_a_moved_mount_target_is_followed_and_other_tunnels_are_not_cut(cluster: Cluster) -> None:
     first, second = cluster.file_system_ids
     port = await steps.port_of(cluster, second)
@@ -97,12 +195,28 @@ async def test_a_tampered_config_map_is_put_right(cluster: Cluster) -> None:
     patch = {"data": {CONFIG_MAP_KEY: hostile}}
     await cluster.client.patch(ConfigMap, CONFIG_MAP_NAME, patch, namespace=cluster.namespace)
 
-    async def restored() -> bool:
-        with suppress(AssertionError):
-            return (await steps.published_targets(cluster)).targets == before.targets
-        return False
+    await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
 
-    await steps.eventually(restored, what="the ConfigMap is as before")
+
+async def _is_published(cluster: Cluster, wanted: TunnelTargets) -> bool:
+    with suppress(AssertionError, ApiError):
+        return (await steps.published_targets(cluster)).targets == wanted.targets
+    return False
+
+
+def _static_volume(name: str, port: int, *, server: str = "127.0.0.1") -> PersistentVolume:
+    """A volume that somebody has written by hand, without annotation."""
+    return PersistentVolume(
+        metadata=ObjectMeta(name=name),
+        spec=PersistentVolumeSpec(
+            accessModes=["ReadWriteMany"],
+            capacity={"storage": "1Gi"},
+            persistentVolumeReclaimPolicy="Retain",
+            storageClassName="by-hand",
+            mountOptions=[f"hard,port={port}"],
+            nfs=NFSVolumeSource(server=server, path="/team/data"),
+        ),
+    )
 
 
 def _reading(cluster: Cluster, system: FileSystemId) -> "SlowReader":
@@ -112,6 +226,11 @@ def _reading(cluster: Cluster, system: FileSystemId) -> "SlowReader":
 def _next_address(address: str) -> str:
     head, _, tail = address.rpartition(".")
     return f"{head}.{int(tail) + 100}"
+
+
+async def _delete(cluster: Cluster, system: FileSystemId) -> None:
+    await cluster.efs.delete_file_system(system)
+    await steps.eventually(lambda: _has_left(cluster, system), what=f"{system} has left the targets")
 
 
 async def _has_left(cluster: Cluster, system: FileSystemId) -> bool:

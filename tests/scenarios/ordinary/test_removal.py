@@ -1,11 +1,16 @@
 """Data goes only when every guard agrees: each guard, and an attempt to get past it."""
 
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from lightkube import ApiError
 from lightkube.models.core_v1 import ObjectReference
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.core_v1 import Event, PersistentVolume, PersistentVolumeClaim
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
@@ -27,7 +32,7 @@ async def test_the_data_goes_with_its_claim(cluster: Cluster) -> None:
     await steps.gone(cluster.client, volume.name)
     assert not folder.exists()
     assert (folder.parent / "neighbour").is_dir()
-    assert list((cluster.efs.folder(_system(cluster)) / TRASH).iterdir()) == []
+    await steps.trash_is_empty(cluster.efs.folder(_system(cluster)))
 
 
 async def test_what_links_lead_to_is_not_touched(cluster: Cluster, tmp_path: Path) -> None:
@@ -67,20 +72,21 @@ async def test_a_directory_replaced_by_a_link_is_refused(cluster: Cluster, level
     assert await _exists(cluster, volume.name)
 
 
-async def test_a_directory_below_another_volumes_stays(cluster: Cluster) -> None:
+@pytest.mark.parametrize("path", ["/", "/{namespace}"], ids=["the whole file system", "its parent"])
+async def test_volume_above_a_directory_does_not_keep_it(cluster: Cluster, path: str) -> None:
     namespace, folder = await _claimed(cluster, "below")
     volume = await steps.bound_volume(cluster.client, namespace, "below")
-    await cluster.client.create(await steps.foreign_volume(cluster, f"above-{namespace}", f"/{namespace}"))
+    above = f"above-{namespace}"
+    await cluster.client.create(
+        await steps.foreign_volume(cluster, above, path.format(namespace=namespace), policy="Retain")
+    )
 
     await cluster.client.delete(PersistentVolumeClaim, "below", namespace=namespace)
 
-    assert f"lies above or below the directory of volume above-{namespace}" in await steps.refusal(
-        cluster, volume.name
-    )
-    assert folder.is_dir()
-    await cluster.client.delete(PersistentVolume, f"above-{namespace}")
     await steps.gone(cluster.client, volume.name)
     assert not folder.exists()
+    assert await _exists(cluster, above)
+    await cluster.client.delete(PersistentVolume, above)
 
 
 async def test_a_directory_above_another_volumes_stays(cluster: Cluster) -> None:
@@ -92,7 +98,7 @@ async def test_a_directory_above_another_volumes_stays(cluster: Cluster) -> None
 
     await cluster.client.delete(PersistentVolumeClaim, "above", namespace=namespace)
 
-    assert f"lies above or below the directory of volume below-{namespace}" in await steps.refusal(
+    assert f"lies above the directory of volume below-{namespace}" in await steps.refusal(
         cluster, volume.name
     )
     assert folder.is_dir()
@@ -116,7 +122,6 @@ async def test_a_forged_volume_removes_nothing(cluster: Cluster, path: str) -> N
     assert "is not the claim's directory" in await steps.refusal(cluster, f"forged-{namespace}")
     assert all(folder.is_dir() for folder in kept)
     assert await _exists(cluster, f"forged-{namespace}")
-    # A volume of the root is above everything, so it would stand in the way of the other tests' removals.
     await cluster.client.delete(PersistentVolume, f"forged-{namespace}")
     await steps.gone(cluster.client, f"forged-{namespace}")
 
@@ -156,7 +161,66 @@ async def test_a_removal_interrupted_half_way_is_finished(cluster: Cluster) -> N
 
     await steps.gone(cluster.client, volume.name)
     assert not folder.exists()
-    assert list(trash.iterdir()) == []
+    await steps.trash_is_empty(cluster.efs.folder(_system(cluster)))
+
+
+async def test_nobody_waits_for_a_huge_trash_to_be_emptied(cluster: Cluster) -> None:
+    namespace, huge = await _claimed(cluster, "huge")
+    other, small = await _claimed(cluster, "small")
+    first = await steps.bound_volume(cluster.client, namespace, "huge")
+    second = await steps.bound_volume(cluster.client, other, "small")
+    for number in range(20_000):
+        (huge / f"{number}").touch()
+    await cluster.client.delete(PersistentVolumeClaim, "huge", namespace=namespace)
+    await steps.gone(cluster.client, first.name)
+    assert not huge.exists()
+
+    # It stands still, so however fast this machine is, the trash is not empty before the others are served.
+    worker = await _who_empties(cluster)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        await cluster.client.delete(PersistentVolumeClaim, "small", namespace=other)
+        await steps.gone(cluster.client, second.name)
+        await _claimed(cluster, "next")
+        assert not small.exists()
+        assert len(list(_trash(cluster).iterdir())) == 2
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    await steps.trash_is_empty(cluster.efs.folder(_system(cluster)))
+
+
+async def test_a_file_that_cannot_be_removed_is_told_of_until_it_can(cluster: Cluster) -> None:
+    namespace, folder = await _claimed(cluster, "held")
+    volume = await steps.bound_volume(cluster.client, namespace, "held")
+    (folder / "file").touch()
+    (folder / "other").touch()
+    with _immutable(folder / "file", cluster.efs.folder(_system(cluster)) / "link"):
+        await cluster.client.delete(PersistentVolumeClaim, "held", namespace=namespace)
+        await steps.gone(cluster.client, volume.name)
+        stuck = f'kube_efs_trash_stuck{{file_system="{_system(cluster)}"}}'
+
+        async def told() -> str | None:
+            events = [one async for one in cluster.client.list(Event, namespace=cluster.namespace)]
+            found = [one for one in events if one.reason == "TrashNotEmptied"]
+            return found[0].message if found else None
+
+        text = await steps.eventually(told, what="an event says that the trash is not empty")
+        assert f"File system {_system(cluster)}: 1 entry of the trash cannot be removed" in text
+        assert "/file (Operation not permitted)" in text
+        assert await steps.metric(cluster.controller, stuck) == 1
+        (left,) = (cluster.efs.folder(_system(cluster)) / TRASH).iterdir()
+        assert [path.name for path in left.iterdir()] == ["file"]
+    # The next removal does not wait until the trash is due again.
+    again, _ = await _claimed(cluster, "again")
+    served = await steps.bound_volume(cluster.client, again, "again")
+    await cluster.client.delete(PersistentVolumeClaim, "again", namespace=again)
+    await steps.gone(cluster.client, served.name)
+    await steps.trash_is_empty(cluster.efs.folder(_system(cluster)))
+
+    async def well() -> bool:
+        return await steps.metric(cluster.controller, stuck) == 0
+
+    await steps.eventually(well, what="the metric says that nothing is stuck")
 
 
 async def test_a_controller_killed_while_removing_converges(cluster: Cluster) -> None:
@@ -174,6 +238,42 @@ async def test_a_controller_killed_while_removing_converges(cluster: Cluster) ->
 
     await steps.gone(cluster.client, volume.name)
     assert not folder.exists()
+
+
+def _trash(cluster: Cluster) -> Path:
+    return cluster.efs.folder(_system(cluster)) / TRASH
+
+
+def _who_has_open(wanted: os.stat_result) -> int | None:
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.path.samestat(descriptor.stat(), wanted):
+                return int(descriptor.parts[2])
+    return None
+
+
+async def _who_empties(cluster: Cluster) -> int:
+    """The process that has an entry of the trash open."""
+    (entry,) = _trash(cluster).iterdir()
+    wanted = entry.stat()
+
+    async def look() -> int | None:
+        return _who_has_open(wanted)
+
+    return await steps.eventually(look, what="a pod empties the trash", pause_seconds=0.01)
+
+
+@contextmanager
+def _immutable(path: Path, link: Path) -> Iterator[None]:
+    """Keep the file from being removed, wherever it is moved: it is made removable again by that link."""
+    link.hardlink_to(path)
+    try:
+        if subprocess.run(["chattr", "+i", str(link)], check=False, capture_output=True).returncode:
+            pytest.skip("the file system of the embedded EFS knows no immutable files")
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(link)], check=False, capture_output=True)
+        link.unlink()
 
 
 def _system(cluster: Cluster) -> FileSystemId:

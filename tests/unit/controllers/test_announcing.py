@@ -20,8 +20,8 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import KubeInvalid, KubeUnavailable, RemovalRefused
 from kube_efs.model.ids import ClaimUid, FileSystemId
-from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.engine import Reclaimed, Removal
+from kube_efs.model.volumes import Location, NfsSource, Volume
+from kube_efs.provisioning.engine import DataFate, Reclaimed
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
@@ -114,9 +114,11 @@ class _Plan:
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
-        self.location = LOCATION
         self.place = str(LOCATION)
         self.oddities = ("parameters.sizeLimit: has no effect",)
+
+    async def locations(self) -> tuple[Location, ...]:
+        return (LOCATION,)
 
     async def make(self) -> None:
         raise NotImplementedError
@@ -134,9 +136,13 @@ async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer
     announcer.failed(claim, KubeUnavailable("is down", field="pod"), retry_seconds=60)
     announcer.provisioned(plan, VOLUME)
     announcer.reclaimed(
-        Reclaimed(volume=VOLUME, location=LOCATION, removal=Removal.SHARED, reason="a uses it too")
+        Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.SHARED, reason="a uses it too")
     )
-    announcer.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, removal=Removal.REMOVED))
+    announcer.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED))
+    announcer.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED, above=("backup",)))
+    announcer.port_unknown(
+        replace(VOLUME, nfs=NfsSource(server="::1", path="/"), mount_options=("port=20497",))
+    )
     announcer.not_reclaimed(VOLUME, RemovalRefused("is the trash folder", field="directory", value="/x"))
     async with announcer._recorder:
         pass
@@ -158,6 +164,22 @@ async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer
             "ProvisioningSucceeded",
             "Volume pv is ready at fs-1:/team/example",
         ),
+        (
+            "PersistentVolume",
+            "Normal",
+            "DirectoryRemoved",
+            "Removed fs-1:/team/example, which lies in the directory of volume backup",
+        ),
         ("PersistentVolume", "Normal", "DirectoryKept", "Kept the data of volume pv: a uses it too"),
+        (
+            "PersistentVolume",
+            "Warning",
+            "UnknownFileSystem",
+            (
+                "No file system is known for port 20497 of this volume, so the port is given to none and "
+                "the volume cannot be mounted; annotate it with "
+                "efs-stunnel.gnuthought.com/file-system-id=<id of its file system>"
+            ),
+        ),
         ("PersistentVolume", "Warning", "VolumeFailedDelete", "directory: '/x' is the trash folder"),
     }

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_claim
+from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_claim, reachable
 
 from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.service import Service
 from kube_efs.model.claims import Claim, ClaimPhase
-from kube_efs.model.errors import KubeEfsError, KubeUnavailable
-from kube_efs.model.file_systems import Discovery, FileSystem
+from kube_efs.model.errors import KubeEfsError, KubeUnavailable, NotYet, WorkerFailed
+from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import Volume
@@ -77,6 +77,11 @@ class Scene:
             self.claims.seen(one)
         await self.rest()
 
+    async def failure(self) -> None:
+        """Wait until people have been told of a failure."""
+        while "failed" not in " ".join(self.told.lines):  # noqa: ASYNC110 - each step may bring it
+            await asyncio.sleep(0)
+
     @property
     def volumes(self) -> list[str]:
         """The claims that have volumes."""
@@ -93,7 +98,7 @@ class Scene:
     def add_file_system(self, name: str) -> None:
         inventory, fs = self.world.inventory, FileSystemId(name)
         inventory.discovery = Discovery(
-            file_systems={**inventory.discovery.file_systems, fs: FileSystem(file_system_id=fs)},
+            file_systems={**inventory.discovery.file_systems, fs: reachable(fs)},
             complete=True,
         )
         inventory.targets = TunnelTargets(
@@ -298,6 +303,15 @@ async def full(here: Scene) -> list[Volume]:
     return volumes
 
 
+def remove(here: Scene, volume: Volume) -> None:
+    """The volume is deleted, and its directory was removed before it."""
+    assert volume.nfs
+    here.world.folders.there = {
+        one for one in here.world.folders.there if str(one.directory) != volume.nfs.path
+    }
+    here.world.inventory.removed_volume(volume, with_directory=True)
+
+
 async def test_a_range_that_is_full_is_told_of_and_counted() -> None:
     async with scene() as here:
         await full(here)
@@ -315,7 +329,7 @@ async def test_a_group_that_is_free_again_serves_whom_it_was_missing_for_and_nob
         await here.see(asking_for("fs-9"))
         volume, *_ = await full(here)
         here.told.lines.clear()
-        here.world.inventory.removed_volume(volume, with_directory=True)
+        remove(here, volume)
         await here.rest()
         assert here.told.lines == ["provisioning", "provisioned"]
         assert here.waiting == 1
@@ -329,7 +343,7 @@ async def test_of_two_that_wait_for_a_group_the_other_goes_on_waiting() -> None:
         volume, other, _ = await full(here)
         await here.see(directory_claim(5))
         for gone in (volume, other):
-            here.world.inventory.removed_volume(gone, with_directory=True)
+            remove(here, gone)
             await here.rest()
         assert here.waiting == 0
         assert here.told.lines.count("provisioned") == 2
@@ -340,7 +354,7 @@ async def test_a_claim_that_is_gone_is_not_served_when_a_group_is_free() -> None
         volume, *_ = await full(here)
         here.claims.gone(directory_claim(4))
         here.told.lines.clear()
-        here.world.inventory.removed_volume(volume, with_directory=True)
+        remove(here, volume)
         await here.rest()
         assert here.told.lines == []
 
@@ -383,6 +397,64 @@ async def test_a_class_that_appears_serves_whoever_waits_for_it() -> None:
             "failed spec.storageClassName: 'efs' does not exist; create the StorageClass"
         ]
         here.world.inventory.classes[EFS.name] = EFS
+        here.claims.class_changed(EFS.name)
+        await here.rest()
+        assert here.volumes == ["u1"]
+
+
+# --- what was begun is finished
+
+
+def failing_once(here: Scene, at: str, error: KubeEfsError) -> None:
+    """Have the first step of that name fail."""
+    faults = iter([error])
+
+    def fail(moment: str) -> int:
+        if moment == at and (fault := next(faults, None)):
+            raise fault
+        return 0
+
+    here.world.moment.on_moment = fail
+
+
+@pytest.mark.parametrize(
+    ("at", "error"),
+    [
+        pytest.param("after create", KubeUnavailable("no answer"), id="the answer of the API server is lost"),
+        pytest.param("after make", WorkerFailed("no answer"), id="the worker pod is not heard of again"),
+    ],
+)
+async def test_volume_that_may_have_been_begun_is_made_although_its_claim_is_gone(
+    at: str, error: KubeEfsError
+) -> None:
+    async with scene(backoff_seconds=0) as here:
+        failing_once(here, at, error)
+        here.claims.seen(claim())
+        await here.failure()
+        here.claims.gone(claim())
+        await here.rest()
+        assert here.volumes == ["u1"]
+
+
+async def test_nothing_is_begun_for_a_claim_that_is_gone() -> None:
+    async with scene(backoff_seconds=0) as here:
+        failing_once(here, "before make", NotYet("is not there yet"))
+        here.claims.seen(claim())
+        await here.failure()
+        here.claims.gone(claim())
+        here.world.moment.passed.clear()
+        await here.rest()
+        assert here.volumes == []
+
+
+async def test_unclear_creation_is_repeated_where_it_was_tried_though_the_class_has_changed() -> None:
+    """Another file system would give the claim a second volume if the first one is made after all."""
+    async with scene(backoff_seconds=0) as here:
+        failing_once(here, "after create", KubeUnavailable("no answer"))
+        here.claims.seen(claim())
+        await here.failure()
+        elsewhere = {"default_file_system_id": "fs-2", "file_system_ids": "fs-2"}
+        here.world.inventory.classes[EFS.name] = replace(EFS, parameters=elsewhere)
         here.claims.class_changed(EFS.name)
         await here.rest()
         assert here.volumes == ["u1"]

@@ -23,6 +23,7 @@ from kube_efs.model.ids import Region
 from kube_efs.provisioning.accounts import Accounts
 from kube_efs.provisioning.csi_claims import CsiBackend
 from kube_efs.settings import ControllerSettings, load
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -78,7 +79,7 @@ async def _serve(stack: AsyncExitStack, kube: AsyncClient, endpoint: str) -> Non
     gateway = await stack.enter_async_context(AwsGateway(nobody, metrics))
     aws, registry = Aws(gateway=gateway, options=nobody, metrics=metrics), CollectorRegistry()
     settings = load(ControllerSettings, KUBE_EFS_BACKENDS="csi", CSI_ENDPOINT=endpoint)
-    await serve_csi(endpoint, settings, kube, aws, ControllerMetrics(registry), registry)
+    await serve_csi(endpoint, settings, kube, aws, ControllerMetrics(registry), registry, Duties(registry))
 
 
 async def test_the_socket_is_served_until_the_controller_ends(

@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.world import Folders, Moments
+from tests.unmounting import unmount
 
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
@@ -26,6 +27,7 @@ from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.errors import PlatformError
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volumes import Location, NfsSource, Volume
+from kube_efs.provisioning.guards import Order, Permit
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -53,7 +55,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
 
     yield mount
     for point in reversed(points):
-        subprocess.run(["umount", str(point)], check=True, capture_output=True)
+        unmount(point)
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -179,6 +181,10 @@ async def test_no_provisioners_are_no_fault() -> None:
 PROVISIONER = DirectoryProvisioner(name=NAME, file_system_id=FS1, server=SERVER, base=Directory())
 
 
+async def permitted() -> Permit:
+    return Permit()
+
+
 @pytest.mark.parametrize("is_mounted", [True, False], ids=["mounted", "worker pods"])
 async def test_a_backend_works_where_its_file_system_is(is_mounted: bool) -> None:
     here, workers = Folders(Moments()), Folders(Moments())
@@ -192,7 +198,8 @@ async def test_a_backend_works_where_its_file_system_is(is_mounted: bool) -> Non
     here.there.add(data)
     workers.there.add(data)
     source = NfsSource(server=PROVISIONER.server, path="/data")
-    await backend.remove(Volume(name="v", provisioned_by=PROVISIONER.name, nfs=source))
+    removal = await backend.removal(Volume(name="v", provisioned_by=PROVISIONER.name, nfs=source))
+    await backend.remove(removal, Order(permitted))
     assert (here.removed, workers.removed) == (([data], []) if is_mounted else ([], [data]))
 
 
@@ -264,25 +271,25 @@ FILE_SYSTEM = {
         pytest.param(
             lambda: error(404, "FileSystemNotFound"),
             "file-system-not-checked",
-            "FileSystemNotFound it is",
+            "was answered with FileSystemNotFound (status 404)",
             id="not there",
         ),
         pytest.param(
             lambda: error(403, "AccessDeniedException"),
             "file-system-not-checked",
-            "AccessDeniedException it is",
+            "was answered with AccessDeniedException (status 403)",
             id="denied",
         ),
         pytest.param(
             lambda: web.json_response({"FileSystems": []}),
             "file-system-not-checked",
-            "nothing that can be understood",
+            "gave an invalid answer (it is empty)",
             id="an empty list",
         ),
         pytest.param(
             lambda: web.json_response({"FileSystems": [{"FileSystemId": "x y"}]}),
             "file-system-not-checked",
-            "nothing that can be understood",
+            "gave an invalid answer (FileSystemId is not valid)",
             id="another shape",
         ),
         pytest.param(

@@ -19,8 +19,9 @@ from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.leading import Surroundings, lead
-from kube_efs.model.ids import Region
+from kube_efs.model.ids import Region, VpcId
 from kube_efs.settings import ControllerSettings
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, SharedVolumeMetrics, UsageMetrics
 
 CLAIMS = 3
@@ -47,6 +48,7 @@ def around(client: AsyncClient, loaded: Callable[[], None]) -> Surroundings:
     registry = CollectorRegistry()
     metrics, options = AwsMetrics(registry), AwsOptions(region=Region("us-east-1"))
     gateway = AwsGateway(options, metrics)
+    own_vpcs: asyncio.Future[frozenset[VpcId]] = asyncio.Future()
     return Surroundings(
         settings=ControllerSettings.model_validate({"KUBE_EFS_BACKENDS": "csi", "POD_NAME": "efs-manager-0"}),
         client=client,
@@ -56,7 +58,9 @@ def around(client: AsyncClient, loaded: Callable[[], None]) -> Surroundings:
         metrics=ControllerMetrics(registry),
         shared_volume_metrics=SharedVolumeMetrics(registry),
         usage_metrics=UsageMetrics(registry),
+        duties=Duties(registry),
         loaded=loaded,
+        own_vpcs=own_vpcs,
     )
 
 

@@ -1,8 +1,9 @@
 """The ConfigMap and the ports, on the embedded API server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 from kube_efs.controllers import tunnel_targets
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
@@ -56,12 +58,22 @@ class Scene:
         self.client = client
         self.inventory = Inventory()
         self.news = 0
+        self.unknown: set[str] = set()
         roots = RootVolumes(
             client, self.inventory, namespace="default", provisioner="p", release=_nobody_uses
         )
         self.controller = TunnelTargetsController(
-            client, self.inventory, roots, namespace="default", base_port=20490, changed=self._count
+            client,
+            self.inventory,
+            roots,
+            namespace="default",
+            base_port=20490,
+            changed=self._count,
+            unknown_ports=self._note_unknown,
         )
+
+    def _note_unknown(self, volumes: Sequence[Volume]) -> None:
+        self.unknown = {volume.name for volume in volumes}
 
     def _count(self) -> None:
         self.news += 1
@@ -213,6 +225,68 @@ async def test_a_deleted_config_map_comes_back_with_the_same_ports(
         await eventually(lambda: agreed(here, {"fs-1": 20497}))
         await kube.delete(ConfigMap, "efs-stunnel", namespace="default")
         await eventually(lambda: agreed(here, {"fs-1": 20497}))
+
+
+async def test_a_config_map_that_is_deleted_before_aws_has_answered_comes_back_as_it_was(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await write(kube, document({FS1: 20497, FS2: 20490}))
+    async with running(kube) as here:
+        await kube.delete(ConfigMap, "efs-stunnel", namespace="default")
+
+        async def is_back() -> bool:
+            return await here.ports() == {"fs-1": 20497, "fs-2": 20490}
+
+        await eventually(is_back)
+        assert not here.controller.settled.is_set()
+
+
+def static(port: int, server: str = "127.0.0.1") -> Volume:
+    """A volume that somebody has written by hand, without annotation."""
+    return replace(
+        volume(FS1, port), name="static", file_system_id=None, nfs=NfsSource(server=server, path="/team/data")
+    )
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1", "localhost", "127.1"])
+async def test_the_port_of_a_volume_without_annotation_stays_its_file_system_s(
+    kube: AsyncClient, eventually: Eventually, server: str
+) -> None:
+    # The second file system had the first port; it goes, and the first one must not get it.
+    await write(kube, document({FS2: 20490}))
+    async with running(kube, volumes=(static(20490, server),)) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20491}))
+        assert here.inventory.targets.file_system_at(20490) == FS2
+        assert not here.unknown
+    async with running(kube, volumes=(static(20490, server),)) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2), system(FS3)))
+        await eventually(lambda: agreed(here, {"fs-1": 20491, "fs-2": 20490, "fs-3": 20492}))
+
+
+async def test_without_a_config_map_a_port_that_nobody_knows_is_nobody_s(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube, volumes=(static(20490), volume(FS2, 20491))) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20492, "fs-2": 20491}))
+        assert here.unknown == {"static"}
+
+
+async def test_roots_of_unclear_file_systems_stay_when_the_config_map_is_lost(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
+    await kube.delete(ConfigMap, "efs-stunnel", namespace="default")
+    volumes = tuple([read_volume(one.to_dict()) async for one in kube.list(PersistentVolume)])
+    async with running(kube, volumes=volumes) as here:
+        assert here.controller.expected() == {FS1, FS2}
+        here.controller.discovered(discovery(system(FS3), unclear=frozenset({FS1, FS2})))
+        await eventually(lambda: agreed(here, {"fs-3": 20492}))
+        here.controller.discovered(discovery(system(FS1), system(FS2), system(FS3)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491, "fs-3": 20492}))
 
 
 async def test_a_bad_entry_costs_nobody_else_its_port(kube: AsyncClient, eventually: Eventually) -> None:

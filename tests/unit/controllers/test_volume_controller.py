@@ -25,7 +25,7 @@ class Told(Announcer):
         self.lines: list[str] = []
 
     def reclaimed(self, done: Reclaimed) -> None:
-        self.lines.append(f"{done.removal} {done.location}")
+        self.lines.append(f"{done.data} {done.location}")
 
     def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
         self.lines.append(f"not {error}")
@@ -159,21 +159,21 @@ async def test_a_file_system_that_is_gone_is_asked_for_at_the_pace_of_the_back_o
         assert here.told.lines[0].startswith("not file system: 'fs-1' is not known (any more)")
 
 
-def above(volume: Volume) -> Volume:
-    """A volume in whose directory that of the other one lies."""
-    source = NfsSource(server="127.0.0.1", path="/team")
+def below(volume: Volume) -> Volume:
+    """A volume whose directory lies in that of the other one."""
+    source = NfsSource(server="127.0.0.1", path="/team/example/deep")
     return replace(volume, name="near", uid="n", provisioned_by=None, claim=None, nfs=source)
 
 
 async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
-        near = above(volume)
+        near = below(volume)
         here.world.add(near)
         await here.release(volume)
         assert here.there == sorted(["near", volume.name])
         (line,) = here.told.lines
-        assert "lies above or below the directory of volume near" in line
+        assert "lies above the directory of volume near" in line
         assert here.count("refused") == 1
         del here.world.store.volumes["near"]
         here.volumes.gone(near)
@@ -184,7 +184,7 @@ async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
 async def test_another_that_goes_just_after_it_was_asked_for_is_not_missed() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
-        near = above(volume)
+        near = below(volume)
         here.world.add(near)
         gets = 0
 
@@ -200,7 +200,7 @@ async def test_another_that_goes_just_after_it_was_asked_for_is_not_missed() -> 
         await here.release(volume)
         assert here.there == []
         refused, removed = here.told.lines
-        assert "lies above or below the directory of volume near" in refused
+        assert "lies above the directory of volume near" in refused
         assert removed == "removed fs-1:/team/example"
 
 

@@ -29,6 +29,7 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -59,7 +60,12 @@ class Scene:
         self.folders = world.folders
         backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
         service = Service(
-            engine=Engine(inventory=world.inventory, backends=[backend], store=VolumeStore(client)),
+            engine=Engine(
+                inventory=world.inventory,
+                backends=[backend],
+                store=VolumeStore(client),
+                guards=Guards(inventory=world.inventory, store=VolumeStore(client)),
+            ),
             inventory=world.inventory,
             announcer=Announcer(client, recorder),
             metrics=ControllerMetrics(CollectorRegistry()),
@@ -76,6 +82,7 @@ class Scene:
             namespace="default",
             base_port=20490,
             changed=self.claims.world_changed,
+            unknown_ports=lambda _: None,
         )
         self.volumes_listed, self.classes_listed, self.claims_listed = (asyncio.Event() for _ in range(3))
 

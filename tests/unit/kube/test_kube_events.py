@@ -118,7 +118,7 @@ async def test_long_messages_and_names_are_cut(kube: AsyncClient) -> None:
         events_of.publish(long, EventType.NORMAL, "Provisioning", "x" * 2000)
     (event,) = await written(kube)
     assert event.metadata
-    assert event.message == "x" * 1024
+    assert event.message == "x" * 1003 + "... (2000 characters)"
     assert (event.metadata.name or "").startswith("a" * 199 + ".")
 
 
@@ -188,3 +188,14 @@ async def test_the_end_waits_only_a_moment_for_a_server_that_hangs(
 async def _never(_: httpx2.Request) -> httpx2.Response:
     await asyncio.Event().wait()
     raise AssertionError
+
+
+async def test_no_part_of_a_secret_is_in_an_event(kube: AsyncClient) -> None:
+    secret = "FwoGZXIvYXdzE" + "aB3dE5gH7j" * 300
+    async with recorder(kube) as events_of:
+        events_of.publish(
+            CLAIM, EventType.WARNING, "ProvisioningFailed", f"{'x' * 990} DB_PASS={secret} {secret}"
+        )
+    (event,) = await written(kube)
+    assert "aB3d" not in (event.message or "")
+    assert len(event.message or "") <= 1024

@@ -256,3 +256,22 @@ def test_a_csi_volume_that_is_tied_to_a_claim_by_name() -> None:
 def test_a_volume_without_a_policy_keeps_its_data() -> None:
     # The API's own default for volumes; for classes it is Delete.
     assert read_volume({"metadata": {"name": "pv"}}).reclaim_policy is ReclaimPolicy.RETAIN
+
+
+@pytest.mark.parametrize(
+    ("annotations", "options"),
+    [
+        pytest.param({}, ("hard",), id="the field"),
+        pytest.param(
+            {"volume.beta.kubernetes.io/mount-options": "ro, port=20490"},
+            ("ro", "port=20490"),
+            id="the annotation",
+        ),
+        pytest.param({"volume.beta.kubernetes.io/mount-options": ""}, (), id="the annotation, empty"),
+    ],
+)
+def test_mount_options_are_those_that_the_kubelet_uses(
+    annotations: dict[str, str], options: tuple[str, ...]
+) -> None:
+    body = {"metadata": {"name": "pv", "annotations": annotations}, "spec": {"mountOptions": ["hard"]}}
+    assert read_volume(body).mount_options == options

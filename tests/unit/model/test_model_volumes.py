@@ -30,6 +30,8 @@ def nfs(path: str = "/team/data", *, server: str = "127.0.0.1") -> NfsSource:
         pytest.param((), None, id="no options"),
         pytest.param(("hard", "port=20490"), 20490, id="among others"),
         pytest.param(("mountport=1", "nfsvers=4.1"), None, id="names that end alike"),
+        pytest.param(("port=20490", "port=20491"), 20491, id="of two the last"),
+        pytest.param(("ro,port=20490",), 20490, id="in one entry with others"),
         pytest.param(("port",), None, id="no value"),
         pytest.param(("port=",), None, id="an empty value"),
         pytest.param(("port=-1",), None, id="negative"),

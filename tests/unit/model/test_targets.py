@@ -13,11 +13,13 @@ from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.targets import (
+    PortUse,
     TunnelTarget,
     TunnelTargets,
     follow_discovery,
     parse_address,
     parse_targets,
+    render_reserved,
     render_targets,
     render_zones,
 )
@@ -332,6 +334,14 @@ def ports(found: TunnelTargets) -> dict[str, int]:
     return {fs: one.port for fs, one in found.targets.items()}
 
 
+def carried(owners: Mapping[int, FileSystemId | None]) -> dict[int, PortUse]:
+    """Each port carried by one volume, with that annotation or without one."""
+    return {
+        port: PortUse(owners=frozenset() if owner is None else frozenset({owner}), unnamed=owner is None)
+        for port, owner in owners.items()
+    }
+
+
 def test_new_file_systems_get_the_lowest_ports_in_order() -> None:
     found = follow_discovery(TunnelTargets(), discovery(system(FS3), system(FS1)), base_port=BASE)
     assert ports(found) == {"fs-1": 20490, "fs-3": 20491}
@@ -365,14 +375,17 @@ def test_a_returning_file_system_gets_the_port_that_its_volumes_carry() -> None:
         targets(target(FS1, 20490)),
         discovery(system(FS1), system(FS2)),
         base_port=BASE,
-        ports_in_use={20495: FS2, 20490: FS1},
+        ports_in_use=carried({20495: FS2, 20490: FS1}),
     )
     assert ports(found) == {"fs-1": 20490, "fs-2": 20495}
 
 
 def test_a_port_that_volumes_of_another_file_system_carry_is_not_given_away() -> None:
     found = follow_discovery(
-        TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use={20490: FS2, 20491: FS3}
+        TunnelTargets(),
+        discovery(system(FS1)),
+        base_port=BASE,
+        ports_in_use=carried({20490: FS2, 20491: FS3}),
     )
     assert ports(found) == {"fs-1": 20492}
 
@@ -380,7 +393,7 @@ def test_a_port_that_volumes_of_another_file_system_carry_is_not_given_away() ->
 @pytest.mark.parametrize("port", [0, 80, 1023, 65536, 99999])
 def test_a_port_that_nodes_would_refuse_is_not_taken_from_a_volume(port: int) -> None:
     found = follow_discovery(
-        TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use={port: FS1}
+        TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use=carried({port: FS1})
     )
     assert ports(found) == {"fs-1": 20490}
 
@@ -440,7 +453,7 @@ def test_whatever_comes_and_goes_no_volume_ever_leads_to_another_s_data(steps: l
     for step in steps:
         systems = [system(fs) for fs in step.present - step.unclear]
         found = follow_discovery(
-            current, discovery(*systems, unclear=step.unclear), base_port=BASE, ports_in_use=in_use
+            current, discovery(*systems, unclear=step.unclear), base_port=BASE, ports_in_use=carried(in_use)
         )
         # A file system that stays keeps its port, an unclear one is neither lost nor invented.
         assert {fs: current.port_of(fs) for fs in current.targets if fs in step.present | step.unclear} == {
@@ -453,9 +466,95 @@ def test_whatever_comes_and_goes_no_volume_ever_leads_to_another_s_data(steps: l
         # Who has volumes is where they expect it.
         assert all(found.port_of(fs) == port for port, fs in in_use.items() if fs in found.targets)
         # What is handed out can be read by the nodes.
-        assert parse_targets(render_targets(found, last_update=NOON)) == (found, ())
+        assert parse_targets(render_targets(found, last_update=NOON), "", render_reserved(found)) == (
+            found,
+            (),
+        )
         in_use |= {one.port: fs for fs, one in found.targets.items() if fs in step.volumes_made_for}
         current = found
+
+
+def test_a_port_whose_owner_nobody_knows_is_given_to_nobody() -> None:
+    found = follow_discovery(
+        TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use=carried({20490: None})
+    )
+    assert ports(found) == {"fs-1": 20491}
+
+
+def test_a_port_that_two_file_systems_claim_is_given_to_neither() -> None:
+    both = {20490: PortUse(owners=frozenset({FS1, FS2}))}
+    found = follow_discovery(
+        TunnelTargets(), discovery(system(FS1), system(FS2)), base_port=BASE, ports_in_use=both
+    )
+    assert ports(found) == {"fs-1": 20491, "fs-2": 20492}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(PortUse(unnamed=True), id="no annotation"),
+        pytest.param(PortUse(owners=frozenset({FS2})), id="its own annotation"),
+        pytest.param(PortUse(owners=frozenset({FS1, FS2})), id="its own and another"),
+        pytest.param(PortUse(owners=frozenset({FS1}), unnamed=True), id="another and none"),
+    ],
+)
+def test_a_file_system_that_goes_and_comes_back_has_its_port(use: PortUse) -> None:
+    # Its number is the second, so that another would get the port first.
+    in_use = {20490: use}
+    gone = follow_discovery(
+        targets(target(FS2, 20490)), discovery(system(FS1)), base_port=BASE, ports_in_use=in_use
+    )
+    assert (ports(gone), gone.reserved) == ({"fs-1": 20491}, {"fs-2": 20490})
+    assert gone.file_system_at(20490) == FS2
+    assert gone.port_of(FS2) is None
+    read, _ = parse_targets(render_targets(gone, last_update=NOON), "", render_reserved(gone))
+    back = follow_discovery(read, discovery(system(FS1), system(FS2)), base_port=BASE, ports_in_use=in_use)
+    assert (ports(back), back.reserved) == ({"fs-1": 20491, "fs-2": 20490}, {})
+
+
+def test_a_port_is_free_once_no_volume_carries_it() -> None:
+    gone = TunnelTargets(reserved={FS2: 20490})
+    assert ports(follow_discovery(gone, discovery(system(FS1)), base_port=BASE)) == {"fs-1": 20490}
+
+
+def test_a_config_map_that_contradicts_all_volumes_is_not_believed() -> None:
+    swapped = targets(target(FS1, 20491), target(FS2, 20490))
+    found = follow_discovery(
+        swapped,
+        discovery(system(FS1), system(FS2)),
+        base_port=BASE,
+        ports_in_use=carried({20490: FS1, 20491: FS2}),
+    )
+    assert ports(found) == {"fs-1": 20490, "fs-2": 20491}
+
+
+def test_the_port_of_the_root_volume_wins_over_older_ones() -> None:
+    in_use = carried({20490: FS1}) | {20495: PortUse(owners=frozenset({FS1}), root=True)}
+    found = follow_discovery(TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use=in_use)
+    assert ports(found) == {"fs-1": 20495}
+
+
+@pytest.mark.parametrize("state", LifeCycleState)
+def test_a_known_file_system_stays_until_it_is_being_deleted(state: LifeCycleState) -> None:
+    found = follow_discovery(targets(target(FS1, 20490)), discovery(system(FS1, state=state)), base_port=BASE)
+    is_deleted = state in {LifeCycleState.DELETING, LifeCycleState.DELETED}
+    assert ports(found) == ({} if is_deleted else {"fs-1": 20490})
+
+
+def test_reserved_ports_that_cannot_be_read_leave_the_others() -> None:
+    text = "{fs-2: 20491, fs-34a3p3: 20499, fs-3: 20490, fs-4: 80, 'no id': 20492, fs-5: 20491}"
+    found, rejections = parse_targets(CONTRACT, "", text)
+    assert found.targets == EXAMPLE.targets
+    assert found.reserved == {"fs-2": 20491}
+    assert [one.entry.partition(": ")[2] for one in rejections] == [
+        "fs-34a3p3",
+        "fs-3",
+        "fs-4",
+        "no id",
+        "fs-5",
+    ]
+    found, rejections = parse_targets(CONTRACT, "", "[")
+    assert (found, [one.entry for one in rejections]) == (EXAMPLE, ["reserved-ports.yaml"])
 
 
 def test_port_and_file_system_look_each_other_up() -> None:

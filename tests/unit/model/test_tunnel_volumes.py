@@ -1,7 +1,7 @@
 """The rules of openshift-efs-stunnel: what is served, refused and with which words, and as what."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
-from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState
-from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, VpcId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import (
+    ClusterView,
     is_served,
     parse_class,
     parse_request,
@@ -22,14 +24,37 @@ from kube_efs.model.tunnel_volumes import (
     volume_for,
     volume_name,
 )
-from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume, VolumePhase
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
-DISCOVERED = Discovery(
-    file_systems={fs: FileSystem(file_system_id=fs) for fs in (FS2, FS1)}
-    | {FS3: FileSystem(file_system_id=FS3, state=LifeCycleState.CREATING)},
-    complete=True,
+
+
+def mount_target(
+    fs: FileSystemId, state: LifeCycleState = LifeCycleState.AVAILABLE, vpc: str | None = None
+) -> MountTarget:
+    return MountTarget(
+        mount_target_id=MountTargetId(f"fsmt-{fs}"),
+        file_system_id=fs,
+        subnet_id=SubnetId("subnet-a"),
+        zone=None,
+        address="10.0.0.4",
+        state=state,
+        vpc_id=VpcId(vpc) if vpc else None,
+    )
+
+
+def system(fs: FileSystemId, *mount_targets: MountTarget, **fields: Any) -> FileSystem:
+    return FileSystem(file_system_id=fs, mount_targets=mount_targets, **fields)
+
+
+def view(*systems: FileSystem, unclear: frozenset[FileSystemId] = frozenset(), **fields: Any) -> ClusterView:
+    found = {one.file_system_id: one for one in systems}
+    return ClusterView(discovery=Discovery(file_systems=found, unclear=unclear, complete=True), **fields)
+
+
+DISCOVERED = view(
+    *(system(fs, mount_target(fs)) for fs in (FS2, FS1)), system(FS3, state=LifeCycleState.CREATING)
 )
 
 
@@ -295,14 +320,14 @@ def test_refused(asking: Claim, of_class: StorageClass, text: str) -> None:
         pytest.param(
             {},
             storage_class(default_file_system_id="fs-9"),
-            Discovery(),
+            ClusterView(discovery=Discovery()),
             "file system: 'fs-9' is not known (yet); known file systems: none",
             id="a default that is not there yet",
         ),
         pytest.param(
             {},
             AUTO,
-            Discovery(),
+            ClusterView(discovery=Discovery()),
             "file system: 'auto' has not been discovered yet; "
             "create an EFS file system, or check the controller's AWS permissions",
             id="none at all",
@@ -310,7 +335,7 @@ def test_refused(asking: Claim, of_class: StorageClass, text: str) -> None:
     ],
 )
 def test_what_may_appear_is_waited_for(
-    labels: Mapping[str, str], of_class: StorageClass, discovered: Discovery, text: str
+    labels: Mapping[str, str], of_class: StorageClass, discovered: ClusterView, text: str
 ) -> None:
     with pytest.raises(NotYet) as caught:
         parse_request(claim(labels), of_class, discovered)
@@ -337,6 +362,215 @@ def test_no_volume_name_leads_out_of_the_namespace(name: str) -> None:
         return
     assert request.location.directory.parts == ("team", name)
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+# --- which file system auto chooses
+
+OLD, NEW = FS2, FS1
+PORTS = TunnelTargets(
+    targets={
+        OLD: TunnelTarget(file_system_id=OLD, port=20490),
+        NEW: TunnelTarget(file_system_id=NEW, port=20491),
+    }
+)
+RETAINED = Volume(name="kept", phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)
+SHARED = Volume(name="shared", phase=VolumePhase.BOUND, reclaim_policy=ReclaimPolicy.DELETE)
+GOING = Volume(name="going", phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.DELETE)
+
+
+def with_volumes(**volumes: Volume) -> Callable[[Location], list[Volume]]:
+    """One volume of the claim's directory on each of these file systems."""
+
+    def volumes_at(location: Location) -> list[Volume]:
+        assert str(location.directory) == "/team/example"
+        found = volumes.get(location.file_system_id.replace("-", "_"))
+        return [found] if found else []
+
+    return volumes_at
+
+
+def both(vpc_of_old: str | None = None, vpc_of_new: str | None = None, **fields: Any) -> ClusterView:
+    old, new = mount_target(OLD, vpc=vpc_of_old), mount_target(NEW, vpc=vpc_of_new)
+    return view(system(OLD, old), system(NEW, new), **{"targets": PORTS, **fields})
+
+
+CREATING = LifeCycleState.CREATING
+HOME = frozenset({VpcId("vpc-a")})
+LISTED = storage_class(default_file_system_id="auto", file_system_ids="fs-9,fs-1,fs-2")
+
+
+@pytest.mark.parametrize(
+    ("seen", "of_class", "chosen"),
+    [
+        pytest.param(both(), AUTO, OLD, id="the one in use longest"),
+        pytest.param(
+            both(targets=TunnelTargets(targets={OLD: PORTS.targets[OLD]})), AUTO, OLD, id="not a new one"
+        ),
+        pytest.param(both(), LISTED, NEW, id="the first of the list that is there"),
+        pytest.param(both(volumes_at=with_volumes(fs_1=RETAINED)), AUTO, NEW, id="where data was retained"),
+        pytest.param(both(volumes_at=with_volumes(fs_1=SHARED)), AUTO, NEW, id="where others use it"),
+        pytest.param(both(volumes_at=with_volumes(fs_2=SHARED)), LISTED, OLD, id="data before the list"),
+        pytest.param(both(volumes_at=with_volumes(fs_1=GOING)), AUTO, NEW, id="where it is being removed"),
+        pytest.param(
+            both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=GOING)), AUTO, NEW, id="data that stays first"
+        ),
+        pytest.param(both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=SHARED)), AUTO, OLD, id="data on both"),
+        pytest.param(
+            view(system(OLD), system(NEW, mount_target(NEW)), targets=PORTS),
+            AUTO,
+            NEW,
+            id="not one without mount target",
+        ),
+        pytest.param(
+            view(system(OLD, mount_target(OLD, CREATING)), system(NEW, mount_target(NEW)), targets=PORTS),
+            AUTO,
+            NEW,
+            id="not one whose mount target is not ready",
+        ),
+        pytest.param(
+            view(system(OLD), system(NEW, mount_target(NEW)), targets=PORTS),
+            storage_class(default_file_system_id="auto", file_system_ids="fs-2,fs-1"),
+            NEW,
+            id="not the first of the list without mount target",
+        ),
+        pytest.param(
+            view(system(NEW, mount_target(NEW)), unclear=frozenset({OLD}), targets=PORTS),
+            AUTO,
+            NEW,
+            id="not one that is unclear",
+        ),
+        pytest.param(both("vpc-b", "vpc-a", own_vpcs=HOME), AUTO, NEW, id="not one of another VPC"),
+        pytest.param(
+            both("vpc-b", "vpc-a", own_vpcs=HOME, volumes_at=with_volumes(fs_2=GOING)),
+            AUTO,
+            NEW,
+            id="not one of another VPC for data that goes",
+        ),
+        pytest.param(both("vpc-b", "vpc-a"), AUTO, OLD, id="any VPC when the own one is not known"),
+        pytest.param(
+            both("vpc-b", "vpc-b", own_vpcs=HOME), AUTO, OLD, id="another VPC when there is nothing else"
+        ),
+        pytest.param(
+            both("vpc-b", "vpc-a", own_vpcs=HOME, volumes_at=with_volumes(fs_2=RETAINED)),
+            AUTO,
+            OLD,
+            id="data in another VPC, where a volume was made",
+        ),
+        pytest.param(
+            view(system(NEW, mount_target(NEW)), targets=PORTS, volumes_at=with_volumes(fs_2=RETAINED)),
+            AUTO,
+            NEW,
+            id="not data of a file system that is gone",
+        ),
+        pytest.param(
+            view(
+                system(OLD, state=LifeCycleState.DELETING),
+                system(NEW, mount_target(NEW)),
+                targets=PORTS,
+                volumes_at=with_volumes(fs_2=RETAINED),
+            ),
+            AUTO,
+            NEW,
+            id="not data of a file system that is being deleted",
+        ),
+    ],
+)
+def test_auto_chooses(seen: ClusterView, of_class: StorageClass, chosen: FileSystemId) -> None:
+    assert parse_request(claim(), of_class, seen).location.file_system_id == chosen
+
+
+@pytest.mark.parametrize(
+    ("seen", "of_class", "text"),
+    [
+        pytest.param(
+            view(system(OLD), system(NEW, mount_target(NEW, CREATING)), targets=PORTS),
+            AUTO,
+            "file system: 'fs-2, fs-1' has no usable mount target (fs-2 has no mount target; "
+            "fs-1: fsmt-fs-1 in subnet-a is creating); "
+            "create a mount target in a subnet that the nodes reach",
+            id="no mount target anywhere",
+        ),
+        pytest.param(
+            view(
+                system(OLD),
+                system(NEW, mount_target(NEW)),
+                targets=PORTS,
+                volumes_at=with_volumes(fs_2=RETAINED),
+            ),
+            AUTO,
+            "file system: 'fs-2' has the volume of /team/example but has no usable mount target (fs-2 has no "
+            "mount target); create a mount target in a subnet that the nodes reach, or name another file "
+            "system in the claim's label file_system_id",
+            id="data where no mount target is",
+        ),
+        pytest.param(
+            view(
+                system(NEW, mount_target(NEW)),
+                unclear=frozenset({OLD}),
+                targets=PORTS,
+                volumes_at=with_volumes(fs_2=SHARED),
+            ),
+            AUTO,
+            "file system: 'fs-2' has the volume of /team/example but has no usable mount target (AWS has not "
+            "told the mount targets of fs-2 yet); create a mount target in a subnet that the nodes reach, or "
+            "name another file system in the claim's label file_system_id",
+            id="data on a file system that is unclear",
+        ),
+        pytest.param(
+            view(system(FS3, mount_target(FS3), state=CREATING)),
+            AUTO,
+            "file system: 'fs-3' has no usable mount target (fs-3 is creating); "
+            "create a mount target in a subnet that the nodes reach",
+            id="a file system that is not ready",
+        ),
+        pytest.param(
+            both(),
+            storage_class(default_file_system_id="auto", file_system_ids="fs-8,fs-9"),
+            "file system: 'fs-8, fs-9' is not known (yet); known file systems: fs-1, fs-2",
+            id="none of the list",
+        ),
+    ],
+)
+def test_auto_waits_and_says_for_what(seen: ClusterView, of_class: StorageClass, text: str) -> None:
+    with pytest.raises(NotYet) as caught:
+        parse_request(claim(), of_class, seen)
+    assert str(caught.value) == text
+    assert caught.value.retryable
+
+
+_HOLDINGS = st.dictionaries(st.sampled_from([FS1, FS2, FS3]), st.sampled_from([RETAINED, SHARED, GOING]))
+_SYSTEMS = st.dictionaries(
+    st.sampled_from([FS1, FS2, FS3]),
+    st.sampled_from([None, "vpc-a", "vpc-b"]).flatmap(lambda vpc: st.tuples(st.just(vpc), st.booleans())),
+)
+
+
+@given(_SYSTEMS, _HOLDINGS, st.booleans())
+def test_auto_never_hides_data_and_never_chooses_what_cannot_be_reached(
+    systems: dict[FileSystemId, tuple[str | None, bool]],
+    holdings: dict[FileSystemId, Volume],
+    knows_vpc: bool,
+) -> None:
+    there = [
+        system(fs, *([mount_target(fs, vpc=vpc)] if has_target else []))
+        for fs, (vpc, has_target) in systems.items()
+    ]
+    seen = view(
+        *there,
+        volumes_at=lambda at: [holdings[at.file_system_id]] if at.file_system_id in holdings else [],
+        own_vpcs=HOME if knows_vpc else frozenset(),
+    )
+    reachable = {fs for fs, (_, has_target) in systems.items() if has_target}
+    homes = {fs for fs, volume in holdings.items() if volume is not GOING} & systems.keys()
+    try:
+        chosen = parse_request(claim(), AUTO, seen).location.file_system_id
+    except NotYet:
+        assert not reachable & (homes or systems.keys())
+        return
+    assert chosen in reachable
+    assert not homes or chosen in homes
+    if knows_vpc and not homes and any(systems[fs][0] != "vpc-b" for fs in reachable):
+        assert systems[chosen][0] != "vpc-b"
 
 
 # --- the volume
@@ -381,7 +615,7 @@ def test_names_are_those_that_kubernetes_accepts(namespace: str, name: str, uid:
 
 def test_the_longest_name_fits() -> None:
     longest = FileSystemId("fs-" + "f" * 40)
-    discovered = Discovery(file_systems={longest: FileSystem(file_system_id=longest)}, complete=True)
+    discovered = view(system(longest, mount_target(longest)))
     asking = claim({"volume_name": "_" * 63}, namespace="n" * 63)
     assert len(volume_name(parse_request(asking, AUTO, discovered))) <= 253
 

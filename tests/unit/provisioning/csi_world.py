@@ -1,17 +1,25 @@
 """A small AWS around the driver's volumes: one account with access points; any call can fail."""
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.references import References
+from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.access_points import AccessPoint, AccessPointRequest, VolumeRequest
 from kube_efs.model.cross_account import CrossAccountRole
 from kube_efs.model.csi_parameters import FileSystemReference, parse_parameters
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions
-from kube_efs.model.errors import AwsAlreadyExists, AwsNotFound, KubeEfsError
+from kube_efs.model.errors import (
+    AwsAlreadyExists,
+    AwsNotFound,
+    AwsUnavailable,
+    KubeEfsError,
+    KubeNotFound,
+)
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.root_directories import VolumeOrigin
@@ -19,9 +27,10 @@ from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.access_points import AccessPoints
 from kube_efs.provisioning.accounts import Account, Accounts
+from kube_efs.provisioning.backends import Confirm
 from kube_efs.provisioning.csi_volumes import CsiVolumes
+from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.reservations import Reservations
 
 FS = FileSystemId("fs-0123456789abcdef0")
 OTHER = FileSystemId("fs-0123456789abcdef1")
@@ -34,6 +43,8 @@ class Api(AwsAccessPoints):
         self.points: dict[AccessPointId, AccessPoint] = {}
         self.calls: Counter[str] = Counter()
         self.faults: dict[str, KubeEfsError] = {}
+        self.hidden = False  # from listings
+        self.lost: set[str] = set()
 
     def call(self, name: str) -> None:
         """Count a call; raises what it is to fail with."""
@@ -41,8 +52,15 @@ class Api(AwsAccessPoints):
         if name in self.faults:
             raise self.faults[name]
 
+    def answer(self, name: str) -> None:
+        """Raise what a lost answer looks like, if calls of that name are ``lost``."""
+        if name in self.lost:
+            raise AwsUnavailable("was not answered in time", field=name)
+
     async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
         self.call("list")
+        if self.hidden:
+            return ()
         return tuple(one for one in self.points.values() if one.file_system_id == file_system_id)
 
     async def get(self, access_point_id: AccessPointId) -> AccessPoint:
@@ -67,12 +85,15 @@ class Api(AwsAccessPoints):
             tags={tag.key: tag.value for tag in request.tags},
         )
         self.points[made.access_point_id] = made
+        self.answer("create")
         return made
 
     async def delete(self, access_point_id: AccessPointId) -> None:
         self.call("delete")
-        await self.get(access_point_id)
+        if access_point_id not in self.points:
+            raise AwsNotFound("is not there", field="access point", value=access_point_id)
         del self.points[access_point_id]
+        self.answer("delete")
 
 
 class Gateway(AwsGateway):
@@ -136,13 +157,22 @@ class Folders:
         self.made: dict[str, Permissions] = {}
         self.removed: list[str] = []
         self.fault: KubeEfsError | None = None
+        self.busy: KubeEfsError | None = None
 
     async def make(self, location: Location, permissions: Permissions) -> None:
         if self.fault:
             raise self.fault
         self.made[str(location)] = permissions
 
-    async def remove(self, location: Location, base: Directory) -> None:
+    async def settled(self, location: Location) -> None:
+        """Nobody else works here, unless the test says so."""
+        if self.busy:
+            raise self.busy
+
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
+        await confirm()
         self.made.pop(str(location), None)
         self.removed.append(f"{location} in {base}")
 
@@ -155,15 +185,38 @@ class Folders:
         ]
 
 
+class Listed(VolumeStore):
+    """The API server has the volumes that the inventory knows, and ``newer`` ones."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self.newer: dict[str, Volume] = {}
+
+    async def list(self) -> Sequence[Volume]:
+        return tuple({**self._inventory.volumes, **self.newer}.values())
+
+    async def get(self, name: str) -> Volume:
+        found = {**self._inventory.volumes, **self.newer}
+        if name not in found:
+            raise KubeNotFound("answered 404", field=f"volume {name}")
+        return found[name]
+
+
 class CsiWorld:
     """The driver's volumes on one account."""
 
     def __init__(
-        self, *, removes_directories: bool = False, has_workers: bool = True, quota: int = 10
+        self,
+        *,
+        removes_directories: bool = False,
+        has_workers: bool = True,
+        quota: int = 10,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.gateway, self.texts, self.folders = Gateway(), Texts(), Folders()
         self.api = self.gateway.api
         self.inventory = Inventory()
+        self.store = Listed(self.inventory)
         points = AccessPoints(self.api, self.inventory, quota=quota)
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
         self.volumes = CsiVolumes(
@@ -171,9 +224,16 @@ class CsiWorld:
             references=self.texts,
             directories=self.folders if has_workers else None,
             inventory=self.inventory,
-            reservations=Reservations(),
+            guards=Guards(inventory=self.inventory, store=self.store, roots=self.roots),
             removes_directories=removes_directories,
+            clock=clock,
         )
+
+    async def roots(
+        self, file_system_id: FileSystemId, role: CrossAccountRole | None
+    ) -> Sequence[AccessPoint]:
+        """The access points of the file system, as AWS lists them."""
+        return await self.api.list(file_system_id)
 
     def note(self, name: str, handle: object, **changes: object) -> None:
         """A volume of Kubernetes with that handle is there."""

@@ -77,6 +77,8 @@ class Kubelet:
     def _start(self, *pods: Pod) -> None:
         for pod in pods:
             name = name_of(pod)
+            if pod.spec and pod.spec.schedulingGates:
+                continue
             if name not in self._tasks and not (pod.status and pod.status.phase in {"Succeeded", "Failed"}):
                 self._tasks[name] = asyncio.create_task(self._work(pod))
 

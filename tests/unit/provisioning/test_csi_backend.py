@@ -8,8 +8,10 @@ from tests.unit.provisioning.csi_world import FS, CsiWorld
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi_errors import InvalidArgument
 from kube_efs.model.errors import AwsUnavailable, KubeAlreadyExists, NotYet, RemovalRefused
+from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import CsiSource, Volume
 from kube_efs.provisioning.csi_claims import CsiBackend, CsiPlan
+from kube_efs.provisioning.guards import Order, Permit
 
 ARN = "arn:aws:iam::123456789012:role/storage"
 ABROAD = StorageClass(
@@ -39,9 +41,18 @@ def volume(handle: str, **changes: object) -> Volume:
     return Volume(name=NAME, csi=CsiSource(handle=handle), **changes)  # type: ignore[arg-type]
 
 
+def handle_of(wanted: Volume) -> str:
+    return wanted.csi.handle if wanted.csi else ""
+
+
+async def permitted() -> Permit:
+    return Permit()
+
+
 async def test_a_plan_gives_the_volume_once_there_is_one(backend: CsiBackend) -> None:
     plan = backend.plan(CLAIM, CLASS)
-    assert (plan.claim, plan.location, plan.place) == (CLAIM, None, "a volume (efs-ap)")
+    assert (plan.claim, plan.place) == (CLAIM, "a volume (efs-ap)")
+    assert [str(one) for one in await plan.locations()] == [f"{FS}:/{NAME}"]
     with pytest.raises(RuntimeError):
         plan.volume(0)
     await plan.make()
@@ -72,16 +83,17 @@ def test_only_volumes_of_the_driver_are_its_own(backend: CsiBackend) -> None:
 
 
 @pytest.mark.parametrize("handle", ["", "vol-1", "s3files:fs-1::fsap-1"])
-def test_a_handle_that_says_nothing_is_for_people(backend: CsiBackend, handle: str) -> None:
+async def test_a_handle_that_says_nothing_is_for_people(backend: CsiBackend, handle: str) -> None:
     with pytest.raises(RemovalRefused, match="remove the volume by hand") as caught:
-        backend.removable(volume(handle))
+        await backend.removal(volume(handle))
     assert caught.value.field == "spec.csi.volumeHandle"
 
 
 async def test_what_was_made_is_removed(world: CsiWorld, backend: CsiBackend) -> None:
     wanted = (await made(backend)).volume(0)
-    assert backend.removable(wanted) is None
-    await backend.remove(wanted)
+    removal = await backend.removal(wanted)
+    assert (removal.with_directory, removal.access_point) == (False, parse_volume_handle(handle_of(wanted)))
+    await backend.remove(removal, Order(permitted))
     assert not world.api.points
 
 
@@ -96,10 +108,10 @@ async def test_a_role_is_read_for_making_and_for_removing(world: CsiWorld, backe
     world.texts.secrets["team/role"] = {"awsRoleArn": ARN, "crossaccount": "true"}
 
     await plan.make()
-    await backend.remove(plan.volume(0))
+    await backend.remove(await backend.removal(plan.volume(0)), Order(permitted))
 
     assert {role.role_arn for role in world.accounts.roles if role} == {ARN}
-    assert len(world.accounts.roles) == 2
+    assert None not in world.accounts.roles
 
 
 def test_what_is_odd_about_a_class_is_logged_once(backend: CsiBackend) -> None:

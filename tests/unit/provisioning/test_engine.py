@@ -37,7 +37,7 @@ from kube_efs.model.volumes import (
     Volume,
     VolumePhase,
 )
-from kube_efs.provisioning.engine import Removal
+from kube_efs.provisioning.engine import DataFate
 
 FS1 = FileSystemId("fs-1")
 
@@ -56,10 +56,10 @@ DATA = at("/team/example")
 # --- which claims are planned
 
 
-def test_a_claim_of_ours_is_planned(world: World) -> None:
+async def test_a_claim_of_ours_is_planned(world: World) -> None:
     plan = world.engine.plan(claim())
     assert plan is not None
-    assert (plan.location, plan.claim) == (DATA, claim())
+    assert (await plan.locations(), plan.claim) == ((DATA,), claim())
 
 
 @pytest.mark.parametrize(
@@ -307,14 +307,19 @@ async def test_a_released_volume_goes_with_its_directory(world: World) -> None:
     world.moment.passed.clear()
     done = await world.engine.reclaim(volume)
     assert done is not None
-    assert (done.volume, done.location, done.removal, done.reason) == (volume, DATA, Removal.REMOVED, "")
+    assert (done.volume, done.location, done.data, done.reason) == (volume, DATA, DataFate.REMOVED, "")
+    asked = ["before get", "after get", "before roots"]
     assert world.moment.passed == [
+        *asked,
+        "before delete",
+        "after delete",
+        "before confirm",
+        "before roots",
         "before get",
         "after get",
         "before remove",
         "after remove",
-        "before delete",
-        "after delete",
+        "before release",
     ]
     assert (world.store.volumes, world.folders.there) == ({}, set())
     assert not world.inventory.volumes
@@ -412,7 +417,7 @@ async def test_a_directory_that_another_volume_uses_is_kept(world: World, other:
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.removal is Removal.SHARED
+    assert done.data is DataFate.SHARED
     assert done.reason == "fs-1:/team/example is used by sharer too"
     assert (set(world.store.volumes), world.folders.there) == ({"sharer"}, {DATA})
 
@@ -423,7 +428,7 @@ async def test_a_sharer_whose_end_was_missed_does_not_count(world: World) -> Non
     del world.store.volumes["sharer"]
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.removal is Removal.REMOVED
+    assert done.data is DataFate.REMOVED
     assert world.folders.there == set()
 
 
@@ -443,25 +448,47 @@ async def test_a_sharer_that_goes_while_it_is_looked_up_is_no_fault(world: World
     world.moment.on_moment = gone_meanwhile
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.removal is Removal.REMOVED
+    assert done.data is DataFate.REMOVED
 
 
-@pytest.mark.parametrize("path", ["/", "/team", "/team/example/deep"])
-async def test_a_directory_above_or_below_another_s_is_not_removed(world: World, path: str) -> None:
-    world.add(
-        RELEASED,
-        replace(
-            RELEASED, name="near", uid="n", provisioned_by=None, nfs=NfsSource(server="127.0.0.1", path=path)
-        ),
+def near_at(path: str) -> Volume:
+    return replace(
+        RELEASED, name="near", uid="n", provisioned_by=None, nfs=NfsSource(server="127.0.0.1", path=path)
     )
+
+
+async def test_directory_above_the_one_of_another_volume_is_not_removed(world: World) -> None:
+    world.add(RELEASED, near_at("/team/example/deep"))
     world.folders.there.add(DATA)
     with pytest.raises(RemovalRefused) as caught:
         await world.engine.reclaim(RELEASED)
     assert str(caught.value) == (
-        "directory: 'fs-1:/team/example' lies above or below the directory of volume near; "
-        "delete those volumes first, or set pv to Retain"
+        "directory: 'fs-1:/team/example' lies above the directory of volume near; "
+        "delete those first, or set this volume to Retain"
     )
     assert (set(world.store.volumes), world.folders.there) == ({"pv", "near"}, {DATA})
+    assert not world.store.volumes["pv"].deleting
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        pytest.param(near_at("/"), id="the whole file system"),
+        pytest.param(near_at("/team"), id="its parent"),
+        pytest.param(
+            replace(near_at("/"), nfs=None, csi=CsiSource(handle="fs-1")),
+            id="the whole one by the CSI driver",
+        ),
+        pytest.param(replace(near_at("/"), phase=VolumePhase.BOUND), id="one that is bound"),
+    ],
+)
+async def test_volume_above_a_directory_does_not_keep_it(world: World, above: Volume) -> None:
+    world.add(RELEASED, above)
+    world.folders.there.add(DATA)
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert (done.data, done.above) == (DataFate.REMOVED, ("near",))
+    assert (set(world.store.volumes), world.folders.there) == ({"near"}, set())
 
 
 @pytest.mark.parametrize("path", ["/team", "/team/example/deep"])
@@ -471,7 +498,7 @@ async def test_a_neighbour_whose_end_was_missed_is_in_nobody_s_way(world: World,
     del world.store.volumes["near"]
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.removal is Removal.REMOVED
+    assert done.data is DataFate.REMOVED
 
 
 async def test_data_stays_for_a_volume_whose_making_was_not_confirmed(world: World) -> None:
@@ -490,7 +517,7 @@ async def test_data_stays_for_a_volume_whose_making_was_not_confirmed(world: Wor
 
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.removal is Removal.SHARED
+    assert done.data is DataFate.SHARED
     assert world.folders.there == {DATA}
 
 
@@ -510,7 +537,7 @@ async def test_data_goes_though_a_volume_was_to_be_made_that_never_was(world: Wo
 
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.removal is Removal.REMOVED
+    assert done.data is DataFate.REMOVED
 
 
 async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: World) -> None:
@@ -531,7 +558,7 @@ async def test_what_lies_apart_is_in_nobody_s_way(world: World, path: str, file_
     world.add(RELEASED, replace(apart, name="apart", uid="a", provisioned_by=None))
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.removal is Removal.REMOVED
+    assert done.data is DataFate.REMOVED
 
 
 async def test_a_file_system_that_is_gone_is_waited_for(world: World) -> None:
@@ -554,9 +581,9 @@ def test_sharers_released_at_one_moment_remove_the_directory_once(pauses: list[i
         waits = iter(pauses * 10)
         world.moment.on_moment = lambda _: next(waits)
         done = await asyncio.gather(*(world.engine.reclaim(volume) for volume in volumes))
-        assert sorted(one.removal for one in done if one) == [
-            Removal.REMOVED,
-            *[Removal.SHARED] * (count - 1),
+        assert sorted(one.data for one in done if one) == [
+            DataFate.REMOVED,
+            *[DataFate.SHARED] * (count - 1),
         ]
         assert world.folders.removed == [DATA]
         assert world.store.volumes == {}
@@ -627,8 +654,8 @@ async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(HELD)
     assert done is not None
-    assert (done.removal, world.folders.removed) == (Removal.REMOVED, [DATA])
-    assert world.moment.passed[-4:] == ["before remove", "after remove", "before delete", "after delete"]
+    assert (done.data, world.folders.removed) == (DataFate.REMOVED, [DATA])
+    assert world.moment.passed[-3:] == ["before remove", "after remove", "before release"]
 
 
 @pytest.mark.parametrize(
@@ -660,21 +687,18 @@ async def test_a_volume_that_somebody_deletes_is_let_go_and_its_data_stays(
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(volume)
     assert done is not None
-    assert (done.removal, done.location) == (Removal.KEPT, None)
+    assert (done.data, done.location) == (DataFate.KEPT, None)
     assert reason in done.reason
     assert world.moment.passed[-1] == "before release"
     assert (world.store.volumes, world.folders.there, world.folders.removed) == ({}, {DATA}, [])
 
 
 async def test_a_neighbour_s_directory_keeps_the_data_and_lets_the_volume_go(world: World) -> None:
-    near = replace(
-        RELEASED, name="near", uid="n", provisioned_by=None, nfs=NfsSource(server="127.0.0.1", path="/team")
-    )
-    world.add(HELD, near)
+    world.add(HELD, near_at("/team/example/deep"))
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(HELD)
     assert done is not None
-    assert done.reason.startswith("directory: 'fs-1:/team/example' lies above or below")
+    assert done.reason.startswith("directory: 'fs-1:/team/example' lies above the directory of volume near")
     assert (set(world.store.volumes), world.folders.there) == ({"near"}, {DATA})
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
+from tests.unmounting import unmount
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.provisioning import file_system
-from kube_efs.provisioning.file_system import empty_trash, list_children, make_directory, remove_directory
+from kube_efs.provisioning.file_system import empty_trash, list_children, make_directory, move_to_trash
 from kube_efs.provisioning.trash import TRASH
 
 ROOT = Directory()
@@ -28,8 +30,19 @@ def make(root: Path, path: str, permissions: Permissions = PLAIN) -> bool:
     return make_directory(root, parse_directory(path), permissions)
 
 
+def move(root: Path, path: str, base: str = "/", tenant: str = "") -> bool:
+    return move_to_trash(root, parse_directory(path), base=parse_directory(base), tenant=tenant)
+
+
+def empty(root: Path) -> TrashReport:
+    return empty_trash(root, lambda: True)
+
+
 def remove(root: Path, path: str, base: str = "/") -> bool:
-    return remove_directory(root, parse_directory(path), base=parse_directory(base))
+    """Move the directory into the trash, and empty that."""
+    moved = move(root, path, base)
+    empty(root)
+    return moved
 
 
 def mode(path: Path) -> int:
@@ -133,7 +146,7 @@ def test_any_name_is_made_and_removed_literally(tmp_path_factory: pytest.TempPat
     assert (root / path[1:]).is_dir()
     assert not make_directory(root, directory, PLAIN)
     (root / path[1:] / "file").touch()
-    assert remove_directory(root, directory, base=ROOT)
+    assert remove(root, path)
     assert tree(root) == {str(Path(*directory.parts[:depth])) for depth in range(1, len(directory.parts))}
 
 
@@ -466,10 +479,16 @@ def test_a_trash_that_is_none_is_refused(root: Path, outside: Path, what: str) -
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
-    """Mounts a file system of its own on a directory, with a file in it, until the test ends."""
+def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Mounts a file system of its own on a directory, with a file in it, until the test ends.
 
-    def mount(point: Path) -> None:
+    With ``bound`` that directory is mounted there once more instead.
+    """
+
+    def mount(point: Path, bound: Path | None = None) -> None:
+        if bound is not None:
+            subprocess.run(["mount", "--bind", str(bound), str(point)], check=True, capture_output=True)
+            return
         subprocess.run(["mount", "-t", "tmpfs", "none", str(point)], check=True, capture_output=True)
         (point / "precious").write_text("content")
 
@@ -477,16 +496,14 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
     # By now they may have moved with the directories that they are in.
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for point in reversed([point for point in mounts if Path(point).is_relative_to(tmp_path)]):
-        subprocess.run(["umount", point], check=True, capture_output=True)
+        unmount(Path(point))
 
 
 @needs_root
 @pytest.mark.parametrize(
     ("at", "path"), [("team/data", "/team/data"), ("team", "/team/data")], ids=["the leaf", "its parent"]
 )
-def test_another_file_system_is_refused(
-    root: Path, mounted: Callable[[Path], None], at: str, path: str
-) -> None:
+def test_another_file_system_is_refused(root: Path, mounted: Callable[..., None], at: str, path: str) -> None:
     mounted(root / at)
     (root / path[1:]).mkdir(exist_ok=True)
     with pytest.raises(RemovalRefused) as caught:
@@ -496,29 +513,34 @@ def test_another_file_system_is_refused(
 
 
 @needs_root
-def test_what_is_mounted_deeper_inside_is_not_entered(root: Path, mounted: Callable[[Path], None]) -> None:
-    mounted(root / "team/data/deep")
-    with pytest.raises(WorkerFailed) as caught:
-        remove(root, "/team/data")
-    assert str(caught.value).startswith(
-        "directory: '/team/data' could not be removed (Device or resource busy)"
-    )
-    (kept,) = (root / TRASH).glob("*/deep/precious")
-    assert kept.read_text() == "content"
+@pytest.mark.parametrize("same", [False, True], ids=["another file system", "the same one, mounted again"])
+def test_what_is_mounted_deeper_inside_is_not_entered(
+    root: Path, outside: Path, mounted: Callable[..., None], same: bool
+) -> None:
+    mounted(root / "team/data/deep", bound=outside / "precious" if same else None)
+    kept = "file" if same else "precious"
+    assert move(root, "/team/data")
+    report = empty(root)
+    assert (report.entries, report.stuck) == (1, 1)
+    assert [(one.path, one.reason) for one in report.examples] == [("deep", "Device or resource busy")]
+    (found,) = (root / TRASH).glob(f"*/deep/{kept}")
+    assert found.read_text() == "content"
 
 
 @needs_root
 def test_a_trash_that_resists_does_not_keep_others_from_going(
-    root: Path, mounted: Callable[[Path], None]
+    root: Path, mounted: Callable[..., None]
 ) -> None:
     (root / TRASH / "old/busy").mkdir(parents=True)
     mounted(root / TRASH / "old/busy")
-    with capture_logs() as logs:
-        assert remove(root, "/team/data")
+    assert move(root, "/team/data")
+    assert empty(root) == TrashReport(
+        entries=1,
+        stuck=1,
+        removed=3,
+        examples=(StuckEntry(entry="old", path="busy", reason="Device or resource busy"),),
+    )
     assert not tree(root) & DATA
-    assert [(line["event"], line["entry"], line["reason"]) for line in logs] == [
-        ("trash-not-emptied", "old", "Device or resource busy")
-    ]
 
 
 def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
@@ -542,6 +564,47 @@ def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
     assert list((root / TRASH).iterdir()) == []
 
 
+@pytest.mark.parametrize("back", [errno.ENOTEMPTY, None], ids=["its place is taken", "it is killed before"])
+def test_what_was_put_in_its_place_is_never_emptied(
+    root: Path, monkeypatch: pytest.MonkeyPatch, back: int | None
+) -> None:
+    """The rename takes whatever is there; the entry's name says which directory it should have been."""
+    checked, rename = file_system._checked_leaf, os.rename
+
+    def check_then_replace(*arguments: object) -> tuple[int, int]:
+        found = checked(*arguments)  # type: ignore[arg-type]
+        (root / "team/data").rename(root / "team/moved")
+        (root / "team2/data").rename(root / "team/data")
+        return found
+
+    def rename_once(source: str, target: str, **folders: int) -> None:
+        if target == "data":
+            raise OSError(back, "") if back else KeyboardInterrupt
+        rename(source, target, **folders)
+
+    monkeypatch.setattr(file_system, "_checked_leaf", check_then_replace)
+    monkeypatch.setattr(os, "rename", rename_once)
+    with pytest.raises((WorkerFailed, KeyboardInterrupt)):
+        move(root, "/team/data")
+    monkeypatch.undo()
+
+    report = empty(root)
+    assert (report.entries, report.stuck, report.removed) == (1, 1, 0)
+    (example,) = report.examples
+    assert example.path == ""
+    assert example.reason == "is not the directory that was to be removed; move it back to where it belongs"
+    assert (root / TRASH / example.entry / "file").read_text() == "content"
+
+
+def test_a_removal_only_renames(root: Path) -> None:
+    assert move(root, "/team/data", tenant="4fa1")
+    (entry,) = (root / TRASH).iterdir()
+    assert re.fullmatch(rf"4fa1\.{entry.stat().st_ino:x}-[0-9a-f]{{32}}", entry.name)
+    assert (entry / "deep/file").read_text() == "content"
+    assert tree(root) - {f"{TRASH}/{entry.name}{rest}" for rest in ("", "/deep", "/deep/file")} == OTHERS
+    assert not move(root, "/team/data", tenant="4fa1")
+
+
 def test_what_an_interrupted_run_has_left_goes_with_the_next(root: Path, outside: Path) -> None:
     (root / TRASH / "old/deep").mkdir(parents=True)
     (root / TRASH / "old/deep/file").touch()
@@ -555,7 +618,7 @@ def test_what_an_interrupted_run_has_left_goes_with_the_next(root: Path, outside
 def test_what_interrupted_runs_have_left_can_be_removed_alone(root: Path, outside: Path) -> None:
     (root / TRASH / "old/deep").mkdir(parents=True)
     (root / TRASH / "link").symlink_to(outside)
-    empty_trash(root)
+    empty(root)
     assert list((root / TRASH).iterdir()) == []
     assert tree(root) == OTHERS | DATA
     assert tree(outside) == {"precious", "precious/file"}
@@ -582,7 +645,7 @@ def _removal_killed_at(root: Path, step: int) -> bool:
 import os, sys
 from pathlib import Path
 from kube_efs.model.directories import parse_directory
-from kube_efs.provisioning.file_system import remove_directory
+from kube_efs.provisioning.file_system import empty_trash, move_to_trash
 left = [{step}]
 def killing(call):
     def killed(*a, **k):
@@ -593,7 +656,8 @@ def killing(call):
     return killed
 for name in ("mkdir", "rename", "unlink", "rmdir"):
     setattr(os, name, killing(getattr(os, name)))
-remove_directory(Path(sys.argv[1]), parse_directory("/team/data"), base=parse_directory("/"))
+move_to_trash(Path(sys.argv[1]), parse_directory("/team/data"), base=parse_directory("/"))
+empty_trash(Path(sys.argv[1]), lambda: True)
 """
     return subprocess.run([sys.executable, "-c", program, str(root)], check=False).returncode == 0
 
@@ -629,7 +693,7 @@ def test_no_descriptor_is_left_open(root: Path, monkeypatch: pytest.MonkeyPatch)
     make(root, "/team/new/owned", OWNED)
     list_children(root, parse_directory("/team"))
     list_children(root, parse_directory("/none"))
-    empty_trash(root)
+    empty(root)
     remove(root, "/team/new")
     remove(root, "/none/none")
     for path in ("/x/data", "/x", f"/{TRASH}"):

@@ -33,6 +33,12 @@ def place(name: str) -> Location:
     return Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}"))
 
 
+def looking() -> Inventory:
+    made = Inventory()
+    made.gid_ledger.add_base(BASE)
+    return made
+
+
 @dataclass
 class Attempt:
     """A claim that is being served: its directory is not there yet."""
@@ -59,7 +65,7 @@ class Groups(RuleBasedStateMachine):
         self.scan: tuple[int, dict[str, int]] | None = None
         self.made = 0
         self.told: set[str | None] = set()
-        self.inventory = Inventory()
+        self.inventory = looking()
 
     def teardown(self) -> None:
         self.logs.__exit__(None, None, None)
@@ -71,7 +77,7 @@ class Groups(RuleBasedStateMachine):
         within = RANGES[NAMES.index(name) % len(RANGES)]
         if name in self.attempts or name in self.inventory.volumes:
             return
-        taking = self.inventory.taking_gid(within, name, place(name))
+        taking = self.inventory.gid_ledger.taking(within, name, place(name))
         gid = taking.__enter__()
         if gid is None:
             used = {*self.directories.values(), *(one.gid for one in self.volumes.values())}
@@ -153,7 +159,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def begin_scan(self) -> None:
-        self.scan = (self.inventory.begin_scan(), dict(self.directories))
+        self.scan = (self.inventory.gid_ledger.begin_look(), dict(self.directories))
 
     @precondition(lambda self: self.scan)
     @rule()
@@ -167,7 +173,7 @@ class Groups(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """A new leader reads all volumes and directories before it serves a claim."""
-        self.attempts, self.inventory = {}, Inventory()
+        self.attempts, self.inventory = {}, looking()
         self.the_watch_breaks()
         self.news_come(1)
         self.begin_scan()

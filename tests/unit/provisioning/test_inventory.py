@@ -4,13 +4,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
-from kube_efs.model.claims import StorageClass
+from kube_efs.model.claims import ReclaimPolicy, StorageClass
 from kube_efs.model.directories import Directory, Relation, parse_directory
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.targets import PortUse, TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.inventory import DirectoryIndex, Inventory
@@ -64,11 +63,11 @@ def test_the_index_says_what_looking_at_every_volume_says(
         for relation in Relation
     }
     assert index.sharers(asked, name) == near[Relation.SAME] - {name}
-    neighbours = index.neighbours(asked)
-    assert near[Relation.ABOVE] <= neighbours
-    assert neighbours <= near[Relation.ABOVE] | near[Relation.BELOW]
-    assert bool(neighbours) == bool(near[Relation.ABOVE] | near[Relation.BELOW])
-    assert (not near[Relation.BELOW]) or neighbours & near[Relation.BELOW]
+    related = index.related(asked)
+    assert {relation: set(names) for relation, names in related.items()} == {
+        relation: near[relation] for relation in related
+    }
+    assert set(related) == {Relation.SAME, Relation.ABOVE, Relation.BELOW}
 
 
 # --- volumes
@@ -135,9 +134,10 @@ def test_the_directory_of_a_volume_to_come_is_in_use() -> None:
     inventory.replace_volumes([])
     assert inventory.directories.sharers(at("/team/data"), "") == {"pv"}
     assert inventory.volume_of(ClaimUid("c")) is None
-    assert inventory.ports_in_use() == {}
+    assert inventory.ports_in_use() == {20490: OF_FS1}
     inventory.forget_volume("pv")
     assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+    assert inventory.ports_in_use() == {}
 
 
 def test_a_list_that_is_older_than_a_volume_does_not_remove_it() -> None:
@@ -175,7 +175,7 @@ def test_a_name_that_is_expected_elsewhere_leaves_nothing_behind() -> None:
     inventory.expect_volume(volume("pv", path="/team/a"))
     inventory.expect_volume(volume("pv", path="/team/b"))
     inventory.forget_volume("pv")
-    assert inventory.directories.neighbours(at("/team")) == frozenset()
+    assert not any(inventory.directories.related(at("/team")).values())
 
 
 def test_a_list_is_all_there_is() -> None:
@@ -190,22 +190,89 @@ def test_a_list_is_all_there_is() -> None:
 def test_a_root_volume_is_nobody_s_neighbour() -> None:
     inventory = Inventory()
     inventory.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
-    assert inventory.directories.neighbours(at("/team/data")) == frozenset()
-    assert inventory.ports_in_use() == {}
+    assert not any(inventory.directories.related(at("/team/data")).values())
+
+
+def test_a_root_volume_tells_the_port_of_its_file_system() -> None:
+    inventory = Inventory()
+    inventory.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
+    assert inventory.ports_in_use() == {20490: PortUse(owners=frozenset({FS1}), root=True)}
+
+
+OF_FS1, UNKNOWN = PortUse(owners=frozenset({FS1})), PortUse(unnamed=True)
+
+
+def static(
+    name: str, *mount_options: str, server: str = "127.0.0.1", annotation: str | None = None
+) -> Volume:
+    """A volume that somebody has written by hand."""
+    return Volume(
+        name=name,
+        uid=name,
+        phase=VolumePhase.AVAILABLE,
+        file_system_id=annotation,
+        nfs=NfsSource(server=server, path="/team/data"),
+        mount_options=mount_options,
+    )
 
 
 def test_ports_that_volumes_carry() -> None:
     inventory = Inventory()
-    inventory.put_volume(volume("a", port=20490))
-    inventory.put_volume(replace(volume("b", port=20495), file_system_id="fs-2"))
-    inventory.put_volume(replace(volume("no-port"), mount_options=()))
-    inventory.put_volume(
-        replace(
-            volume("direct", port=2049),
-            nfs=NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/"),
-        )
+    for one in (
+        volume("a", port=20490),
+        static("of another", "port=20495", annotation="fs-2"),
+        static("shared", "port=20496", annotation="fs-1"),
+        static("shared too", "port=20496", annotation="fs-2"),
+        static("unknown", "hard,port=20497"),
+        static("unreadable", "port=20498", annotation="no id"),
+        static("known and unknown", "port=20490"),
+        static("two ports", "port=20499", "mountport=20500"),
+        static("no port", server="localhost"),
+        static("remote", "port=20501", server="fs-1.efs.us-east-1.amazonaws.com"),
+    ):
+        inventory.put_volume(one)
+    assert inventory.ports_in_use() == {
+        2049: UNKNOWN,
+        20490: PortUse(owners=frozenset({FS1}), unnamed=True),
+        20495: PortUse(owners=frozenset({FS2})),
+        20496: PortUse(owners=frozenset({FS1, FS2})),
+        20497: UNKNOWN,
+        20498: UNKNOWN,
+        20499: UNKNOWN,
+        20500: UNKNOWN,
+    }
+
+
+@pytest.mark.parametrize("phase", VolumePhase)
+def test_a_port_is_in_use_whatever_has_become_of_the_volume(phase: VolumePhase) -> None:
+    inventory = Inventory()
+    inventory.put_volume(replace(static("pv", "port=20497"), phase=phase, deleting=True))
+    assert inventory.ports_in_use() == {20497: UNKNOWN}
+
+
+def test_volumes_of_unknown_port() -> None:
+    inventory = Inventory()
+    inventory.targets = TunnelTargets(
+        targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)}, reserved={FS2: 20491}
     )
-    assert inventory.ports_in_use() == {20490: FS1, 20495: FS2}
+    for one in (
+        static("of a file system", "port=20490"),
+        static("of one that is gone", "port=20491"),
+        static("annotated", "port=20492", annotation="fs-3"),
+        static("beside an annotated one", "port=20492"),
+        static("no port"),
+        static("unknown", "port=20493"),
+    ):
+        inventory.put_volume(one)
+    assert [one.name for one in inventory.volumes_of_unknown_port()] == ["unknown"]
+
+
+def test_a_volume_of_a_file_system_that_is_gone_is_still_known_by_its_port() -> None:
+    inventory = Inventory()
+    inventory.put_volume(static("pv", "port=20490", server="localhost"))
+    inventory.targets = TunnelTargets(reserved={FS2: 20490})
+    assert inventory.location_of("pv") == at("/team/data", FS2)
+    assert [one.name for one in inventory.volumes_at(at("/team/data", FS2))] == ["pv"]
 
 
 def test_a_volume_known_by_its_port_only_follows_the_ports() -> None:
@@ -239,9 +306,16 @@ def with_gid(name: str, gid: int | None, path: str = "") -> Volume:
     return replace(volume(name, claim=name, path=path or f"/pvs/{name}"), gid=gid)
 
 
+def looking() -> Inventory:
+    """A controller that looks at the directories of the base."""
+    made = Inventory()
+    made.gid_ledger.add_base(BASE)
+    return made
+
+
 def scan(inventory: Inventory, **found: int) -> set[str]:
     """Directories of the base by the names of their volumes, with their groups."""
-    begun = inventory.begin_scan()
+    begun = inventory.gid_ledger.begin_look()
     places = {name: (at(f"/pvs/{name}"), gid) for name, gid in found.items()}
     return inventory.found_directories(begun, BASE, places)
 
@@ -251,31 +325,21 @@ def free(inventory: Inventory) -> int | None:
 
 
 def test_groups_of_volumes_are_in_use() -> None:
-    inventory = Inventory()
+    inventory = looking()
     inventory.replace_volumes([with_gid("a", 2000), with_gid("b", None), with_gid("c", 2001)])
     assert len(inventory.gids) == 2
     assert free(inventory) == 2002
 
 
-def test_a_group_that_two_volumes_have_is_told_of_once() -> None:
-    inventory = Inventory()
-    with capture_logs() as logs:
-        for _ in range(2):
-            inventory.replace_volumes([with_gid("a", 2000), with_gid("b", 2000)])
-    assert logs == [
-        {"event": "gid-shared", "log_level": "warning", "volume": "b", "gid": 2000, "others": ["a"]}
-    ]
-
-
 def test_a_removed_volume_frees_its_group_with_its_directory() -> None:
-    inventory = Inventory()
+    inventory = looking()
     inventory.put_volume(with_gid("a", 2000))
     inventory.removed_volume(with_gid("a", 2000), with_directory=True)
     assert free(inventory) == 2000
 
 
 def test_a_removed_volume_leaves_its_group_to_its_directory() -> None:
-    inventory = Inventory()
+    inventory = looking()
     inventory.put_volume(with_gid("a", 2000))
     inventory.removed_volume(with_gid("a", 2000), with_directory=False)
     assert (free(inventory), dict(inventory.volumes)) == (2001, {})
@@ -284,7 +348,7 @@ def test_a_removed_volume_leaves_its_group_to_its_directory() -> None:
 
 
 def test_a_volume_that_vanishes_leaves_its_group_to_its_directory_until_that_is_gone() -> None:
-    inventory = Inventory()
+    inventory = looking()
     inventory.put_volume(with_gid("a", 2000))
     inventory.drop_volume(with_gid("a", 2000))
     assert free(inventory) == 2001
@@ -295,7 +359,7 @@ def test_a_volume_that_vanishes_leaves_its_group_to_its_directory_until_that_is_
 
 
 def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
-    inventory = Inventory()
+    inventory = looking()
     nowhere = replace(with_gid("a", 2000), nfs=None)
     inventory.put_volume(nowhere)
     inventory.drop_volume(nowhere)
@@ -303,16 +367,40 @@ def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/elsewhere/a", "/pvs/deep/a"])
-def test_a_scan_says_nothing_of_what_it_does_not_see(path: str) -> None:
-    inventory = Inventory()
+def test_a_volume_where_nobody_looks_takes_its_group_with_it(path: str) -> None:
+    inventory = looking()
     inventory.put_volume(with_gid("a", 2000, path))
-    inventory.drop_volume(with_gid("a", 2000, path))
     scan(inventory)
     assert free(inventory) == 2001
+    inventory.drop_volume(with_gid("a", 2000, path))
+    assert free(inventory) == 2000
+
+
+def test_an_id_that_another_controller_has_is_held_until_the_next_look_shows_its_directory() -> None:
+    inventory = looking()
+    inventory.gid_ledger.taken_by_another(2000, at("/pvs/a"))
+    assert (free(inventory), inventory.gids.shared) == (2001, frozenset())
+    assert scan(inventory, other=2000) == {"other"}
+    assert (free(inventory), inventory.gids.shared) == (2001, frozenset())
+    scan(inventory)
+    assert free(inventory) == 2000
+
+
+def test_an_id_that_a_directory_was_given_by_hand_is_shared_until_one_of_both_is_gone() -> None:
+    inventory = looking()
+    told: list[int] = []
+    inventory.gids.on_shared = told.append
+    for name, gid in (("a", 2000), ("b", 2001)):
+        inventory.put_volume(with_gid(name, gid))
+    scan(inventory, a=2001, b=2001)
+    assert (told, inventory.gids.shared) == ([2001], frozenset({2001}))
+    assert inventory.gids.known_holders(2001) == {"b", str(at("/pvs/a"))}
+    scan(inventory, a=2000, b=2001)
+    assert (told, inventory.gids.shared) == ([2001], frozenset())
 
 
 def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
-    inventory = Inventory()
+    inventory = looking()
     assert scan(inventory, a=2000) == {"a"}
     inventory.put_volume(with_gid("a", 2000))
     assert scan(inventory) == set()
@@ -320,7 +408,7 @@ def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
 
 
 def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
-    inventory = Inventory()
+    inventory = looking()
     inventory.put_volume(with_gid("a", 2000))
     migrated = replace(
         with_gid("a-csi", 2000), nfs=None, csi=CsiSource(handle="efs:fs-0123456789abcdef0:/pvs/./a")
@@ -328,7 +416,7 @@ def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
     place = at("/pvs/a", FileSystemId("fs-0123456789abcdef0"))
     inventory.put_volume(migrated)
     inventory.drop_volume(with_gid("a", 2000))
-    assert inventory.found_directories(inventory.begin_scan(), BASE, {"a": (place, 2000)}) == set()
+    assert inventory.found_directories(inventory.gid_ledger.begin_look(), BASE, {"a": (place, 2000)}) == set()
     assert free(inventory) == 2001
     inventory.removed_volume(migrated, with_directory=True)
     assert free(inventory) == 2001  # until it is seen that the directory is gone
@@ -337,7 +425,7 @@ def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
 
 
 def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None:
-    inventory = Inventory()
+    inventory = looking()
     inventory.put_volume(with_gid("a", 2000))
     assert scan(inventory, a=2001) == set()
     assert free(inventory) == 2002
@@ -348,17 +436,17 @@ def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None
 def failing(inventory: Inventory, within: GidRange, name: str) -> int | None:
     """The group that an attempt had which failed."""
     had: list[int | None] = []
-    with suppress(KeyError), inventory.taking_gid(within, name, at(f"/pvs/{name}")) as gid:
+    with suppress(KeyError), inventory.gid_ledger.taking(within, name, at(f"/pvs/{name}")) as gid:
         had.append(gid)
         raise KeyError
     return had[0]
 
 
 def test_a_group_is_given_back_unless_the_block_succeeds() -> None:
-    inventory = Inventory()
+    inventory = looking()
     assert failing(inventory, RANGE, "a") == 2000
     assert free(inventory) == 2000
-    with inventory.taking_gid(RANGE, "a", at("/pvs/a")):
+    with inventory.gid_ledger.taking(RANGE, "a", at("/pvs/a")):
         pass
     assert free(inventory) == 2001
     scan(inventory)
@@ -366,14 +454,14 @@ def test_a_group_is_given_back_unless_the_block_succeeds() -> None:
 
 
 def test_a_group_that_a_directory_had_before_stays_with_it_when_the_block_fails() -> None:
-    inventory = Inventory()
+    inventory = looking()
     scan(inventory, a=2000)
     assert failing(inventory, RANGE, "a") == 2000
     assert free(inventory) == 2001
 
 
 def test_a_range_that_is_full_is_no_group() -> None:
-    inventory = Inventory()
+    inventory = looking()
     one = GidRange(minimum=2000, maximum=2000)
     inventory.put_volume(with_gid("a", 2000))
     assert failing(inventory, one, "b") is None
@@ -381,7 +469,28 @@ def test_a_range_that_is_full_is_no_group() -> None:
 
 
 def test_nothing_is_known_at_first() -> None:
-    inventory = Inventory()
+    inventory = looking()
     assert inventory.classes == dict[str, StorageClass]()
     assert inventory.targets == TunnelTargets()
     assert not inventory.discovery.complete
+
+
+@pytest.mark.parametrize(
+    ("before", "terminating", "may_be"),
+    [
+        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.RETAIN, False, id="retained, then deleted by hand"),
+        pytest.param(ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN, True, id="retained when it was Terminating"),
+        pytest.param(None, ReclaimPolicy.RETAIN, True, id="first seen when it was Terminating"),
+        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.DELETE, True, id="to go after all"),
+    ],
+)
+def test_removal_may_be_ordered_once_a_volume_is_terminating_with_the_policy_delete(
+    before: ReclaimPolicy | None, terminating: ReclaimPolicy, may_be: bool
+) -> None:
+    inventory = Inventory()
+    found = replace(volume("pv"), phase=VolumePhase.RELEASED)
+    if before:
+        inventory.put_volume(replace(found, reclaim_policy=before))
+    ended = replace(found, deleting=True, reclaim_policy=terminating)
+    inventory.put_volume(ended)
+    assert inventory.may_be_ordered(ended) is may_be

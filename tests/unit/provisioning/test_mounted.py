@@ -7,19 +7,23 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.unit.provisioning.orders import stands
+from tests.unmounting import unmount
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import TrashReport
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.provisioning import file_system
 from kube_efs.provisioning.mounted import Mounted, MountedDirectories, find_mounted
 from kube_efs.provisioning.trash import TRASH
-from kube_efs.provisioning.work import MeasuringTerms
+from kube_efs.provisioning.work import EmptyingTerms, MeasuringTerms
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
@@ -47,10 +51,6 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
     for entry in reversed(read_mountinfo()):
         if entry.mount_point.is_relative_to(tmp_path):
             unmount(entry.mount_point)
-
-
-def unmount(point: Path) -> None:
-    subprocess.run(["umount", str(point)], check=True, capture_output=True)
 
 
 def at(path: str, file_system_id: FileSystemId = FILE_SYSTEM) -> Location:
@@ -154,7 +154,7 @@ async def test_a_base_may_lie_deeper_than_what_is_mounted(mount: Mount) -> None:
     async with working(mounted) as directories:
         await directories.make(at("/ab/data"), OWNED)
         assert (root / "ab/data").is_dir()
-        await directories.remove(at("/ab/data"), parse_directory("/ab"))
+        await directories.remove(at("/ab/data"), parse_directory("/ab"), stands)
         assert not (root / "ab/data").exists()
 
 
@@ -198,11 +198,11 @@ async def test_directories_are_made_listed_and_removed_below_the_mount(mount: Mo
         assert (made.st_mode & 0o7777, made.st_uid, made.st_gid) == (0o2771, 0, 2001)
         assert await directories.children(at("/a/b")) == [FoundDirectory(name="data-pvc-U", gid=2001)]
         (point / "data-pvc-U/file").touch()
-        await directories.remove(at("/a/b/data-pvc-U"), parse_directory("/a/b"))
+        await directories.remove(at("/a/b/data-pvc-U"), parse_directory("/a/b"), stands)
         assert await directories.children(at("/a/b")) == []
         assert await directories.children(at("/a/b/none")) == []
     assert [entry.name for entry in point.iterdir()] == [TRASH]
-    assert list((point / TRASH).iterdir()) == []
+    assert [entry.name for entry in (point / TRASH).glob("*/*")] == ["file"]
 
 
 async def test_plain_directories_have_their_mode_whatever_the_umask(mount: Mount) -> None:
@@ -227,7 +227,11 @@ async def test_many_removals_at_once_are_all_done(mount: Mount) -> None:
         (point / f"d{number}/deep/file").touch()
     async with working(await found()) as directories:
         with capture_logs() as logs:
-            await asyncio.gather(*(directories.remove(at(f"/d{number}"), ROOT) for number in range(40)))
+            removals = (
+                directories.remove(at(f"/d{number}"), ROOT, stands, tenant="4fa1") for number in range(40)
+            )
+            await asyncio.gather(*removals, directories.empty(FILE_SYSTEM, EmptyingTerms()))
+            await directories.empty(FILE_SYSTEM, EmptyingTerms())
     assert [entry.name for entry in point.rglob("*")] == [TRASH]
     assert logs == []
 
@@ -236,7 +240,7 @@ async def test_nested_directories_are_legal(mount: Mount) -> None:
     point = mount(f"{SERVER}:/a/b", "x")
     (point / "pv/foo").mkdir(parents=True)
     async with working(await found()) as directories:
-        await directories.remove(at("/a/b/pv/foo"), parse_directory("/a"))
+        await directories.remove(at("/a/b/pv/foo"), parse_directory("/a"), stands)
     assert [entry.name for entry in (point / "pv").iterdir()] == []
 
 
@@ -257,7 +261,7 @@ async def test_nothing_outside_the_mount_is_touched(mount: Mount, path: str) -> 
     before = sorted(point.rglob("*"))
     async with working(await found()) as directories:
         with pytest.raises(RemovalRefused) as refused:
-            await directories.remove(at(path), ROOT)
+            await directories.remove(at(path), ROOT, stands)
         assert (refused.value.field, refused.value.value) == ("directory", f"fs-1:{path}")
         with pytest.raises(InvalidValue) as invalid:
             await directories.make(at(path), OWNED)
@@ -275,7 +279,7 @@ async def test_nothing_outside_the_base_is_removed(mount: Mount) -> None:
     async with working(await found()) as directories:
         for path in ("/a/c", "/a/base"):
             with pytest.raises(RemovalRefused) as caught:
-                await directories.remove(at(path), parse_directory("/a/base"))
+                await directories.remove(at(path), parse_directory("/a/base"), stands)
             assert caught.value.problem == "is not strictly inside the base directory"
     assert {entry.name for entry in point.iterdir()} - {TRASH} == {"base", "c"}
 
@@ -327,32 +331,89 @@ async def test_a_link_is_not_passed(mount: Mount, tmp_path: Path) -> None:
     (point / "link").symlink_to(tmp_path / "outside")
     async with working(await found()) as directories:
         with pytest.raises(WorkerRefused) as caught:
-            await directories.remove(at("/link/data"), ROOT)
+            await directories.remove(at("/link/data"), ROOT, stands)
         assert caught.value.remedy == "look at it; a volume's directory is never a link"
         with pytest.raises(WorkerFailed):
             await directories.make(at("/link/more"), OWNED)
     assert [entry.name for entry in (tmp_path / "outside").iterdir()] == ["data"]
 
 
-async def test_interrupted_removals_are_finished_at_the_start(mount: Mount) -> None:
+async def test_the_trash_is_emptied_apart_from_all_other_work(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     point = mount(f"{SERVER}:/", "x")
     (point / TRASH / "old/deep").mkdir(parents=True)
-    (point / "data").mkdir()
-    async with working(await found()):
-        while list((point / TRASH).iterdir()):  # noqa: ASYNC110 - the deadline is that of the directories
-            await asyncio.sleep(0.01)
-    assert (point / "data").is_dir()
+    begun, go_on = threading.Event(), threading.Event()
+    rmdir = os.rmdir
+    removed: list[FileSystemId] = []
+
+    def slow(*arguments: Any, **folders: Any) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        rmdir(*arguments, **folders)
+
+    monkeypatch.setattr(os, "rmdir", slow)
+    async with working(await found(), seconds=5) as directories:
+        directories.on_removed(removed.append)
+        emptying = asyncio.create_task(directories.empty(FILE_SYSTEM, EmptyingTerms(seconds=60)))
+        await asyncio.to_thread(begun.wait, 20)
+        await directories.make(at("/data"), OWNED)
+        await directories.remove(at("/data"), ROOT, stands)
+        assert removed == [FILE_SYSTEM]
+        go_on.set()
+        report = await emptying
+    assert (report.entries, report.removed) == (0, 3)
+    assert directories.file_system_ids() == {FILE_SYSTEM}
 
 
-async def test_a_trash_that_cannot_be_emptied_keeps_nothing_from_going_on(mount: Mount) -> None:
+async def test_emptying_ends_with_its_next_step_when_the_directories_are_left(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    for number in range(100):
+        (point / TRASH / f"old/{number}").mkdir(parents=True)
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    rmdir, empty = os.rmdir, file_system.empty_trash
+
+    def slow(*arguments: Any, **folders: Any) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        rmdir(*arguments, **folders)
+
+    def noticing(*arguments: Any) -> Any:
+        try:
+            return empty(*arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(os, "rmdir", slow)
+    monkeypatch.setattr(file_system, "empty_trash", noticing)
+    async with working(await found()) as directories:
+        emptying = asyncio.create_task(directories.empty(FILE_SYSTEM, EmptyingTerms(seconds=60)))
+        await asyncio.to_thread(begun.wait, 20)
+        emptying.cancel()
+    go_on.set()
+    assert await asyncio.to_thread(ended.wait, 20)
+    assert len(list((point / TRASH / "old").iterdir())) == 99
+
+
+async def test_each_mount_of_a_file_system_has_a_trash(mount: Mount) -> None:
+    first, second = mount(f"{SERVER}:/a", "first"), mount(f"{SERVER}:/b", "second")
+    parts = [await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point) for point in (first, second)]
+    for point in (first, second):
+        (point / TRASH / "old").mkdir(parents=True)
+    async with working(*parts) as directories:
+        report = await directories.empty(FILE_SYSTEM, EmptyingTerms())
+    assert report == TrashReport(removed=2)
+
+
+async def test_a_trash_that_is_none_is_refused_and_keeps_nothing_from_going_on(mount: Mount) -> None:
     point = mount(f"{SERVER}:/", "x")
     (point / TRASH).touch()
-    with capture_logs() as logs:
-        async with working(await found()) as directories:
-            while not logs:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            await directories.make(at("/data"), OWNED)
-    assert [(line["event"], line["file_system"]) for line in logs] == [("trash-not-emptied", "fs-1")]
+    async with working(await found()) as directories:
+        with pytest.raises(WorkerRefused, match="is no directory"):
+            await directories.empty(FILE_SYSTEM, EmptyingTerms())
+        await directories.make(at("/data"), OWNED)
 
 
 # --- mounts that change or hang
@@ -386,12 +447,12 @@ async def test_nothing_is_written_when_the_mount_is_another(
     wanted = f"mount: {str(point)!r} {problem.format(source=f'{SERVER}:/')}; {RESTART}"
     async with working(await found()) as directories:
         await directories.make(at("/before"), OWNED)
-        await directories.remove(at("/before"), ROOT)
+        await directories.remove(at("/before"), ROOT, stands)
         change(mount, point)
         (point / "data").mkdir(exist_ok=True)
         for action in (
             directories.make(at("/new"), OWNED),
-            directories.remove(at("/data"), ROOT),
+            directories.remove(at("/data"), ROOT, stands),
             directories.children(at("/")),
         ):
             with pytest.raises(WorkerFailed) as caught:
@@ -430,11 +491,8 @@ async def test_a_server_that_does_not_answer_is_an_error_and_bounded(
         errors = await hung
         assert threading.active_count() - before <= 4 + 1 + 2
         hanging.set()
-        await directories.remove(at("/none"), ROOT)
-    said = (
-        f"mount: {str(point)!r} did not answer within 0.3 s; "
-        "see whether its mount targets can be reached; much to remove takes its time and goes on"
-    )
+        await directories.remove(at("/none"), ROOT, stands)
+    said = f"mount: {str(point)!r} did not answer within 0.3 s; see whether its mount targets can be reached"
     assert {(type(error), str(error)) for error in errors} == {(WorkerFailed, said)}
     assert (other / "data").is_dir()
 

@@ -9,24 +9,29 @@ from hypothesis import strategies as st
 from kube_efs.local.kubelet.environment import expand
 from kube_efs.model.directories import Directory, FoundDirectory, parse_directory
 from kube_efs.model.errors import InvalidValue
+from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.provisioning.work import (
     Action,
+    EmptyingTerms,
     Item,
     Job,
     parse_children,
     parse_item,
+    parse_trash,
     path_in,
     render_arguments,
     render_children,
+    render_trash,
 )
-from kube_efs.provisioning.worker_pods import _escaped
+from kube_efs.provisioning.worker_objects import _escaped
 
 _NAMES = st.text(min_size=1, max_size=20).filter(
     lambda name: name.isprintable() and "/" not in name and name not in {".", ".."}
 )
 _DIRECTORIES = st.lists(_NAMES, max_size=4).map(lambda names: Directory(tuple(names)))
 _OWNERS = st.none() | st.integers(0, 2**32 - 2)
-_ITEMS = st.builds(Item, directory=_DIRECTORIES, uid=_OWNERS, gid=_OWNERS)
+_TENANTS = st.from_regex(r"[a-z0-9]{0,12}", fullmatch=True)
+_ITEMS = st.builds(Item, directory=_DIRECTORIES, uid=_OWNERS, gid=_OWNERS, tenant=_TENANTS)
 
 
 @given(_ITEMS)
@@ -80,6 +85,18 @@ def test_no_variable_is_put_in_the_place_of_a_path(path: str) -> None:
             id="a removal below a base",
         ),
         pytest.param(
+            Job(action=Action.REMOVE),
+            Item(directory=Directory(("a",)), tenant="4fa1"),
+            ["worker", "remove", "--root", "/efs", "--", "@4fa1:/a"],
+            id="a removal for a tenant",
+        ),
+        pytest.param(
+            Job(action=Action.EMPTY, emptying=EmptyingTerms(seconds=200)),
+            Item(directory=Directory()),
+            ["worker", "empty", "--root", "/efs", "--total-seconds", "200", "--", "/"],
+            id="the trash",
+        ),
+        pytest.param(
             Job(action=Action.LIST),
             Item(directory=Directory()),
             ["worker", "list", "--root", "/efs", "--", "/"],
@@ -99,8 +116,18 @@ def test_the_number_that_means_no_change_is_no_owner(field: str) -> None:
     assert (caught.value.field, caught.value.value) == (field, "4294967295")
 
 
-def test_a_path_with_colons_has_no_owners() -> None:
-    assert parse_item("/7:8:/a") == Item(directory=parse_directory("/7:8:/a"))
+@pytest.mark.parametrize("path", ["/7:8:/a", "/@4fa1:/a"])
+def test_a_path_with_colons_has_neither_owners_nor_tenant(path: str) -> None:
+    assert parse_item(path) == Item(directory=parse_directory(path))
+
+
+@pytest.mark.parametrize("tenant", ["Team", "a.b", "../a", "a/b", "a:b", "a" * 13, "é", "a\n"])
+def test_a_tenant_is_a_few_letters_and_digits(tenant: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        Item(directory=Directory(("a",)), tenant=tenant)
+    assert (caught.value.field, caught.value.value) == ("tenant", tenant)
+    with pytest.raises(InvalidValue):
+        parse_item(f"@{tenant}:/a")
 
 
 _CHILDREN = st.lists(
@@ -126,3 +153,23 @@ def test_a_log_that_was_cut_is_noticed(children: list[FoundDirectory], data: st.
     lines = list(render_children(children))
     del lines[data.draw(st.integers(0, len(children)))]
     assert parse_children(lines) is None
+
+
+_TEXTS = st.text(st.characters(codec=None))
+_REPORTS = st.builds(
+    TrashReport,
+    entries=st.integers(0, 10**9),
+    stuck=st.integers(0, 10**9),
+    removed=st.integers(0, 10**9),
+    examples=st.lists(st.builds(StuckEntry, entry=_TEXTS, path=_TEXTS, reason=_TEXTS), max_size=3).map(tuple),
+)
+
+
+@given(_REPORTS)
+def test_what_is_left_in_the_trash_survives_the_log(report: TrashReport) -> None:
+    line = render_trash(report)
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    noise = ["empty /: done", "", json.dumps({"trash": "x"}), "[]", "7"]
+    assert parse_trash([*noise, line, *noise]) == report
+    assert parse_trash(noise) is None

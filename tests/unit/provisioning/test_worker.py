@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.model.trash import TrashReport
+from kube_efs.provisioning.trash import TRASH
+from kube_efs.provisioning.work import parse_trash
 from kube_efs.provisioning.worker import WorkerReport, main, parse_report, render_report
 
 
@@ -23,6 +26,10 @@ class Pod:
     def run(self, action: str, *paths: str, options: tuple[str, ...] = ()) -> int:
         arguments = [action, "--root", str(self.root), *options, "--", *paths]
         return main(arguments, termination_log=self.log)
+
+    @property
+    def trash(self) -> Path:
+        return self.root / TRASH
 
     @property
     def message(self) -> str:
@@ -267,3 +274,49 @@ def test_a_path_that_has_no_room_is_not_taken_for_done() -> None:
 )
 def test_what_is_no_report(message: str) -> None:
     assert parse_report(message) is None
+
+
+def test_a_removal_moves_everything_into_the_trash_before_anything_is_emptied(pod: Pod) -> None:
+    for name in ("a", "b"):
+        (pod.root / f"team/{name}/deep").mkdir(parents=True)
+    (pod.root / "team/file").touch()
+    assert pod.run("remove", "@4fa1:/team/a", "/team/file", "/team/b", "@4fa1:/team/none") == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert list(report.failed) == list(report.refused) == ["/team/file"]
+    assert [path.name for path in (pod.root / "team").iterdir()] == ["file"]
+    entries = {path.name.partition(".")[0] if "." in path.name else "": path for path in pod.trash.iterdir()}
+    assert set(entries) == {"4fa1", ""}
+    assert all((entry / "deep").is_dir() for entry in entries.values())
+
+
+def test_the_trash_is_emptied_and_what_is_left_is_in_the_log(
+    pod: Pod, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pod.run("empty", "/") == 0
+    assert not pod.trash.exists()
+    (pod.trash / "0123456789abcdef0123456789abcdef/deep").mkdir(parents=True)
+    assert pod.run("empty", "/") == 0
+    assert pod.message == '{"complete": true, "failed": {}}'
+    assert list(pod.trash.iterdir()) == []
+    (pod.trash / "more/deep").mkdir(parents=True)
+    assert pod.run("empty", "/", options=("--total-seconds", "0")) == 0
+    assert (pod.trash / "more/deep").is_dir()
+    lines = capsys.readouterr().out.splitlines()
+    reports = [found for line in lines if (found := parse_trash([line]))]
+    assert reports == [TrashReport(), TrashReport(removed=2), TrashReport(entries=1)]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/team", "item: '/team' is not the root of the file system"),
+        ("/", "trash folder: '.kube-efs-trash' is no directory"),
+    ],
+)
+def test_a_trash_that_cannot_be_emptied_is_a_failure(pod: Pod, path: str, reason: str) -> None:
+    pod.trash.touch()
+    assert pod.run("empty", path) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert report.failed[path].startswith(reason)

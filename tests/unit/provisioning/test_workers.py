@@ -15,22 +15,25 @@ from hypothesis import strategies as st
 from lightkube import AsyncClient
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
-from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.core_v1 import Container, PodSchedulingGate, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.kubelet import Kubelet, Logs, name_of, running, set_status
+from tests.unit.provisioning.orders import stands
 
 from kube_efs.local.apiserver import ApiServer
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerFailed
 from kube_efs.model.ids import FileSystemId
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.trash import TrashReport
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning import worker_pods
-from kube_efs.provisioning.work import Action, MeasuringTerms
-from kube_efs.provisioning.worker_pods import WorkerOptions
+from kube_efs.provisioning import worker_objects, worker_pods
+from kube_efs.provisioning.trash import TRASH
+from kube_efs.provisioning.work import Action, EmptyingTerms, MeasuringTerms
+from kube_efs.provisioning.worker_objects import LEADER, WorkerOptions
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -41,6 +44,7 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 ROOT = Directory()
 PLAIN = Permissions()
 OPTIONS = WorkerOptions(namespace="default", image="kube-efs:test")
+SOCKET = replace(OPTIONS, pool="csi-one")
 
 
 def at(path: str, file_system: str = "fs-1") -> Location:
@@ -78,11 +82,19 @@ async def pods(client: AsyncClient) -> list[str]:
     return [name_of(pod) async for pod in client.list(Pod, namespace="default")]
 
 
+async def begun(client: AsyncClient) -> bool:
+    """Whether there is a pod whose gate was lifted."""
+    found = [pod async for pod in client.list(Pod, namespace="default")]
+    return any(pod.spec and not pod.spec.schedulingGates for pod in found)
+
+
 async def none_left(client: AsyncClient) -> bool:
     return not await pods(client)
 
 
-async def leave(client: AsyncClient, name: str, phase: str, file_system: str = "fs-1") -> None:
+async def leave(
+    client: AsyncClient, name: str, phase: str, file_system: str = "fs-1", arguments: str = "worker"
+) -> None:
     """A worker pod of a former leader."""
     pod = Pod(
         metadata=ObjectMeta(
@@ -92,7 +104,7 @@ async def leave(client: AsyncClient, name: str, phase: str, file_system: str = "
             annotations={FILE_SYSTEM_ID: file_system},
         ),
         spec=PodSpec(
-            restartPolicy="Never", containers=[Container(name="worker", image="i", args=["worker"])]
+            restartPolicy="Never", containers=[Container(name="worker", image="i", args=arguments.split())]
         ),
     )
     await client.create(pod)
@@ -107,7 +119,7 @@ async def test_a_directory_is_made_and_removed_by_a_pod_that_is_deleted_then(
         made = kubelet.root("fs-1") / "team/data"
         assert made.stat().st_mode & 0o7777 == 0o777
         (made / "file").touch()
-        await pool.remove(at("/team/data"), ROOT)
+        await pool.remove(at("/team/data"), ROOT, stands)
         assert not made.exists()
         await eventually(lambda: none_left(kube))
     assert kubelet.arguments == [
@@ -155,9 +167,9 @@ async def test_a_pod_is_given_no_more_than_the_most(kube: AsyncClient, kubelet: 
 async def test_a_pod_makes_or_removes(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
         await asyncio.gather(
-            pool.remove(at("/a"), ROOT),
+            pool.remove(at("/a"), ROOT, stands),
             pool.make(at("/b"), PLAIN),
-            pool.remove(at("/c"), ROOT),
+            pool.remove(at("/c"), ROOT, stands),
             pool.make(at("/d"), PLAIN),
         )
     assert [(arguments[1], arguments[5:]) for arguments in kubelet.arguments] == [
@@ -201,8 +213,8 @@ async def test_what_is_asked_differently_is_done_by_different_pods(
             pool.make(at("/a"), PLAIN),
             pool.make(at("/b"), Permissions(mode=0o700)),
             pool.make(at("/c"), Permissions(enforced=True)),
-            pool.remove(at("/base/d"), parse_directory("/base")),
-            pool.remove(at("/base/e"), ROOT),
+            pool.remove(at("/base/d"), parse_directory("/base"), stands),
+            pool.remove(at("/base/e"), ROOT, stands),
             pool.make(at("/f"), PLAIN),
         )
     assert [" ".join([arguments[1], *arguments[4:]]) for arguments in kubelet.arguments] == [
@@ -218,7 +230,7 @@ async def test_what_is_asked_differently_is_done_by_different_pods(
 async def test_what_is_not_inside_the_base_costs_no_pod(kube: AsyncClient, path: str) -> None:
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(RemovalRefused):
-            await pool.remove(at(path), parse_directory("/base"))
+            await pool.remove(at(path), parse_directory("/base"), stands)
         assert await none_left(kube)
 
 
@@ -346,7 +358,7 @@ async def test_a_pod_that_was_evicted_says_why(kube: AsyncClient, eventually: Ev
 async def test_a_pod_that_somebody_deletes_is_noticed(kube: AsyncClient, eventually: Eventually) -> None:
     async with deadline(), pool_of(kube) as pool:
         making = asyncio.create_task(pool.make(at("/a"), PLAIN))
-        await eventually(lambda: pods(kube))
+        await eventually(lambda: begun(kube))
         (name,) = await pods(kube)
         await kube.delete(Pod, name, namespace="default", grace_period=0)
         with pytest.raises(WorkerFailed) as caught:
@@ -544,11 +556,11 @@ async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClien
 @given(st.lists(st.text(min_size=1), max_size=5), st.sampled_from(Action), st.integers(1, 40))
 def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: Action, digits: int) -> None:
     file_system_id = FileSystemId("fs-" + "f" * digits)
-    name = worker_pods._pod_name(file_system_id, action, Directory(tuple(parts)))
+    name = worker_objects._pod_name(file_system_id, action, Directory(tuple(parts)))
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 63
     words = {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list", Action.MEASURE: "usage"}
-    word = words[action]
+    word = {**words, Action.EMPTY: "empty"}[action]
     assert name.startswith(f"efs-{word}-{file_system_id}"[:50])
 
 
@@ -572,7 +584,297 @@ async def test_directories_are_measured_by_a_pod_of_its_own(
 
 
 async def test_no_claim_waits_for_a_pod_that_measures(kube: AsyncClient, kubelet: Kubelet) -> None:
-    await leave(kube, "efs-usage-fs-1-data-abcde", "Running")
+    await leave(kube, "efs-usage-fs-1-data-abcde", "Running", arguments="worker measure --root /efs -- /data")
     async with deadline(), pool_of(kube) as pool:
         await pool.make(at("/data"), PLAIN)
     assert (kubelet.root("fs-1") / "data").is_dir()
+
+
+async def test_the_trash_is_emptied_by_a_pod_of_its_own(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    root = kubelet.root("fs-1")
+    (root / "data/deep").mkdir(parents=True)
+    removed: list[str] = []
+    async with deadline(), pool_of(kube) as pool:
+        pool.on_removed(removed.append)
+        await pool.remove(at("/data"), ROOT, stands)
+        assert removed[0] == "fs-1"
+        assert [path.name for path in root.glob(f"{TRASH}/*/*")] == ["deep"]
+        report = await pool.empty(FileSystemId("fs-1"), EmptyingTerms(seconds=60))
+        await eventually(lambda: none_left(kube))
+    assert report == TrashReport(removed=2)
+    assert list((root / TRASH).iterdir()) == []
+    assert kubelet.arguments[1][:3] == ["worker", "empty", "--root"]
+
+
+async def test_neither_claim_nor_removal_waits_for_a_pod_that_empties_the_trash(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    await leave(kube, "efs-empty-fs-1-abcde", "Running", arguments="worker empty --root /efs -- /")
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/data"), PLAIN)
+        await pool.remove(at("/data"), ROOT, stands)
+    assert not (kubelet.root("fs-1") / "data").exists()
+
+
+async def test_removals_of_other_processes_are_noticed(kube: AsyncClient, eventually: Eventually) -> None:
+    removed: list[str] = []
+    async with deadline(), pool_of(kube) as pool:
+        pool.on_removed(removed.append)
+        for name, file_system, action in (("clean", "fs-2", "remove"), ("init", "fs-3", "make")):
+            arguments = f"worker {action} --root /efs -- /data"
+            await leave(kube, f"efs-{name}-data-abcde", "Succeeded", file_system, arguments)
+
+        async def noticed() -> bool:
+            return "fs-2" in removed
+
+        await eventually(noticed)
+        await eventually(lambda: none_left(kube))
+    assert set(removed) == {"fs-2"}
+
+
+async def test_a_trash_of_which_nothing_is_said_is_not_taken_for_empty(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.ending = lambda _: ("Succeeded", "")
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.empty(FileSystemId("fs-1"), EmptyingTerms())
+    assert str(caught.value) == "trash: 'fs-1' did not say what is left"
+
+
+# --- no pod acts on what is somebody else's by now
+
+
+GATE = f"{PREFIX}/order"
+POOL = f"{PREFIX}/worker-pool"
+
+
+class _Late(_Lossy):
+    """Carries out the requests that the test names only when it says so, long after they were given up."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        super().__init__(config)
+        self.late: Callable[[httpx2.Request], bool] = lambda _: False
+        self.kept: list[httpx2.Request] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.late(request):
+            await request.aread()
+            self.kept.append(request)
+            raise httpx2.ReadTimeout("given up", request=request)
+        return await super().handle_async_request(request)
+
+    async def carry_out(self) -> list[int]:
+        """The status of each answer that nobody waits for any more."""
+        answers = [await self._inner.handle_async_request(request) for request in self.kept]
+        for answer in answers:
+            await answer.aclose()
+        return [answer.status_code for answer in answers]
+
+
+@pytest.fixture
+async def late(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Late]]:
+    transport = _Late(cluster)
+    async with AsyncClient(cluster, transport=transport) as client:
+        yield client, transport
+
+
+def gated(name: str, arguments: str, *, pool: str = "another") -> Pod:
+    """A worker pod of another pool that has not begun."""
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            labels={"component": "efs-worker"},
+            annotations={FILE_SYSTEM_ID: "fs-1", POOL: pool},
+        ),
+        spec=PodSpec(
+            restartPolicy="Never",
+            schedulingGates=[PodSchedulingGate(name=GATE)],
+            containers=[Container(name="worker", image="i", args=arguments.split())],
+        ),
+    )
+
+
+@pytest.mark.parametrize("action", ["make", "remove"])
+async def test_pod_whose_creation_is_carried_out_late_never_runs(
+    late: tuple[AsyncClient, _Late], kubelet: Kubelet, eventually: Eventually, action: str
+) -> None:
+    client, transport = late
+    transport.late = lambda request: request.method == "POST" and not transport.kept
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(), pool_of(client) as pool:
+        work = pool.make(at("/data"), PLAIN) if action == "make" else pool.remove(at("/data"), ROOT, stands)
+        with pytest.raises(WorkerFailed, match="or never made"):
+            await work
+        assert await transport.carry_out() == [201]
+        await eventually(lambda: none_left(client))
+    assert kubelet.pods == []
+    assert (kubelet.root("fs-1") / "data").is_dir()
+
+
+async def test_gate_that_is_lifted_late_finds_no_pod(
+    late: tuple[AsyncClient, _Late], kubelet: Kubelet
+) -> None:
+    client, transport = late
+    transport.late = lambda request: request.method == "PATCH" and b"schedulingGates" in request.content
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(WorkerFailed, match="could not be started"):
+            await pool.make(at("/data"), PLAIN)
+        assert set(await transport.carry_out()) == {404}
+    assert kubelet.pods == []
+
+
+async def test_gate_whose_lifting_was_not_confirmed_is_followed(
+    lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
+) -> None:
+    client, transport = lossy
+    transport.lose = lambda request: request.method == "PATCH" and b"schedulingGates" in request.content
+    async with deadline(), pool_of(client) as pool:
+        await pool.make(at("/data"), PLAIN)
+    assert len(kubelet.pods) == 1
+
+
+async def test_order_is_confirmed_when_its_pod_is_there_and_has_not_begun(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    async def confirm() -> None:
+        (pod,) = [pod async for pod in kube.list(Pod, namespace="default")]
+        seen.append((bool(pod.spec and pod.spec.schedulingGates), len(kubelet.pods)))
+
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(), pool_of(kube) as pool:
+        await pool.remove(at("/data"), ROOT, confirm)
+    assert seen == [(True, 0)]
+    assert not (kubelet.root("fs-1") / "data").exists()
+
+
+async def test_order_that_stands_no_more_fails_alone(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async def withdrawn() -> None:
+        raise RemovalRefused("is retained", field="volume")
+
+    for name in ("kept", "removed"):
+        (kubelet.root("fs-1") / name).mkdir()
+    async with deadline(), pool_of(kube) as pool:
+        results = await asyncio.gather(
+            pool.remove(at("/kept"), ROOT, withdrawn),
+            pool.remove(at("/removed"), ROOT, stands),
+            return_exceptions=True,
+        )
+    assert [type(result) for result in results] == [RemovalRefused, type(None)]
+    assert kubelet.arguments == [["worker", "remove", "--root", "/efs", "--", "/removed"]]
+    assert (kubelet.root("fs-1") / "kept").is_dir()
+
+
+@pytest.mark.parametrize("path", ["/team", "/team/data", "/team/data/deep"])
+async def test_pod_of_another_pool_that_runs_is_waited_for(
+    kube: AsyncClient, kubelet: Kubelet, path: str
+) -> None:
+    kubelet.gate.clear()
+    kubelet.ending = lambda pod: ("Succeeded", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Running", arguments=f"worker remove --root /efs -- {path}")
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/team/data"), PLAIN))
+        await pool_idle(kubelet)
+        kubelet.gate.set()
+    assert name_of(kubelet.pods[0]) == "former"
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_pod_that_never_ends_holds_up_its_own_directory_only(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "stuck" else None
+    await leave(kube, "stuck", "Running", arguments="worker remove --root /efs -- /team/stuck")
+    options = replace(OPTIONS, timeout_seconds=1, start_seconds=1)
+    async with deadline(), pool_of(kube, options) as pool:
+        await kube.patch(
+            Pod,
+            "stuck",
+            {"metadata": {"finalizers": ["example.com/a-node-that-is-off"]}},
+            namespace="default",
+        )
+        with pytest.raises(WorkerFailed, match="works on this directory") as caught:
+            await asyncio.gather(pool.make(at("/team/other"), PLAIN), pool.make(at("/team/stuck"), PLAIN))
+        assert "node.kubernetes.io/out-of-service" in caught.value.remedy
+        assert [labels for labels, _ in pool._pods._metrics.worker_pods_overdue.read()] == [["fs-1"]]
+    assert (kubelet.root("fs-1") / "team/other").is_dir()
+    assert not (kubelet.root("fs-1") / "team/stuck").exists()
+
+
+async def test_gated_pod_of_another_pool_is_withdrawn_before_it_begins(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    await kube.create(gated("zz-later-in-the-alphabet", "worker remove --root /efs -- /team/data"))
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/team/data"), PLAIN)
+    assert await pods(kube) == []
+
+
+async def test_gated_pod_with_the_lower_name_goes_first_while_it_is_young(
+    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pods, "_YOUNG_SECONDS", 1.0)
+    await kube.create(gated("aa-earlier-in-the-alphabet", "worker remove --root /efs -- /team/data"))
+    async with deadline(), pool_of(kube) as pool:
+        with capture_logs() as logs:
+            await pool.make(at("/team/data"), PLAIN)
+    assert len([line for line in logs if line["event"] == "worker-started"]) > 1
+    assert await pods(kube) == []
+
+
+async def test_two_pools_that_want_one_directory_work_on_it_one_after_the_other(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    async with (
+        deadline(40),
+        pool_of(kube) as one,
+        pool_of(kube, SOCKET) as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for number in range(5):
+            tasks.create_task(one.make(at(f"/team/d{number}"), PLAIN))
+            tasks.create_task(other.make(at(f"/team/d{number}"), PLAIN))
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_pools_do_not_take_away_what_the_other_has_not_read(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(40), pool_of(kube) as one, pool_of(kube, SOCKET) as other:
+        found = await asyncio.gather(
+            *(pool.children(at("/")) for _ in range(5) for pool in (one, other)), return_exceptions=True
+        )
+    assert [[child.name for child in children] for children in found if isinstance(children, tuple)] == [
+        ["data"]
+    ] * 10
+
+
+async def test_leader_takes_away_at_once_what_the_one_before_has_left(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await kube.create(gated("never-started", "worker remove --root /efs -- /team/data", pool=LEADER))
+    await leave(kube, "done", "Succeeded")
+    async with deadline(), pool_of(kube):
+        await eventually(lambda: none_left(kube))
+
+
+async def test_directory_is_settled_when_no_pod_of_another_can_change_it(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.gate.clear()
+    await leave(kube, "runs", "Running", arguments="worker remove --root /efs -- /team/runs")
+    await kube.create(gated("aa-waits", "worker remove --root /efs -- /team/waits", pool=SOCKET.pool))
+    async with deadline(), pool_of(kube) as pool:
+        for path in ("/team/runs", "/team", "/team/runs/deep"):
+            with pytest.raises(WorkerFailed, match="works on this directory"):
+                await pool.settled(at(path))
+        await pool.settled(at("/team/other"))
+        await pool.settled(at("/team/runs", "fs-2"))
+        await pool.settled(at("/team/waits"))
+        assert await pods(kube) == ["runs"]

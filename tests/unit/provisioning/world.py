@@ -1,6 +1,7 @@
 """A small world around the engine: a store of volumes and a file system; both can fail at any step."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -8,7 +9,9 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.access_points import AccessPoint
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.cross_account import CrossAccountRole
 from kube_efs.model.directories import (
     Directory,
     FoundDirectory,
@@ -17,13 +20,22 @@ from kube_efs.model.directories import (
     parse_directory,
 )
 from kube_efs.model.directory_volumes import DirectoryProvisioner
-from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound
-from kube_efs.model.file_systems import Discovery, FileSystem
-from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.errors import (
+    GidTaken,
+    KubeAlreadyExists,
+    KubeConflict,
+    KubeNotFound,
+    KubeUnavailable,
+    WorkerFailed,
+)
+from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
-from kube_efs.provisioning.directory import DirectoryBackend
+from kube_efs.provisioning.backends import Confirm
+from kube_efs.provisioning.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -41,6 +53,19 @@ DIRECTORY_PROVISIONER = DirectoryProvisioner(
 AWS_EFS = StorageClass(
     name="aws-efs", provisioner=DIRECTORY_PROVISIONER.name, parameters={"gidMin": "2000", "gidMax": "2002"}
 )
+
+
+def reachable(file_system_id: FileSystemId) -> FileSystem:
+    """A file system with a mount target."""
+    target = MountTarget(
+        mount_target_id=MountTargetId(f"fsmt-{file_system_id}"),
+        file_system_id=file_system_id,
+        subnet_id=SubnetId("subnet-a"),
+        zone=None,
+        address="10.0.0.4",
+        state=LifeCycleState.AVAILABLE,
+    )
+    return FileSystem(file_system_id=file_system_id, mount_targets=(target,))
 
 
 class Moments:
@@ -61,16 +86,21 @@ class Store(VolumeStore):
 
     def __init__(self, moment: Moments) -> None:
         self.volumes: dict[str, Volume] = {}
+        self.on_change: Callable[[Volume], None] = lambda _: None
         self._moment = moment
         self._made = 0
 
     async def create(self, volume: Volume) -> Volume:
-        await self._moment("before create")
-        if volume.name in self.volumes:
-            raise KubeAlreadyExists("answered 409", field=f"volume {volume.name}")
-        self._made += 1
-        self.volumes[volume.name] = replace(volume, uid=f"pv-{self._made}")
-        await self._moment("after create")
+        try:
+            await self._moment("before create")
+            if volume.name in self.volumes:
+                raise KubeAlreadyExists("answered 409", field=f"volume {volume.name}")
+            self._made += 1
+            self.volumes[volume.name] = replace(volume, uid=f"pv-{self._made}")
+            await self._moment("after create")
+        except KubeUnavailable as error:
+            error.outcome_unknown = True
+            raise
         return self.volumes[volume.name]
 
     async def get(self, name: str) -> Volume:
@@ -81,9 +111,15 @@ class Store(VolumeStore):
         await self._moment("after get")
         return found
 
-    async def delete(self, volume: Volume) -> None:
+    async def terminate(self, volume: Volume) -> None:
         await self._moment("before delete")
-        self.volumes.pop(volume.name, None)
+        found = self.volumes.get(volume.name)
+        if found is None:
+            raise KubeNotFound("answered 404", field=f"volume {volume.name}")
+        if replace(found, finalizers=volume.finalizers) != volume:
+            raise KubeConflict("answered 409", field=f"volume {volume.name}")
+        assert FINALIZER in found.finalizers
+        self.write(replace(found, deleting=True))
         await self._moment("after delete")
 
     async def release(self, volume: Volume) -> None:
@@ -92,7 +128,12 @@ class Store(VolumeStore):
 
     async def protect(self, volume: Volume) -> None:
         await self._moment("before protect")
-        self.volumes[volume.name] = replace(self.volumes[volume.name], finalizers=(FINALIZER,))
+        self.write(replace(self.volumes[volume.name], finalizers=(FINALIZER,)))
+
+    def write(self, volume: Volume) -> None:
+        """The volume has changed, and watches show it at once."""
+        self.volumes[volume.name] = volume
+        self.on_change(volume)
 
 
 class Folders:
@@ -101,15 +142,26 @@ class Folders:
     def __init__(self, moment: Moments) -> None:
         self.there: set[Location] = set()
         self.permissions: dict[Location, Permissions] = {}
+        # Which directories each group id was claimed for, as their marks tell.
+        self.marks: defaultdict[int, set[Location]] = defaultdict(set)
         self.removed: list[Location] = []
+        self.busy: WorkerFailed | None = None
         self._moment = moment
 
     async def make(self, location: Location, permissions: Permissions) -> None:
         await self._moment("before make")
+        if permissions.own_group and permissions.gid is not None:
+            self._claim(location, permissions.gid)
         if location not in self.there or permissions.enforced:
             self.permissions[location] = permissions
         self.there.add(location)
         await self._moment("after make")
+
+    def _claim(self, location: Location, gid: int) -> None:
+        others = (self.marks[gid] & self.there) - {location}
+        if others:
+            raise GidTaken(f"belongs to {others.pop()}", field="group id", value=gid)
+        self.marks[gid] = {location}
 
     async def children(self, location: Location) -> list[FoundDirectory]:
         await self._moment("before children")
@@ -121,8 +173,17 @@ class Folders:
             if each.is_child_of(location)
         ]
 
-    async def remove(self, location: Location, base: Directory) -> None:
+    async def settled(self, location: Location) -> None:
+        """Nobody else works here, unless the test says so."""
+        if self.busy:
+            raise self.busy
+
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
         assert location.directory.relation_to(base) is Relation.BELOW
+        await self._moment("before confirm")
+        await confirm()
         await self._moment("before remove")
         if location in self.there:
             self.there.remove(location)
@@ -138,6 +199,8 @@ class World:
         self.store = Store(self.moment)
         self.folders = Folders(self.moment)
         self.classes = {EFS.name: EFS, AWS_EFS.name: AWS_EFS}
+        self.access_points: list[AccessPoint] = []
+        self.pace = ScanPace(retry_seconds=0, least_seconds=0)
         self.start()
 
     def start(self) -> Engine:
@@ -145,7 +208,7 @@ class World:
         self.inventory = Inventory({DIRECTORY_PROVISIONER.server: DIRECTORY_PROVISIONER.file_system_id})
         self.inventory.classes = dict(self.classes)
         self.inventory.discovery = Discovery(
-            file_systems={fs: FileSystem(file_system_id=fs) for fs in FILE_SYSTEMS}, complete=True
+            file_systems={fs: reachable(fs) for fs in FILE_SYSTEMS}, complete=True
         )
         self.inventory.targets = TunnelTargets(
             targets={
@@ -154,6 +217,7 @@ class World:
             }
         )
         self.inventory.replace_volumes(self.store.volumes.values())
+        self.store.on_change = self.inventory.put_volume
         tunnel = TunnelBackend(provisioner=PROVISIONER, inventory=self.inventory, directories=self.folders)
         self.registry = CollectorRegistry()
         self.directory = DirectoryBackend(
@@ -161,11 +225,21 @@ class World:
             inventory=self.inventory,
             directories=self.folders,
             metrics=ControllerMetrics(self.registry),
-            retry_seconds=0,
-            rescan_seconds=0,
+            pace=self.pace,
         )
-        self.engine = Engine(inventory=self.inventory, backends=[tunnel, self.directory], store=self.store)
+        self.guards = Guards(inventory=self.inventory, store=self.store, roots=self.roots)
+        self.engine = Engine(
+            inventory=self.inventory,
+            backends=[tunnel, self.directory],
+            store=self.store,
+            guards=self.guards,
+        )
         return self.engine
+
+    async def roots(self, file_system_id: FileSystemId, role: CrossAccountRole | None) -> list[AccessPoint]:
+        """The access points of the file system, as AWS lists them."""
+        await self.moment("before roots")
+        return [one for one in self.access_points if one.file_system_id == file_system_id]
 
     async def scan(self) -> None:
         """Have the directories read, once more if they were before."""

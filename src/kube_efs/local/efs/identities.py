@@ -24,7 +24,8 @@ _CLOCK_SKEW: Final = timedelta(minutes=5)
 _SESSION_LIFE: Final = timedelta(hours=6)
 # EC2 has new ones ready "at least five minutes prior to the expiration of the old ones".
 _RENEWED_BEFORE_END: Final = timedelta(minutes=15)
-_FIELD: Final = "IAM signature"
+# Not "signature", whose value no message shows: the value is the id of the key.
+_FIELD: Final = "IAM signature by key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
 import os
 import stat
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from tests.unmounting import unmount
 
 from kube_efs.local.kubelet.cluster import BoundVolume, DriverTerms
 from kube_efs.local.kubelet.csi_volumes import CsiVolumes
@@ -271,7 +271,7 @@ def test_remove_tree_leaves_alone_what_has_a_folder_bound_in_it(tmp_path: Path) 
         remove_tree(directory)
         assert (data / "file").exists()
     finally:
-        subprocess.run(["umount", str(target)], check=True)
+        unmount(target)
     remove_tree(directory)
     assert not directory.exists()
     assert (data / "file").exists()

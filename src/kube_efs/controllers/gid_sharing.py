@@ -1,0 +1,142 @@
+"""Group ids that a volume shares with other data: events for the people concerned, and a metric.
+
+kube-efs gives no id out twice as far as it can see. Others give out ids too, on the same file system or to
+other volumes of the cluster, and people change the groups of directories.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from kube_efs.controllers.gid_ranges import gid_range
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import parse_file_system_id
+from kube_efs.model.volume_handles import parse_access_point_id
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.access_points import USER_OF
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+log = structlog.get_logger(__name__)
+
+# Ids are found by the thousand when a cluster is read.
+_GATHERING_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedGid:
+    """A volume of ours whose group id other data has too."""
+
+    volume: Volume
+    gid: int
+    others: tuple[str, ...]
+
+    def __str__(self) -> str:
+        others = ", ".join(self.others)
+        return (
+            f"Group id {self.gid} is also that of {others}: users of one can change the data of the other "
+            f"where they can mount it; give one of them another group id"
+        )
+
+
+class SharedGids:
+    """Publishes an event, once, for each volume of the provisioners that shares its id."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        recorder: EventRecorder,
+        metrics: ControllerMetrics,
+        provisioners: Collection[str],
+        *,
+        gathering_seconds: float = _GATHERING_SECONDS,
+    ) -> None:
+        self._inventory = inventory
+        self._recorder = recorder
+        self._provisioners = provisioners
+        self._gathering_seconds = gathering_seconds
+        self._gathering: asyncio.TimerHandle | None = None
+        self._published: set[tuple[str, str]] = set()
+        inventory.gids.on_shared = self._found
+        metrics.gids_shared.set_function(
+            lambda: len({one.gid for one in shared_gids(inventory, provisioners)})
+        )
+
+    def _found(self, _: int) -> None:
+        if self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(self._gathering_seconds, self._publish)
+
+    def _publish(self) -> None:
+        self._gathering = None
+        found = {(one.volume.uid, str(one)): one for one in shared_gids(self._inventory, self._provisioners)}
+        for key, one in sorted(found.items(), key=lambda item: (item[1].gid, item[1].volume.name)):
+            if key in self._published:
+                continue
+            log.warning("gid-shared", volume=one.volume.name, gid=one.gid, others=list(one.others))
+            for subject in _subjects(one.volume):
+                self._recorder.publish(subject, EventType.WARNING, "GroupIdShared", str(one))
+        self._published = set(found)
+
+
+def shared_gids(inventory: Inventory, provisioners: Collection[str]) -> Iterator[SharedGid]:
+    """The volumes of these provisioners that were given an id from a range which other data has too.
+
+    Volumes of one directory or access point share its id by nature.
+    """
+    for gid in sorted(inventory.gids.shared):
+        places: defaultdict[str, set[str]] = defaultdict(set)
+        for holder in inventory.gids.known_holders(gid):
+            place, volumes = _place(inventory, holder)
+            places[place] |= volumes
+        for place, names in places.items():
+            others = tuple(sorted(places.keys() - {place}))
+            for volume in (inventory.volumes[name] for name in names if name in inventory.volumes):
+                if others and volume.provisioned_by in provisioners and _was_given(inventory, volume, gid):
+                    yield SharedGid(volume=volume, gid=gid, others=others)
+
+
+def _place(inventory: Inventory, holder: str) -> tuple[str, frozenset[str]]:
+    """Where the data of a holder of an id lies, in words, and the volumes that lead there."""
+    if holder in inventory.volumes:
+        return str(inventory.location_of(holder) or f"volume {holder}"), frozenset({holder})
+    try:
+        access_point_id = parse_access_point_id(holder.removeprefix(USER_OF), field="holder")
+        return f"access point {access_point_id}", inventory.volumes_through(access_point_id)
+    except InvalidValue:
+        pass
+    try:
+        file_system_id, _, path = holder.partition(":")
+        location = Location(
+            file_system_id=parse_file_system_id(file_system_id), directory=parse_directory(path)
+        )
+        return holder, inventory.directories.sharers(location, "")
+    except InvalidValue:
+        return holder, frozenset()
+
+
+def _was_given(inventory: Inventory, volume: Volume, gid: int) -> bool:
+    """Whether the id comes from the range of the volume's class; classes may also say one id for all."""
+    storage_class = inventory.classes.get(volume.storage_class)
+    if storage_class is None:
+        return volume.gid == gid
+    within = gid_range(storage_class)
+    return within is not None and gid in within
+
+
+def _subjects(volume: Volume) -> Iterator[Subject]:
+    yield Subject(api_version="v1", kind="PersistentVolume", name=volume.name, uid=volume.uid)
+    if volume.claim and volume.claim.uid:
+        yield Subject(
+            api_version="v1",
+            kind="PersistentVolumeClaim",
+            namespace=volume.claim.namespace,
+            name=volume.claim.name,
+            uid=volume.claim.uid,
+        )

@@ -1,0 +1,296 @@
+"""Empties the trash of every file system, in rounds, and tells of what cannot be removed.
+
+A removal is done when the directory is in the trash; what is in it goes here, and nothing waits for that.
+Some file systems are worked on at a time, for some minutes each, and the one that has waited longest is next:
+a huge trash does not keep those of others from being emptied. What is stuck is tried again, at longer and
+longer intervals. Nothing is stored: a new leader looks at every trash once.
+"""
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+
+from kube_efs.kube.errors import translated
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.model.errors import KubeEfsError, KubeError
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
+from kube_efs.model.tunnel_volumes import root_name
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.mounted import MountedDirectories
+from kube_efs.provisioning.work import EmptyingTerms
+from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.settings import ControllerSettings
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE: Final = 2
+# Removals come in bursts, and one round is enough for all of them.
+_GATHERING_SECONDS: Final = 1.0
+# Between two looks for file systems that are new or gone.
+_LOOK_SECONDS: Final = 30.0
+# Not more than half an hour: the API server forgets an event after an hour, unless it is repeated.
+_FIRST_PAUSE_SECONDS: Final = 60.0
+_LAST_PAUSE_SECONDS: Final = 1800.0
+# Of the time that a pod is given, so that it ends by itself and says what is left.
+_SHARE_OF_POD: Final = 0.8
+
+
+class Emptier(Protocol):
+    """Somebody who empties the trash of file systems."""
+
+    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash as far as the terms allow; raises KubeEfsError."""
+
+    def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
+        """Have that called whenever something has come into the trash of a file system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trashes:
+    """The file systems whose trash is emptied by the same, and the object that events about each are of."""
+
+    emptier: Emptier
+    file_system_ids: Callable[[], Collection[FileSystemId]]
+    subject: Callable[[FileSystemId], Awaitable[Subject]]
+
+
+@dataclass(slots=True, eq=False)
+class _Trash:
+    """What is known of one trash.
+
+    ``due`` is when it is to be worked on, infinite when it is empty; ``turn`` grows with each round of any.
+    """
+
+    file_system_id: FileSystemId
+    of: Trashes
+    due: float
+    turn: int = 0
+    running: bool = False
+    came_meanwhile: bool = False
+    told: bool = False
+    pause_seconds: float = _FIRST_PAUSE_SECONDS
+    report: TrashReport = field(default_factory=TrashReport)
+
+
+class TrashRounds:
+    """Empties every trash until cancelled."""
+
+    def __init__(
+        self,
+        trashes: Sequence[Trashes],
+        terms: EmptyingTerms,
+        recorder: EventRecorder,
+        metrics: ControllerMetrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trashes = trashes
+        self._terms = terms
+        self._recorder = recorder
+        self._clock = clock
+        self._known: dict[tuple[int, FileSystemId], _Trash] = {}
+        self._turns = itertools.count(1)
+        self._changed = asyncio.Event()
+        for number, one in enumerate(trashes):
+            one.emptier.on_removed(partial(self._came, number))
+        metrics.trash_entries.read = lambda: self._sums(lambda report: report.entries)
+        metrics.trash_stuck.read = lambda: self._sums(lambda report: report.stuck)
+
+    async def run(self) -> None:
+        """Empty every trash once, and each again whenever that is due."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._changed.clear()
+                self._look()
+                for trash in self._next():
+                    trash.running, trash.turn = True, next(self._turns)
+                    tasks.create_task(self._round(trash))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause()):
+                        await self._changed.wait()
+
+    def _look(self) -> None:
+        """Begin with file systems that are new, forget those that are gone."""
+        there = {
+            (number, file_system_id): one
+            for number, one in enumerate(self._trashes)
+            for file_system_id in one.file_system_ids()
+        }
+        for key, one in there.items():
+            if key not in self._known:
+                self._known[key] = _Trash(file_system_id=key[1], of=one, due=self._clock())
+        for key, trash in list(self._known.items()):
+            if key not in there and not trash.running:
+                del self._known[key]
+
+    def _came(self, number: int, file_system_id: FileSystemId) -> None:
+        """Something was moved into that trash."""
+        trash = self._known.get((number, file_system_id))
+        if trash is not None:
+            trash.came_meanwhile = True
+            trash.due = min(trash.due, self._clock() + _GATHERING_SECONDS)
+            self._changed.set()
+
+    def _next(self) -> Sequence[_Trash]:
+        """Those to begin with now: the ones that have waited longest."""
+        now, running = self._clock(), sum(trash.running for trash in self._known.values())
+        due = [trash for trash in self._known.values() if trash.due <= now and not trash.running]
+        return sorted(due, key=lambda trash: (trash.due, trash.turn))[: max(0, _AT_ONCE - running)]
+
+    def _pause(self) -> float:
+        if sum(trash.running for trash in self._known.values()) >= _AT_ONCE:
+            return _LOOK_SECONDS
+        waiting = (trash.due for trash in self._known.values() if not trash.running)
+        return max(0.0, min(_LOOK_SECONDS, min(waiting, default=math.inf) - self._clock()))
+
+    async def _round(self, trash: _Trash) -> None:
+        came_before, trash.came_meanwhile, trash.due = trash.came_meanwhile, False, math.inf
+        try:
+            report = await trash.of.emptier.empty(trash.file_system_id, self._terms)
+        except KubeEfsError as error:
+            log.warning("trash-not-emptied", file_system=trash.file_system_id, reason=str(error))
+            if came_before or trash.report.entries:
+                await self._tell_failed(trash, error)
+            self._try_later(trash)
+        except Exception:
+            # A fault in emptying must not end what makes volumes.
+            log.exception("trash-not-emptied", file_system=trash.file_system_id)
+            self._try_later(trash)
+        else:
+            await self._note(trash, report)
+        finally:
+            trash.running = False
+            self._changed.set()
+
+    async def _note(self, trash: _Trash, report: TrashReport) -> None:
+        trash.report = report
+        if report.entries or report.removed:
+            log.info(
+                "trash-emptied",
+                file_system=trash.file_system_id,
+                removed=report.removed,
+                entries=report.entries,
+                stuck=report.stuck,
+            )
+        if report.stuck:
+            await self._tell_stuck(trash)
+        elif trash.told:
+            await self._tell_well(trash)
+        if report.unfinished and report.removed:
+            self._due(trash, self._clock())
+        elif report.entries:
+            self._try_later(trash)
+        if not report.stuck and (report.removed or not report.entries):
+            trash.pause_seconds = _FIRST_PAUSE_SECONDS
+
+    def _due(self, trash: _Trash, at: float) -> None:
+        trash.due = min(trash.due, at)
+
+    def _try_later(self, trash: _Trash) -> None:
+        self._due(trash, self._clock() + trash.pause_seconds)
+        trash.pause_seconds = min(trash.pause_seconds * 2, _LAST_PAUSE_SECONDS)
+
+    async def _tell_stuck(self, trash: _Trash) -> None:
+        example = trash.report.examples[0] if trash.report.examples else ""
+        entries = "entry" if trash.report.stuck == 1 else "entries"
+        message = (
+            f"{trash.report.stuck} {entries} of the trash cannot be removed, such as {example}; see what "
+            "protects it (lsattr, mounts, the file system's policy). It is tried again"
+        )
+        log.warning(
+            "trash-stuck",
+            file_system=trash.file_system_id,
+            examples=[str(one) for one in trash.report.examples],
+        )
+        await self._tell(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
+        trash.told = True
+
+    async def _tell_failed(self, trash: _Trash, error: KubeEfsError) -> None:
+        message = f"the trash could not be emptied: {error}. It is tried again"
+        await self._tell(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
+        trash.told = True
+
+    async def _tell_well(self, trash: _Trash) -> None:
+        message = "nothing in the trash resists any more"
+        await self._tell(trash, EventType.NORMAL, TRASH_EMPTIED, message)
+        trash.told = False
+
+    async def _tell(self, trash: _Trash, kind: EventType, reason: str, message: str) -> None:
+        subject = await trash.of.subject(trash.file_system_id)
+        self._recorder.publish(subject, kind, reason, f"File system {trash.file_system_id}: {message}")
+
+    def _sums(self, number: Callable[[TrashReport], int]) -> Iterator[tuple[tuple[str], float]]:
+        """The numbers of all that is known, by file system."""
+        sums: dict[str, int] = {}
+        for trash in list(self._known.values()):
+            name = trash.file_system_id
+            sums[name] = sums.get(name, 0) + number(trash.report)
+        return (((name,), value) for name, value in sums.items())
+
+
+def trash_rounds(
+    settings: ControllerSettings,
+    client: AsyncClient,
+    inventory: Inventory,
+    recorder: EventRecorder,
+    metrics: ControllerMetrics,
+    emptiers: Collection[object],
+) -> TrashRounds:
+    """The rounds over every file system to which there is a tunnel, and those that are mounted in this pod.
+
+    Events are of the root claim of a file system, or of the controller's Lease where there is none; both
+    are in the controller's own namespace.
+    """
+
+    async def root_claim(file_system_id: FileSystemId) -> Subject:
+        return await _subject(client, PersistentVolumeClaim, root_name(file_system_id), settings.namespace)
+
+    async def lease(_: FileSystemId) -> Subject:
+        return await _subject(client, Lease, settings.lease_name, settings.namespace)
+
+    trashes = [
+        Trashes(
+            emptier=one,
+            file_system_ids=lambda: inventory.targets.targets,
+            subject=root_claim,
+        )
+        for one in emptiers
+        if isinstance(one, WorkerPool)
+    ]
+    trashes += [
+        Trashes(emptier=one, file_system_ids=one.file_system_ids, subject=lease)
+        for one in emptiers
+        if isinstance(one, MountedDirectories)
+    ]
+    seconds = max(1, round(settings.worker_timeout_seconds * _SHARE_OF_POD))
+    return TrashRounds(trashes, EmptyingTerms(seconds=seconds), recorder, metrics)
+
+
+_VERSIONS: Final[Mapping[type, str]] = {PersistentVolumeClaim: "v1", Lease: "coordination.k8s.io/v1"}
+
+
+async def _subject(
+    client: AsyncClient, kind: type[PersistentVolumeClaim | Lease], name: str, namespace: str
+) -> Subject:
+    """The object that an event is about; without its uid where that cannot be read."""
+    uid = ""
+    try:
+        with translated(f"{kind.__name__} {namespace}/{name}"):
+            found = await client.get(kind, name, namespace=namespace)
+        uid = (found.metadata and found.metadata.uid) or ""
+    except KubeError as error:
+        log.info("subject-not-read", object=name, reason=str(error))
+    return Subject(api_version=_VERSIONS[kind], kind=kind.__name__, namespace=namespace, name=name, uid=uid)

@@ -1,0 +1,336 @@
+"""The one place that decides whether a directory or an access point may go with its volume.
+
+It is asked for every kind of volume alike, twice for each removal: once before anything is done, and once
+more at the last moment that can be taken back, after every queue and wait. Its answers come from live
+objects: the volume itself as the API server has it, every volume of the cluster, and the access points as
+AWS lists them at that moment.
+
+Why the second answer misses no volume: the removed volume is deleted first, which makes it Terminating while
+our finalizer holds it. A watch shows the changes of a kind of object in the order in which the API server
+took them. So once our own watch has shown the volume Terminating, it has shown every volume that was taken
+before, and the index of volumes has all of them. Where the volume object is not ours to delete
+(csi-provisioner's), all volumes are listed anew instead.
+
+What lies at the same directory keeps the data; the volume object may go. What lies below refuses the removal.
+What lies above, such as a volume of the whole file system for backups, is no obstacle.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.access_points import AccessPoint
+from kube_efs.model.cross_account import CrossAccountRole
+from kube_efs.model.directories import Directory, Relation
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsNotFound,
+    InvalidValue,
+    KubeNotFound,
+    NotYet,
+    RemovalRefused,
+)
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.reservations import Reservations
+from kube_efs.single_flight import SingleFlight
+
+log = structlog.get_logger(__name__)
+
+# A watch that is behind by this much is broken; the removal is tried again later.
+_BARRIER_SECONDS: Final = 20.0
+# What was true longer ago may be true no more.
+_ANSWER_SECONDS: Final = 30.0
+# Two namespaces that share a text share their turn when the trash is emptied, and nothing else.
+_TENANT_LENGTH: Final = 8
+_SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
+# How many of those in the way a message names.
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What would go with a volume.
+
+    ``location`` is where its data lies, None where that is not known (any more); the directory goes with the
+    volume if ``with_directory`` says so and it is strictly below ``base``. ``access_point`` is in the account
+    that ``role`` leads to. ``tenant`` stands for the namespace whose claim had the volume.
+    """
+
+    location: Location | None = None
+    with_directory: bool = True
+    base: Directory = field(default_factory=Directory)
+    access_point: VolumeHandle | None = None
+    role: CrossAccountRole | None = None
+    tenant: str = ""
+
+    @property
+    def reserved(self) -> tuple[Location, ...]:
+        """What nobody else may work on meanwhile."""
+        return () if self.location is None else (self.location,)
+
+
+def tenant_of(volume: Volume) -> str:
+    """A short text for the namespace of the volume's claim; empty when it has none."""
+    if volume.claim is None:
+        return ""
+    return hashlib.sha256(volume.claim.namespace.encode()).hexdigest()[:_TENANT_LENGTH]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """The removal may go on.
+
+    ``keeps`` says who uses the directory too, so that it stays while the rest goes; empty when all goes.
+    ``above`` are the volumes in whose directories the removed one lies.
+    """
+
+    keeps: str = ""
+    above: tuple[str, ...] = ()
+
+
+class DataKept(RemovalRefused):
+    """The directory stays since others use it; the volume object may go."""
+
+
+class Order:
+    """A removal that was decided on, to be confirmed at the last reversible moment.
+
+    ``permit`` is the newest answer of the guards.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], Awaitable[Permit]],
+        permit: Permit | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self.permit = permit or Permit()
+
+    async def confirm(self) -> None:
+        """Raise KubeEfsError unless the removal still stands; NotYet when the answer is old already.
+
+        A process that was stopped for a while must not act on what was true before.
+        """
+        began = self._clock()
+        self.permit = await self._ask()
+        if self._clock() - began > _ANSWER_SECONDS:
+            raise NotYet("took too long", field="last look before a removal", remedy="it is tried again")
+
+    async def confirm_directory(self) -> None:
+        """The same for the directory, which may have to stay though the rest goes: then raise DataKept."""
+        await self.confirm()
+        if self.permit.keeps:
+            remedy = "delete the other volumes first, or set this one to Retain"
+            raise DataKept(self.permit.keeps, field="directory", remedy=remedy)
+
+
+class AccessPointRoots(Protocol):
+    """Where the access points of a file system lead to, as AWS says now; raises AwsError."""
+
+    async def __call__(
+        self, file_system_id: FileSystemId, role: CrossAccountRole | None
+    ) -> Sequence[AccessPoint]:
+        """All of them; ``role`` leads to the account of the file system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Users:
+    """Who has to do with a directory: volumes by name, and access points."""
+
+    same: frozenset[str]
+    below: frozenset[str]
+    above: frozenset[str]
+
+
+class Guards:
+    """Answers for one removal after the other; ``roots`` is None where access points cannot exist.
+
+    ``reservations`` keep operations of this process out of each other's way, and nothing else.
+    """
+
+    def __init__(
+        self, *, inventory: Inventory, store: VolumeStore, roots: AccessPointRoots | None = None
+    ) -> None:
+        self._inventory = inventory
+        self._store = store
+        self._roots = roots
+        self.reservations = Reservations()
+        self._fresh = SingleFlight(self._list_volumes)
+
+    async def check(self, removal: Removal, volume: Volume) -> Permit:
+        """Whether this may go with that volume now; raises RemovalRefused, AwsError, KubeError."""
+        return await self._check(removal, frozenset({volume.name}), self._inventory)
+
+    async def check_last(self, removal: Removal, volume: Volume) -> Permit:
+        """The same at the last reversible moment, for a volume that is Terminating.
+
+        Raises NotYet when the watch does not show the volume Terminating in time.
+        """
+        try:
+            async with asyncio.timeout(_BARRIER_SECONDS):
+                await self._inventory.seen_terminating(volume)
+        except TimeoutError:
+            raise NotYet(
+                "is not shown as Terminating by the watch of volumes",
+                field="volume",
+                value=volume.name,
+                remedy="see whether the API server answers; the removal is tried again",
+            ) from None
+        return await self._check(removal, frozenset({volume.name}), self._inventory)
+
+    async def check_handle(self, removal: Removal, handle: VolumeHandle) -> Permit:
+        """The same for a caller that tells the volume's handle only (csi-provisioner).
+
+        The volume itself is any that has exactly this handle, is Released and has the reclaim policy Delete;
+        all volumes are listed for the answer.
+        """
+        view = await self._fresh()
+        itself = frozenset(
+            name
+            for name, one in view.volumes.items()
+            if one.csi and one.csi.handle == str(handle) and one.to_be_reclaimed
+        )
+        return await self._check(removal, itself, view)
+
+    async def _check(self, removal: Removal, itself: frozenset[str], view: Inventory) -> Permit:
+        if removal.access_point is not None and removal.access_point.access_point_id is not None:
+            await self._check_access_point(removal.access_point.access_point_id, itself, view)
+        if removal.location is None or not removal.with_directory:
+            return Permit()
+        await self._check_unlocated(removal.location, itself, view)
+        users = await self._users(removal, removal.location, itself, view)
+        if users.below and removal.access_point is None:
+            raise RemovalRefused(
+                f"lies above the directory of {_listed(users.below)}",
+                field="directory",
+                value=str(removal.location),
+                remedy="delete those first, or set this volume to Retain",
+            )
+        keeps = users.same | users.below
+        return Permit(
+            keeps=f"{removal.location} is used by {', '.join(sorted(keeps))} too" if keeps else "",
+            above=tuple(sorted(users.above)[:_NAMED]),
+        )
+
+    async def _check_unlocated(self, location: Location, itself: frozenset[str], view: Inventory) -> None:
+        """Raise NotYet when a volume may lie there of which the file system cannot be told now."""
+        for name, directory in view.unlocated.items():
+            if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
+                continue
+            if await self._live(name) is not None:
+                raise NotYet(
+                    f"may be used by volume {name}, whose file system is not known",
+                    field="directory",
+                    value=str(location),
+                    remedy=f"annotate {name} with {FILE_SYSTEM_ID}, or delete it",
+                )
+
+    async def _check_access_point(
+        self, access_point_id: AccessPointId, itself: frozenset[str], view: Inventory
+    ) -> None:
+        others = view.volumes_through(access_point_id) - itself
+        staying = [one for one in sorted(others) if await self._stays(one)]
+        if staying:
+            raise RemovalRefused(
+                f"leads to the data of volume {', '.join(staying)} too",
+                field="access point",
+                value=access_point_id,
+                remedy="delete the other volumes first, or set this one to Retain",
+            )
+
+    async def _users(
+        self, removal: Removal, location: Location, itself: frozenset[str], view: Inventory
+    ) -> _Users:
+        candidates: dict[Relation, set[str]] = {
+            relation: set(volumes - itself)
+            for relation, volumes in view.directories.related(location).items()
+        }
+        blocking: dict[Relation, set[str]] = {Relation.SAME: set(), Relation.BELOW: set()}
+        for found in await self._access_points(removal, location.file_system_id, view):
+            if removal.access_point and found.access_point_id == removal.access_point.access_point_id:
+                continue
+            relation = found.directory.relation_to(location.directory)
+            if relation in blocking:
+                blocking[relation].add(f"access point {found.access_point_id}")
+            elif relation is Relation.ABOVE:
+                # The access point itself is no obstacle; a volume through it may lead further down.
+                for name in view.volumes_through(found.access_point_id) - itself:
+                    inside = _inside(found, view.volumes.get(name))
+                    candidates.setdefault(inside.relation_to(location.directory), set()).add(name)
+        for relation in blocking:
+            blocking[relation] |= await self._some_existing(candidates.get(relation, set()))
+        return _Users(
+            same=frozenset(blocking[Relation.SAME]),
+            below=frozenset(blocking[Relation.BELOW]),
+            above=frozenset(candidates.get(Relation.ABOVE, set())),
+        )
+
+    async def _access_points(
+        self, removal: Removal, file_system_id: FileSystemId, view: Inventory
+    ) -> Sequence[AccessPoint]:
+        """Those of the file system, as AWS lists them after this call."""
+        if self._roots is None:
+            return ()
+        try:
+            return await self._roots(file_system_id, removal.role)
+        except AwsNotFound:  # The file system is gone, and its access points with it.
+            return ()
+        except AwsDenied:
+            # The policies of the older provisioners do not allow it. Where no volume of the cluster leads
+            # through an access point, these provisioners lived without.
+            if view.has_access_points(file_system_id):
+                raise
+            log.info("access-points-not-listed", file_system=file_system_id)
+            return ()
+
+    async def _list_volumes(self) -> Inventory:
+        view = self._inventory.empty_copy()
+        view.replace_volumes(await self._store.list())
+        return view
+
+    async def _some_existing(self, names: Iterable[str]) -> set[str]:
+        """A few of those that are there; watches may miss a deletion, so each is looked up."""
+        found: set[str] = set()
+        for name in sorted(names):
+            if await self._live(name) is not None:
+                found.add(name)
+            if len(found) == _NAMED:
+                break
+        return found
+
+    async def _stays(self, name: str) -> bool:
+        live = await self._live(name)
+        return live is not None and not live.to_be_reclaimed
+
+    async def _live(self, name: str) -> Volume | None:
+        try:
+            return await self._store.get(name)
+        except KubeNotFound:
+            self._inventory.forget_volume(name)
+            return None
+
+
+def _inside(found: AccessPoint, volume: Volume | None) -> Directory:
+    """The directory of a volume that leads through this access point."""
+    try:
+        handle = parse_volume_handle(volume.csi.handle if volume and volume.csi else "")
+    except InvalidValue:
+        return found.directory
+    return Directory((*found.directory.parts, *handle.directory.parts))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"volume {one}" if " " not in one else one for one in sorted(names))

@@ -1,0 +1,164 @@
+"""Events for volumes whose group id other data has too."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kube_efs.controllers.gid_sharing import SharedGids
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+OURS = "example.com/aws-efs"
+FS = FileSystemId("fs-0123456789abcdef0")
+AP = "fsap-0123456789abcdef0"
+BASE = Location(file_system_id=FS, directory=parse_directory("/pvs"))
+CSI = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700"}
+
+
+class Events(EventRecorder):
+    """Keeps what is published."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, str]] = []
+
+    def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
+        assert (kind, reason) == (EventType.WARNING, "GroupIdShared")
+        self.published.append((f"{subject.kind} {subject.name}", message))
+
+
+class Scene:
+    """A controller of directory volumes and of the driver's."""
+
+    def __init__(self) -> None:
+        self.inventory, self.events, self.registry = (
+            Inventory({"efs.example.com": FS}),
+            Events(),
+            CollectorRegistry(),
+        )
+        self.inventory.gid_ledger.add_base(BASE)
+        self.inventory.classes = {
+            "ours": StorageClass(name="ours", provisioner=OURS, parameters={}),
+            "csi": StorageClass(name="csi", provisioner=DRIVER, parameters=CSI),
+            "fixed": StorageClass(
+                name="fixed", provisioner=DRIVER, parameters={**CSI, "uid": "7", "gid": "60000"}
+            ),
+        }
+        SharedGids(
+            self.inventory,
+            self.events,
+            ControllerMetrics(self.registry),
+            {OURS, DRIVER},
+            gathering_seconds=0,
+        )
+
+    async def events_about(self) -> list[str]:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return [subject for subject, _ in self.events.published]
+
+    @property
+    def shared(self) -> float | None:
+        return self.registry.get_sample_value("kube_efs_gids_shared")
+
+    def look(self, **found: int) -> None:
+        """The directories of the base, by the names of volumes."""
+        directories = {
+            name: (Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}")), gid)
+            for name, gid in found.items()
+        }
+        self.inventory.found_directories(self.inventory.gid_ledger.begin_look(), BASE, directories)
+
+
+def volume(name: str, gid: int | None = 2000, **changes: object) -> Volume:
+    made = Volume(
+        name=name,
+        uid=f"uid-of-{name}",
+        storage_class="ours",
+        provisioned_by=OURS,
+        nfs=NfsSource(server="efs.example.com", path=f"/pvs/{name}"),
+        gid=gid,
+        claim=ClaimReference(namespace="team", name=f"claim-of-{name}", uid=ClaimUid(f"claim-uid-{name}")),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]  # by name
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def test_two_volumes_with_one_id_are_both_told_of_once(scene: Scene) -> None:
+    for _ in range(2):
+        scene.inventory.replace_volumes([volume("a"), volume("b")])
+    assert await scene.events_about() == [
+        "PersistentVolume a",
+        "PersistentVolumeClaim claim-of-a",
+        "PersistentVolume b",
+        "PersistentVolumeClaim claim-of-b",
+    ]
+    assert scene.events.published[0][1].startswith(f"Group id 2000 is also that of {FS}:/pvs/b: ")
+    assert scene.shared == 1
+    scene.inventory.put_volume(volume("c"))
+    assert (await scene.events_about())[4:] == [
+        f"{kind}{name}" for name in "abc" for kind in ("PersistentVolume ", "PersistentVolumeClaim claim-of-")
+    ]
+
+
+async def test_a_directory_whose_group_was_changed_by_hand_is_seen(scene: Scene) -> None:
+    scene.inventory.replace_volumes([volume("a", 2000), volume("b", 2001)])
+    scene.look(a=2000, b=2001)
+    assert await scene.events_about() == []
+    scene.look(a=2001, b=2001)
+    assert await scene.events_about() == [
+        "PersistentVolume a",
+        "PersistentVolumeClaim claim-of-a",
+        "PersistentVolume b",
+        "PersistentVolumeClaim claim-of-b",
+    ]
+    scene.look(a=2000, b=2001)
+    assert scene.shared == 0
+
+
+async def test_a_directory_of_nobody_is_told_of_on_the_volume(scene: Scene) -> None:
+    scene.inventory.put_volume(volume("a"))
+    scene.look(a=2000, other=2000)
+    assert await scene.events_about() == ["PersistentVolume a", "PersistentVolumeClaim claim-of-a"]
+
+
+async def test_volumes_of_one_directory_share_its_id_by_nature(scene: Scene) -> None:
+    both = NfsSource(server="efs.example.com", path="/pvs/a")
+    scene.inventory.replace_volumes([volume("a"), volume("b", nfs=both)])
+    assert (await scene.events_about(), scene.shared) == ([], 0)
+
+
+async def test_volumes_of_others_are_not_told_of(scene: Scene) -> None:
+    foreign = volume("b", provisioned_by="example.com/other")
+    scene.inventory.replace_volumes([volume("a"), foreign])
+    assert await scene.events_about() == ["PersistentVolume a", "PersistentVolumeClaim claim-of-a"]
+
+
+@pytest.mark.parametrize(
+    ("storage_class", "told"),
+    [("csi", ["PersistentVolume a"]), ("fixed", [])],
+    ids=["given", "the same for all"],
+)
+async def test_an_access_point_that_another_cluster_made_with_the_same_id_is_seen(
+    scene: Scene, storage_class: str, told: list[str]
+) -> None:
+    through = volume(
+        "a", None, nfs=None, csi=CsiSource(handle=f"{FS}::{AP}"), storage_class=storage_class,
+        provisioned_by=DRIVER, claim=None,
+    )  # fmt: skip
+    scene.inventory.put_volume(through)
+    scene.inventory.gids.hold(60000, AP)
+    scene.inventory.gids.hold(60000, "fsap-0123456789abcdef1")
+    assert await scene.events_about() == told
+    assert scene.shared == len(told)

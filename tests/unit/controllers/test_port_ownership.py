@@ -1,0 +1,184 @@
+"""Whatever comes, goes and is said in between: no volume ever leads to another file system's data.
+
+A small world with file systems, volumes, a ConfigMap and an unreliable AWS. The parts that decide are the
+real ones: the catalogue, the inventory, the rules for ports and the documents in the ConfigMap.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kube_efs.aws.catalogue import Catalogue
+from kube_efs.model.errors import AwsNotFound, AwsUnavailable
+from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId
+from kube_efs.model.targets import (
+    TunnelTargets,
+    follow_discovery,
+    parse_targets,
+    render_reserved,
+    render_targets,
+    render_zones,
+)
+from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
+from kube_efs.model.volumes import NfsSource, Volume
+from kube_efs.provisioning.inventory import Inventory
+
+NAMES = [FileSystemId(f"fs-{number}") for number in range(3)]
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+_SOME = st.frozensets(st.sampled_from(NAMES))
+
+
+@dataclass
+class Aws:
+    """What there is, and what the next poll is told about it."""
+
+    there: set[FileSystemId] = field(default_factory=set)
+    hidden: frozenset[FileSystemId] = frozenset()
+    without_targets: frozenset[FileSystemId] = frozenset()
+    failing: frozenset[FileSystemId] = frozenset()
+
+    async def file_systems(self) -> tuple[FileSystem, ...]:
+        return tuple(FileSystem(file_system_id=fs) for fs in sorted(self.there - self.hidden))
+
+    async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
+        if file_system_id in self.failing:
+            raise AwsUnavailable("was not answered")
+        if file_system_id not in self.there:
+            raise AwsNotFound("answered FileSystemNotFound")
+        if file_system_id in self.without_targets:
+            return ()
+        target = MountTarget(
+            mount_target_id=MountTargetId(f"fsmt-{file_system_id}"),
+            file_system_id=file_system_id,
+            subnet_id=SubnetId("subnet-a"),
+            zone=None,
+            address="10.0.0.4",
+            state=LifeCycleState.AVAILABLE,
+        )
+        return (target,)
+
+
+class Cluster(RuleBasedStateMachine):
+    """The cluster, and the controller that runs in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aws = Aws()
+        self.volumes: dict[str, Volume] = {}
+        self.owners: dict[str, FileSystemId] = {}
+        self.config_map: tuple[str, str, str] | None = None
+        self.made = 0
+        self._start_controller()
+
+    def _start_controller(self) -> None:
+        self.inventory = Inventory()
+        if self.config_map is not None:
+            self.inventory.targets, rejections = parse_targets(*self.config_map)
+            assert not rejections
+        self.inventory.replace_volumes(self.volumes.values())
+        self.catalogue = Catalogue(self.aws, 300)
+        self.catalogue.expected = lambda: (
+            self.inventory.targets.targets.keys()
+            | {fs for use in self.inventory.ports_in_use().values() if use.root for fs in use.owners}
+        )
+
+    @rule(there=_SOME)
+    def file_systems_come_and_go(self, there: frozenset[FileSystemId]) -> None:
+        # AWS never gives an id again. Here it may come back, as when AWS was wrong about it twice.
+        self.aws.there = set(there)
+        self._poll()
+
+    @rule(hidden=_SOME | st.just(frozenset(NAMES)), without=_SOME, failing=_SOME)
+    def poll(
+        self,
+        hidden: frozenset[FileSystemId],
+        without: frozenset[FileSystemId],
+        failing: frozenset[FileSystemId],
+    ) -> None:
+        self.aws.hidden, self.aws.without_targets, self.aws.failing = hidden, without, failing
+        self._poll()
+        self.aws.hidden = self.aws.without_targets = self.aws.failing = frozenset()
+
+    def _poll(self) -> None:
+        before = self.inventory.targets
+        discovery = asyncio.run(self.catalogue.refresh())
+        found = follow_discovery(
+            before, discovery, base_port=20490, ports_in_use=self.inventory.ports_in_use()
+        )
+        # Nothing that is there leaves, or moves, because one answer left it out.
+        for fs in self.aws.there & before.targets.keys():
+            assert found.port_of(fs) == before.port_of(fs)
+        self._publish(found)
+        self._follow_roots(found, discovery.unclear)
+
+    def _publish(self, targets: TunnelTargets) -> None:
+        self.config_map = (
+            render_targets(targets, last_update=NOW),
+            render_zones(targets),
+            render_reserved(targets),
+        )
+        self.inventory.targets = targets
+
+    def _follow_roots(self, targets: TunnelTargets, unclear: frozenset[FileSystemId]) -> None:
+        for fs, target in targets.targets.items():
+            self._put(root_name(fs), fs, target.port, annotated=True, storage_class=ROOT_CLASS)
+        for fs in NAMES:
+            if fs not in targets.targets and fs not in unclear:
+                self._drop(root_name(fs))
+
+    def _put(
+        self, name: str, fs: FileSystemId, port: int, *, annotated: bool, storage_class: str = ""
+    ) -> None:
+        self.volumes[name] = Volume(
+            name=name,
+            uid=name,
+            storage_class=storage_class,
+            file_system_id=fs if annotated else None,
+            nfs=NfsSource(server="127.0.0.1" if annotated else "localhost", path="/team/data"),
+            mount_options=(f"port={port}",),
+        )
+        self.owners[name] = fs
+        self.inventory.put_volume(self.volumes[name])
+
+    def _drop(self, name: str) -> None:
+        if name in self.volumes:
+            self.inventory.drop_volume(self.volumes.pop(name))
+            del self.owners[name]
+
+    @precondition(lambda self: self.inventory.targets.targets)
+    @rule(data=st.data(), annotated=st.booleans())
+    def make_volume(self, data: st.DataObject, annotated: bool) -> None:
+        fs = data.draw(st.sampled_from(sorted(self.inventory.targets.targets)))
+        self.made += 1
+        self._put(f"pv-{self.made}", fs, self.inventory.targets.targets[fs].port, annotated=annotated)
+
+    @precondition(lambda self: self.volumes)
+    @rule(data=st.data())
+    def remove_volume(self, data: st.DataObject) -> None:
+        self._drop(data.draw(st.sampled_from(sorted(self.volumes))))
+
+    @rule(without_config_map=st.booleans())
+    def restart(self, without_config_map: bool) -> None:
+        if without_config_map:
+            self.config_map = None
+        self._start_controller()
+
+    @invariant()
+    def nobody_reaches_the_data_of_others(self) -> None:
+        targets = self.inventory.targets.targets
+        at = {target.port: fs for fs, target in targets.items()}
+        assert len(at) == len(targets)
+        for name, volume in self.volumes.items():
+            (port,) = volume.loopback_ports
+            assert at.get(port, self.owners[name]) == self.owners[name], name
+            if volume.annotated is not None and volume.annotated in targets:
+                assert targets[volume.annotated].port == port, name
+
+
+TestPortOwnership = Cluster.TestCase
+TestPortOwnership.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)

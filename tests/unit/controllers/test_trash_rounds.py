@@ -1,0 +1,300 @@
+"""Rounds through the trash of file systems: turns, pauses, and what people are told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Event, PersistentVolumeClaim
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from kube_efs.controllers import trash_rounds
+from kube_efs.controllers.trash_rounds import Trashes, TrashRounds
+from kube_efs.kube.events import EventRecorder, Subject
+from kube_efs.model.errors import WorkerFailed
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import StuckEntry, TrashReport
+from kube_efs.provisioning.work import EmptyingTerms
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+A, B, C = (FileSystemId(f"fs-{letter}") for letter in "abc")
+HELD = StuckEntry(entry="4fa1.7-0", path="deep/file", reason="Operation not permitted")
+
+
+class Clock:
+    """A clock that is set by hand; the rounds look at it again when something has changed."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bin:
+    """Trashes with ``left`` entries each, of which a round removes ``speed``; some may be ``stuck``."""
+
+    def __init__(self) -> None:
+        self.left = {A: 0, B: 0, C: 0}
+        self.stuck = {A: 0, B: 0, C: 0}
+        self.speed = 1
+        self.error: Exception | None = None
+        self.rounds: list[FileSystemId] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.running = self.most_at_once = 0
+        self._removed: Callable[[FileSystemId], None] = lambda _: None
+
+    def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
+        self._removed = call
+
+    def throw_away(self, file_system_id: FileSystemId, entries: int = 1) -> None:
+        self.left[file_system_id] += entries
+        self._removed(file_system_id)
+
+    def file_systems(self) -> Collection[FileSystemId]:
+        return list(self.left)
+
+    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
+        assert terms == EmptyingTerms(seconds=9)
+        self.rounds.append(file_system_id)
+        self.running += 1
+        self.most_at_once = max(self.most_at_once, self.running)
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        self.running -= 1
+        if self.error:
+            raise self.error
+        stuck = self.stuck[file_system_id]
+        removed = min(self.speed, self.left[file_system_id] - stuck)
+        self.left[file_system_id] -= removed
+        return TrashReport(
+            entries=self.left[file_system_id],
+            stuck=stuck,
+            removed=removed,
+            examples=(HELD,) if stuck else (),
+        )
+
+
+class World:
+    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
+        self.client = client
+        self.bin = Bin()
+        self.clock = Clock()
+        self.registry = CollectorRegistry()
+        self.subject = Subject(
+            api_version="v1", kind="PersistentVolumeClaim", name="root", uid="u", namespace="default"
+        )
+
+        async def subject(_: FileSystemId) -> Subject:
+            return self.subject
+
+        self.rounds = TrashRounds(
+            [Trashes(emptier=self.bin, file_system_ids=self.bin.file_systems, subject=subject)],
+            EmptyingTerms(seconds=9),
+            recorder,
+            ControllerMetrics(self.registry),
+            clock=self.clock,
+        )
+
+    def sample(self, name: str, file_system_id: FileSystemId) -> float | None:
+        return self.registry.get_sample_value(f"kube_efs_trash_{name}", {"file_system": file_system_id})
+
+    async def settled(self) -> None:
+        """Everything that is due has been done."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert self.bin.running == 0 or not self.bin.gate.is_set()
+
+    async def later(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.rounds._changed.set()
+        await self.settled()
+
+    async def events(self) -> list[tuple[str, str, str, int]]:
+        found = [event async for event in self.client.list(Event, namespace="default")]
+        return sorted((one.type or "", one.reason or "", one.message or "", one.count or 0) for one in found)
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[None]:
+    task = asyncio.create_task(world.rounds.run())
+    await world.settled()
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def world(kube: AsyncClient) -> AsyncIterator[World]:
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        yield World(kube, recorder)
+
+
+async def test_a_leader_looks_at_every_trash_once(world: World) -> None:
+    async with running(world):
+        assert world.bin.rounds == [A, B, C]
+        await world.later(24 * 3600)
+        assert world.bin.rounds == [A, B, C]
+
+
+async def test_a_removal_is_followed_by_one_round_for_all_of_its_burst(world: World) -> None:
+    world.bin.speed = 100
+    async with running(world):
+        for _ in range(30):
+            world.bin.throw_away(B)
+        await world.later(2)
+        assert world.bin.rounds == [A, B, C, B]
+        assert world.sample("entries", B) == 0
+
+
+async def test_file_systems_take_turns_two_at_a_time(world: World) -> None:
+    world.bin.left = {A: 6, B: 2, C: 1}
+    async with running(world):
+        assert world.bin.left == {A: 0, B: 0, C: 0}
+    assert world.bin.most_at_once == 2
+    assert world.bin.rounds.index(C) <= 2
+    assert world.bin.rounds[-3:] == [A, A, A]
+
+
+async def test_what_comes_while_a_round_runs_gets_another_one(world: World) -> None:
+    world.bin.gate.clear()
+    async with running(world):
+        world.bin.throw_away(A)
+        world.bin.gate.set()
+        world.bin.left[A] = 0
+        await world.settled()
+        world.bin.left[A] = 1
+        await world.later(2)
+    assert world.bin.rounds.count(A) == 2
+    assert world.bin.left[A] == 0
+
+
+async def test_a_new_file_system_is_looked_at_and_one_that_is_gone_is_forgotten(world: World) -> None:
+    async with running(world):
+        new = FileSystemId("fs-new")
+        world.bin.left[new] = world.bin.stuck[new] = 0
+        del world.bin.left[A]
+        await world.later(30)
+        assert world.bin.rounds == [A, B, C, new]
+        assert (world.sample("entries", new), world.sample("entries", A)) == (0, None)
+
+
+async def test_what_is_stuck_is_told_and_tried_again_less_and_less_often(
+    world: World, eventually: Eventually
+) -> None:
+    world.bin.left, world.bin.stuck = {A: 5, B: 0, C: 0}, {A: 2, B: 0, C: 0}
+    world.bin.speed = 100
+    async with running(world):
+        assert (world.sample("entries", A), world.sample("stuck", A)) == (2, 2)
+        assert world.sample("stuck", B) == 0
+        begun, now = world.bin.rounds.count(A), world.clock.now
+        pauses: list[float] = []
+        while len(pauses) < 8:
+            await world.later(10)
+            if world.bin.rounds.count(A) > begun:
+                pauses.append(world.clock.now - now)
+                begun, now = world.bin.rounds.count(A), world.clock.now
+        assert pauses == [60, 120, 240, 480, 960, 1800, 1800, 1800]
+        assert world.bin.rounds.count(B) == 1
+
+        world.bin.stuck[A] = 0
+        await world.later(1800)
+        assert (world.sample("entries", A), world.sample("stuck", A)) == (0, 0)
+
+        async def told() -> bool:
+            return [one[:2] + one[3:] for one in await world.events()] == [
+                ("Normal", "TrashEmptied", 1),
+                ("Warning", "TrashNotEmptied", 9),
+            ]
+
+        await eventually(told)
+    (well, stuck) = await world.events()
+    assert well[2] == "File system fs-a: nothing in the trash resists any more"
+    assert stuck[2] == (
+        "File system fs-a: 2 entries of the trash cannot be removed, such as 4fa1.7-0/deep/file (Operation "
+        "not permitted); see what protects it (lsattr, mounts, the file system's policy). It is tried again"
+    )
+
+
+async def test_a_removal_does_not_wait_for_the_pause_of_what_is_stuck(world: World) -> None:
+    world.bin.left[A] = world.bin.stuck[A] = 1
+    async with running(world):
+        await world.later(60)
+        await world.later(120)
+        world.bin.throw_away(A)
+        await world.later(2)
+        assert world.bin.left[A] == 1
+        assert world.sample("entries", A) == 1
+
+
+async def test_a_round_that_fails_is_told_only_of_a_trash_that_is_not_empty(
+    world: World, eventually: Eventually
+) -> None:
+    world.bin.error = WorkerFailed("had not ended after 360 s", field="worker pod", value="efs-empty-x")
+    with capture_logs() as logs:
+        async with running(world):
+            assert world.bin.rounds == [A, B, C]
+            world.bin.throw_away(B)
+            await world.later(2)
+
+            async def told() -> bool:
+                return len(await world.events()) == 1
+
+            await eventually(told)
+            world.bin.error = None
+            await world.later(3600)
+            assert world.bin.left[B] == 0
+
+            async def well() -> bool:
+                return len(await world.events()) == 2
+
+            await eventually(well)
+    assert [one["file_system"] for one in logs if one["event"] == "trash-not-emptied"][:3] == [A, B, C]
+    (normal, warning) = await world.events()
+    assert normal[:2] == ("Normal", "TrashEmptied")
+    assert warning[2] == (
+        "File system fs-b: the trash could not be emptied: worker pod: 'efs-empty-x' had not ended after 360 "
+        "s. It is tried again"
+    )
+
+
+async def test_a_fault_ends_neither_the_rounds_nor_the_controller(world: World) -> None:
+    world.bin.error = ZeroDivisionError()
+    with capture_logs() as logs:
+        async with running(world):
+            world.bin.error = None
+            world.bin.left[A] = 1
+            await world.later(60)
+            assert world.bin.left[A] == 0
+    assert len([one for one in logs if one["log_level"] == "error"]) == 3
+
+
+async def test_a_round_without_any_success_is_not_repeated_at_once(world: World) -> None:
+    world.bin.left[A], world.bin.speed = 3, 0
+    async with running(world):
+        assert world.bin.rounds.count(A) == 1
+        world.bin.speed = 1
+        await world.later(60)
+        assert world.bin.rounds.count(A) == 4
+
+
+async def test_the_object_of_events_is_found_by_its_name(kube: AsyncClient) -> None:
+    spec = PersistentVolumeClaimSpec(
+        accessModes=["ReadWriteMany"], resources=VolumeResourceRequirements(requests={"storage": "1Gi"})
+    )
+    metadata = ObjectMeta(namespace="default", name="efs-stunnel-fs-a")
+    made = await kube.create(PersistentVolumeClaim(metadata=metadata, spec=spec))
+    assert made.metadata
+    there = await trash_rounds._subject(kube, PersistentVolumeClaim, "efs-stunnel-fs-a", "default")
+    assert (there.kind, there.uid) == ("PersistentVolumeClaim", made.metadata.uid)
+    missing = await trash_rounds._subject(kube, PersistentVolumeClaim, "other", "default")
+    assert (missing.name, missing.uid) == ("other", "")

@@ -1,0 +1,36 @@
+"""Volumes whose port belongs to no file system that is known."""
+
+from prometheus_client import CollectorRegistry
+
+from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.unknown_ports import UnknownPorts
+from kube_efs.model.volumes import NfsSource, Volume
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+
+class Noting(Announcer):
+    """Notes the volumes that are told of."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def port_unknown(self, volume: Volume) -> None:
+        self.told.append(volume.name)
+
+
+def static(name: str) -> Volume:
+    source = NfsSource(server="localhost", path="/team/data")
+    return Volume(name=name, uid=f"uid-of-{name}", nfs=source, mount_options=("port=20497",))
+
+
+def test_each_is_counted_and_told_of_once_while_it_lasts() -> None:
+    announcer, registry = Noting(), CollectorRegistry()
+    ports = UnknownPorts(announcer, ControllerMetrics(registry))
+    ports.update([static("a")])
+    ports.update([static("a"), static("b")])
+    assert announcer.told == ["a", "b"]
+    assert registry.get_sample_value("kube_efs_volumes_of_unknown_port") == 2
+    ports.update([])
+    assert registry.get_sample_value("kube_efs_volumes_of_unknown_port") == 0
+    ports.update([static("a")])
+    assert announcer.told == ["a", "b", "a"]

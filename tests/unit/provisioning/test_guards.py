@@ -1,0 +1,344 @@
+"""What keeps data from being removed, asked for every kind of volume and at the last moment."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from tests.unit.provisioning.test_engine import DATA, FS1, RELEASED
+from tests.unit.provisioning.world import World, claim
+
+from kube_efs.model.access_points import AccessPoint
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsNotFound,
+    AwsUnavailable,
+    KubeConflict,
+    KubeDenied,
+    KubeEfsError,
+    KubeUnavailable,
+    NotYet,
+    RemovalRefused,
+    WorkerFailed,
+)
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.volumes import FINALIZER, CsiSource, NfsSource, Volume, VolumePhase
+from kube_efs.provisioning.engine import DataFate
+from kube_efs.provisioning.guards import Order, Permit
+
+POINT = AccessPointId("fsap-0123456789abcdef0")
+SHARER = replace(RELEASED, name="sharer", uid="s", phase=VolumePhase.BOUND, provisioned_by=None)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.add(RELEASED)
+    made.folders.there.add(DATA)
+    return made
+
+
+# Handles of the CSI driver take no shorter id.
+FS = FileSystemId("fs-0123456789abcdef0")
+ON_FS = replace(RELEASED, file_system_id=str(FS))
+
+
+def access_point(path: str, file_system_id: FileSystemId = FS1) -> AccessPoint:
+    return AccessPoint(access_point_id=POINT, file_system_id=file_system_id, directory=parse_directory(path))
+
+
+def lead_through(world: World, path: str) -> None:
+    """Have a volume on ``FS`` lead through the access point to that path below its root."""
+    target = TunnelTarget(file_system_id=FS, port=20500)
+    world.inventory.targets = TunnelTargets(targets={**world.inventory.targets.targets, FS: target})
+    through = Volume(
+        name="through", uid="t", phase=VolumePhase.BOUND, csi=CsiSource(handle=f"{FS}:{path}:{POINT}")
+    )
+    world.add(ON_FS, through)
+
+
+def denied(moment: str) -> int:
+    if moment == "before roots":
+        raise AwsDenied("was answered with AccessDenied", field="DescribeAccessPoints")
+    return 0
+
+
+# --- access points, which only AWS knows
+
+
+async def test_access_point_of_the_same_directory_keeps_the_data(world: World) -> None:
+    world.access_points.append(access_point("/team/example"))
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert (done.data, done.reason) == (
+        DataFate.SHARED,
+        f"fs-1:/team/example is used by access point {POINT} too",
+    )
+    assert world.folders.there == {DATA}
+
+
+async def test_access_point_below_a_directory_refuses_its_removal(world: World) -> None:
+    world.access_points.append(access_point("/team/example/deep"))
+    with pytest.raises(RemovalRefused, match=f"lies above the directory of access point {POINT}"):
+        await world.engine.reclaim(RELEASED)
+    assert world.folders.there == {DATA}
+
+
+@pytest.mark.parametrize("path", ["/", "/team", "/team/other", "/team/example2"])
+async def test_access_point_above_or_beside_is_no_obstacle(world: World, path: str) -> None:
+    world.access_points.append(access_point(path))
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is DataFate.REMOVED
+
+
+@pytest.mark.parametrize(
+    ("path", "data"), [("/example", DataFate.SHARED), ("/other", DataFate.REMOVED), ("", DataFate.REMOVED)]
+)
+async def test_path_of_a_volume_counts_from_the_root_of_its_access_point(
+    world: World, path: str, data: DataFate
+) -> None:
+    world.access_points.append(access_point("/team", FS))
+    lead_through(world, path)
+    done = await world.engine.reclaim(ON_FS)
+    assert done is not None
+    assert done.data is data
+
+
+async def test_access_point_made_after_the_first_look_is_seen(world: World) -> None:
+    def make(moment: str) -> int:
+        if moment == "before confirm":
+            world.access_points.append(access_point("/team/example"))
+        return 0
+
+    world.moment.on_moment = make
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert (done.data, world.folders.there) == (DataFate.SHARED, {DATA})
+
+
+def failing(error: KubeEfsError) -> Callable[[str], int]:
+    def fail(moment: str) -> int:
+        if moment == "before roots":
+            raise error
+        return 0
+
+    return fail
+
+
+async def test_nothing_is_removed_while_aws_does_not_answer(world: World) -> None:
+    world.moment.on_moment = failing(AwsUnavailable("was not answered", field="DescribeAccessPoints"))
+    with pytest.raises(AwsUnavailable):
+        await world.engine.reclaim(RELEASED)
+    assert (world.folders.there, world.store.volumes["pv"].deleting) == ({DATA}, False)
+
+
+async def test_policy_of_an_older_provisioner_need_not_allow_to_list_access_points(world: World) -> None:
+    world.moment.on_moment = denied
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is DataFate.REMOVED
+
+
+async def test_listing_must_be_allowed_once_a_volume_leads_through_an_access_point(world: World) -> None:
+    lead_through(world, "/elsewhere")
+    world.moment.on_moment = denied
+    with pytest.raises(AwsDenied):
+        await world.engine.reclaim(ON_FS)
+    assert world.folders.there == {DATA}
+
+
+async def test_file_system_that_is_gone_has_no_access_points(world: World) -> None:
+    world.moment.on_moment = failing(AwsNotFound("is not there", field="DescribeAccessPoints"))
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is DataFate.REMOVED
+
+
+# --- the last moment
+
+
+async def test_policy_that_becomes_retain_before_the_volume_is_terminating_wins(world: World) -> None:
+    def retain(moment: str) -> int:
+        if moment == "before delete":
+            changed = replace(world.store.volumes["pv"], reclaim_policy=ReclaimPolicy.RETAIN)
+            world.store.write(changed)
+        return 0
+
+    world.moment.on_moment = retain
+    assert await world.engine.reclaim(RELEASED) is None
+    assert (world.folders.there, world.store.volumes["pv"].deleting) == ({DATA}, False)
+
+
+async def test_policy_that_becomes_retain_in_the_queue_of_workers_is_heeded(world: World) -> None:
+    def retain(moment: str) -> int:
+        if moment == "before confirm":
+            changed = replace(world.store.volumes["pv"], reclaim_policy=ReclaimPolicy.RETAIN)
+            world.store.write(changed)
+        return 0
+
+    world.moment.on_moment = retain
+    with pytest.raises(KubeConflict, match="is not to be removed any more"):
+        await world.engine.reclaim(RELEASED)
+    done = await world.engine.reclaim(world.store.volumes["pv"])
+    assert done is not None
+    assert (done.data, done.reason) == (DataFate.KEPT, "its reclaim policy is Retain")
+    assert (world.folders.there, world.store.volumes) == ({DATA}, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/team/example", "is used by sharer too"), ("/team/example/deep", "lies above the directory")],
+)
+async def test_volume_that_appears_in_the_queue_of_workers_keeps_the_data(
+    world: World, path: str, reason: str
+) -> None:
+    def appear(moment: str) -> int:
+        if moment == "before confirm":
+            world.store.write(replace(SHARER, nfs=NfsSource(server="127.0.0.1", path=path)))
+        return 0
+
+    world.moment.on_moment = appear
+    try:
+        done = await world.engine.reclaim(RELEASED)
+        told = done.reason if done else ""
+    except RemovalRefused as error:
+        told = str(error)
+    assert reason in told
+    assert world.folders.there == {DATA}
+
+
+async def test_last_answer_waits_until_the_watch_shows_the_volume_terminating(world: World) -> None:
+    """A volume that was made before it is in the watch then, however late the watch is."""
+    unseen: list[Volume] = []
+    world.store.on_change = unseen.append
+    world.moment.on_moment = lambda moment: _made_unseen(world, moment)
+    reclaiming = asyncio.create_task(world.engine.reclaim(RELEASED))
+    await _until(lambda: bool(unseen) and unseen[-1].name == "pv")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not reclaiming.done()
+    assert world.folders.there == {DATA}
+    for volume in unseen:
+        world.inventory.put_volume(volume)
+    done = await reclaiming
+    assert done is not None
+    assert (done.data, world.folders.there) == (DataFate.SHARED, {DATA})
+
+
+def _made_unseen(world: World, moment: str) -> int:
+    if moment == "before delete" and "sharer" not in world.store.volumes:
+        world.store.write(SHARER)
+    return 0
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - each step of the loop may make it true
+            await asyncio.sleep(0)
+
+
+# --- unclear answers, and what the API server refuses
+
+
+async def test_unclear_creation_is_repeated_with_the_same_plan_until_it_is_known(world: World) -> None:
+    plan = world.engine.plan(claim("u2", volume_name="other"))
+    assert plan is not None
+    asked: list[bool] = []
+    world.moment.on_moment = _lost_answers(2)
+    volume = await world.engine.provision(plan, again=_noting(asked))
+    assert asked == [True]
+    assert set(world.store.volumes) == {"pv", volume.name}
+
+
+def _lost_answers(count: int) -> Callable[[str], int]:
+    left = count
+
+    def lose(moment: str) -> int:
+        nonlocal left
+        if moment == "after create" and left:
+            left -= 1
+            raise KubeUnavailable("could not be reached", field="volume")
+        return 0
+
+    return lose
+
+
+def _noting(asked: list[bool]) -> Callable[[KubeEfsError, bool], Awaitable[bool]]:
+    async def again(_error: KubeEfsError, is_unclear: bool) -> bool:
+        asked.append(is_unclear)
+        return True
+
+    return again
+
+
+async def test_volume_that_the_api_server_refused_is_in_nobodys_way(world: World) -> None:
+    def refuse(moment: str) -> int:
+        if moment == "before create":
+            raise KubeDenied("answered 403", field="volume")
+        return 0
+
+    world.moment.on_moment = refuse
+    with pytest.raises(KubeDenied):
+        await world.provision(claim("u2"))
+    related = world.inventory.directories.related(DATA)
+    assert {name for names in related.values() for name in names} == {"pv"}
+
+
+# --- what cannot be told
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "path", "is_in_the_way"),
+    [
+        pytest.param("127.0.0.1", ("port=20499",), "/team/example", True, id="a port of nobody"),
+        pytest.param("localhost", ("port=20499",), "/team/example/deep", True, id="below"),
+        pytest.param("10.9.9.9", (), "/team/example", True, id="an address of nobody"),
+        pytest.param("127.0.0.1", ("port=20499",), "/", False, id="above"),
+        pytest.param("127.0.0.1", ("port=20499",), "/team/other", False, id="beside"),
+        pytest.param("nfs.example.com", (), "/team/example", False, id="the name of another server"),
+    ],
+)
+async def test_volume_of_an_unknown_file_system_keeps_data_of_the_same_path(
+    world: World, server: str, options: tuple[str, ...], path: str, is_in_the_way: bool
+) -> None:
+    source = NfsSource(server=server, path=path)
+    world.add(replace(SHARER, nfs=source, mount_options=options, file_system_id=None))
+    if is_in_the_way:
+        with pytest.raises(NotYet, match="may be used by volume sharer, whose file system is not known"):
+            await world.engine.reclaim(RELEASED)
+        assert world.folders.there == {DATA}
+    else:
+        done = await world.engine.reclaim(RELEASED)
+        assert done is not None
+        assert done.data is DataFate.REMOVED
+
+
+async def test_old_answer_is_not_acted_upon() -> None:
+    """A process that was stopped between the answer and the act must ask again."""
+    now = 0.0
+
+    async def slow() -> Permit:
+        nonlocal now
+        now += 31
+        return Permit()
+
+    with pytest.raises(NotYet, match="took too long"):
+        await Order(slow, clock=lambda: now).confirm()
+
+
+async def test_volume_stays_while_an_earlier_order_may_be_carried_out(world: World) -> None:
+    held = replace(RELEASED, deleting=True, finalizers=(FINALIZER,), reclaim_policy=ReclaimPolicy.RETAIN)
+    world.store.write(held)
+    world.folders.busy = WorkerFailed("works on this directory", field="worker pod")
+    with pytest.raises(WorkerFailed):
+        await world.engine.reclaim(held)
+    assert set(world.store.volumes) == {"pv"}
+    world.folders.busy = None
+    done = await world.engine.reclaim(held)
+    assert done is not None
+    assert (done.data, world.store.volumes) == (DataFate.KEPT, {})
