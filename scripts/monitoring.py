@@ -23,6 +23,7 @@ BEGIN, END = "<!-- begin: scripts/monitoring.py -->", "<!-- end -->"
 # What each process registers.
 PROCESSES: Mapping[str, tuple[type, ...]] = {
     "controller": (
+        metrics.DutyMetrics,
         metrics.ApiServerMetrics,
         metrics.AwsMetrics,
         metrics.ControllerMetrics,
@@ -30,8 +31,8 @@ PROCESSES: Mapping[str, tuple[type, ...]] = {
         metrics.SharedVolumeMetrics,
         metrics.CsiMetrics,
     ),
-    "tunnel": (metrics.ApiServerMetrics, metrics.TunnelMetrics),
-    "node": (metrics.ApiServerMetrics, metrics.CsiMetrics),
+    "tunnel": (metrics.DutyMetrics, metrics.ApiServerMetrics, metrics.TunnelMetrics),
+    "node": (metrics.DutyMetrics, metrics.ApiServerMetrics, metrics.CsiMetrics),
     "operator": (metrics.ApiServerMetrics, metrics.OperatorMetrics),
 }
 _ASSETS = ("controller-metrics", "observing-rbac", "pod-monitors", "rules")

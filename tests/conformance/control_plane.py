@@ -91,12 +91,17 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
     ) -> None:
         await self._stack.aclose()
 
-    async def kubeconfig(self, user: ServiceAccountName | None = None) -> Path:
-        """A kubeconfig for a service account, with a token as pods get it; else for the administrator."""
+    async def kubeconfig(self, user: ServiceAccountName | None = None, *, node: str | None = None) -> Path:
+        """A kubeconfig for a service account, with a token as pods get it; else for the administrator.
+
+        With a node, which must be there, the token names it, as those of its pods do.
+        """
         if user is None:
             return self.admin_kubeconfig
         path = f"/api/v1/namespaces/{user.namespace}/serviceaccounts/{user.name}/token"
-        async with self._session.post(self.url + path, json={"spec": {"expirationSeconds": 3600}}) as answer:
+        bound = {"boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": node}} if node else {}
+        spec = {"expirationSeconds": 3600, **bound}
+        async with self._session.post(self.url + path, json={"spec": spec}) as answer:
             body: dict[str, Any] = await answer.json()
             assert answer.status == 201, body
         file = self.folder / f"{user.namespace}-{user.name}.kubeconfig"

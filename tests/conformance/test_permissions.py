@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ ALLOWED = {
         *_calls("get create patch", "events", OTHER),  # events
         *_calls("get create patch", "events", NAMESPACE),
         *_calls("get list watch create patch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # tunnel_targets
-        *_calls("get list watch create delete", "pods", NAMESPACE),  # workers
+        *_calls("get list watch create patch delete", "pods", NAMESPACE),  # workers
         *_calls("get", "pods/log", NAMESPACE),  # worker_pods
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, DEFAULT_LEASE),
@@ -94,7 +95,7 @@ REFUSED = {
         *_calls("update deletecollection", "persistentvolumes"),
         *_calls("create update patch delete", "storageclasses.storage.k8s.io"),
         *_calls("get watch create delete", "pods", OTHER),
-        *_calls("patch update", "pods", NAMESPACE),
+        *_calls("update", "pods", NAMESPACE),
         *_calls("get", "pods/log", OTHER),
         *_calls("create get", "pods/exec", NAMESPACE),
         *_calls("get list watch create patch", "configmaps", OTHER),
@@ -179,25 +180,51 @@ TAINTS = ("dedicated=storage:NoSchedule", f"{STARTUP_TAINT}:NoExecute")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def driver(
-    control_plane: RealControlPlane, installed: Kubectl, tmp_path: Path
-) -> AsyncIterator[tuple[Kubectl, AsyncClient]]:
-    """kubectl and a client, each with the token that the driver's pod on the node "one" gets."""
+async def nodes(installed: Kubectl) -> AsyncIterator[None]:
+    """The nodes "one" and "other"."""
     for name in ("one", "other"):
         await installed("create", "-f", "-", stdin=_manifest("v1", "Node", {"name": name}))
         await installed("taint", "node", name, *TAINTS)
-    pod = {"name": "driver", "namespace": NAMESPACE}
-    spec = {"nodeName": "one", "serviceAccountName": NODE, "containers": [{"name": "one", "image": "any"}]}
-    await installed("create", "-f", "-", stdin=_manifest("v1", "Pod", pod, spec=spec))
-    bound = ("--bound-object-kind=Pod", "--bound-object-name=driver")
-    config = yaml.safe_load(control_plane.admin_kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": await installed("create", "token", NODE, "-n", NAMESPACE, *bound)}
-    kubeconfig = tmp_path / "driver.kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-    async with connect(load_config(kubeconfig)) as client:
-        yield Kubectl(kubeconfig), client
-    await installed("delete", "pod", "driver", "-n", NAMESPACE, "--force", "--grace-period=0")
+    yield
     await installed("delete", "node", "one", "other")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def driver(
+    control_plane: RealControlPlane, installed: Kubectl, nodes: None, tmp_path: Path
+) -> AsyncIterator[tuple[Kubectl, AsyncClient]]:
+    """kubectl and a client, each with the token that the driver's pod on the node "one" gets."""
+    token = _pod_on_node(control_plane, installed, NODE, tmp_path)
+    async with token as kubeconfig, connect(load_config(kubeconfig)) as client:
+        yield Kubectl(kubeconfig), client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def agent(
+    control_plane: RealControlPlane, installed: Kubectl, nodes: None, tmp_path: Path
+) -> AsyncIterator[AsyncClient]:
+    """A client with the token that the pod of the tunnels on the node "one" gets."""
+    token = _pod_on_node(control_plane, installed, TUNNEL, tmp_path)
+    async with token as kubeconfig, connect(load_config(kubeconfig)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _pod_on_node(
+    control_plane: RealControlPlane, installed: Kubectl, account: str, folder: Path
+) -> AsyncIterator[Path]:
+    """The kubeconfig with the token of a pod of that account on the node "one"."""
+    pod = {"name": f"of-{account}", "namespace": NAMESPACE}
+    spec = {"nodeName": "one", "serviceAccountName": account, "containers": [{"name": "one", "image": "any"}]}
+    await installed("create", "-f", "-", stdin=_manifest("v1", "Pod", pod, spec=spec))
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod['name']}")
+    config = yaml.safe_load(control_plane.admin_kubeconfig.read_text())
+    token = await installed("create", "token", account, "-n", NAMESPACE, *bound)
+    config["users"][0]["user"] = {"token": token}
+    kubeconfig = folder / f"{account}.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    yield kubeconfig
+    await installed("delete", "pod", pod["name"], "-n", NAMESPACE, "--force", "--grace-period=0")
 
 
 def _manifest(version: str, kind: str, metadata: dict[str, str], **more: object) -> str:
@@ -233,6 +260,34 @@ async def test_the_driver_changes_nothing_else(
 ) -> None:
     kubectl, _ = driver
     assert reason in (await kubectl.run(*change)).errors
+
+
+# --- the tunnels of a node
+
+
+async def test_the_tunnels_of_a_node_write_its_status(agent: AsyncClient) -> None:
+    status = build_config_map(namespace=NAMESPACE, name="efs-stunnel-status-one", labels={}, data={"a": "b"})
+    async with asyncio.timeout(30):
+        for _ in range(2):
+            await agent.apply(status, force=True)
+        await agent.delete(ConfigMap, "efs-stunnel-status-one", namespace=NAMESPACE)
+
+
+@pytest.mark.parametrize("name", [CONFIG_MAP_NAME, "efs-stunnel-status-other", "any"])
+async def test_the_tunnels_of_a_node_write_nothing_of_others(
+    agent: AsyncClient, installed: Kubectl, name: str
+) -> None:
+    """The token is that of one node, and what it could rewrite leads the tunnels of all."""
+    await installed("delete", "configmap", name, "-n", NAMESPACE, "--ignore-not-found")
+    wanted = build_config_map(namespace=NAMESPACE, name=name, labels={}, data={"a": "b"})
+    with pytest.raises(KubeDenied, match="status of their own node"), translated(name):
+        await agent.apply(wanted, force=True)
+    await installed("create", "configmap", name, "-n", NAMESPACE)
+    with pytest.raises(KubeDenied, match="status of their own node"), translated(name):
+        await agent.apply(wanted, force=True)
+    with pytest.raises(KubeDenied, match="status of their own node"), translated(name):
+        await agent.delete(ConfigMap, name, namespace=NAMESPACE)
+    await installed("delete", "configmap", name, "-n", NAMESPACE)
 
 
 # --- the controller

@@ -27,7 +27,14 @@ DEFAULT_STORAGE_CLASS = "efs-stunnel"
 DEFAULT_KUBELET_FOLDER = "/var/lib/kubelet"
 
 # In the order in which a cluster can take them.
-_ASSETS = ("namespace", "service-accounts", "controller-rbac", "tunnel-rbac", "storage-class")
+_ASSETS = (
+    "namespace",
+    "service-accounts",
+    "controller-rbac",
+    "tunnel-rbac",
+    "tunnel-admission",
+    "storage-class",
+)
 _SHARED_VOLUME_ASSETS = ("shared-volumes-crd", "shared-volumes-rbac")
 _CSI_ASSETS = ("csi-driver", "node-rbac", "node-admission", *_SHARED_VOLUME_ASSETS)
 _WORKLOADS = ("controller", "tunnel")
