@@ -1,0 +1,115 @@
+"""``python -m tests.simulation``: many runs beside each other, or one of them with its history.
+
+A run is a function of its seed alone; ``PYTHONHASHSEED`` is part of it, so this program starts itself again
+with it.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from multiprocessing import get_context
+
+from tests.simulation.plants import NOT_FOUND, PLANTS
+from tests.simulation.simulation import Outcome, run
+from tests.simulation.themes import theme_of
+
+_HISTORY_LINES = 150
+_CHUNK = 8
+_CHUNKS = 8
+
+
+def main() -> int:
+    """Give the exit code: 1 when something that must always hold did not."""
+    options = _parser().parse_args()
+    if options.plant:
+        PLANTS[options.plant].set_up()
+    if options.seed is not None:
+        outcome = run(options.seed, with_logs=True)
+        print("\n".join(outcome.history))
+        print(outcome.violation or "everything held")
+        return 1 if outcome.violation else 0
+    if options.planted:
+        return _find_planted(options)
+    return _run_many(range(options.first, options.first + options.seeds), options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many runs")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="run this one, and print its history")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs beside each other")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that fails")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="plant this fault first")
+    parser.add_argument(
+        "--planted",
+        action="store_true",
+        help="plant each fault in turn; each must be found by one of the seeds",
+    )
+    return parser
+
+
+def _run_many(seeds: range, options: argparse.Namespace) -> int:
+    started, failed = time.perf_counter(), 0
+    for outcome in outcomes(seeds, options.jobs):
+        if outcome.violation is None:
+            continue
+        failed += 1
+        print(f"seed {outcome.seed}: {outcome.violation}", flush=True)
+        if not options.keep_going:
+            print("\n".join(run(outcome.seed, with_logs=True).history[-_HISTORY_LINES:]))
+            print(f"seed {outcome.seed}: {outcome.violation}")
+            print(f"all of it: make simulate SEED={outcome.seed}")
+            return 1
+    seconds = time.perf_counter() - started
+    print(f"{len(seeds)} runs in {seconds:.0f} s ({len(seeds) / seconds:.1f} a second), {failed} failed")
+    return 1 if failed else 0
+
+
+def _find_planted(options: argparse.Namespace) -> int:
+    missed, tried_ones = [], sorted(PLANTS.keys() - NOT_FOUND)
+    for name in tried_ones:
+        seed, tried = _find(name, options)
+        print(
+            f"{name}: {f'found by seed {seed}' if seed is not None else 'NOT FOUND'} ({tried} runs)",
+            flush=True,
+        )
+        if seed is None:
+            missed.append(name)
+    print(f"{len(tried_ones) - len(missed)} of {len(tried_ones)} planted faults were found")
+    return 1 if missed else 0
+
+
+def _find(name: str, options: argparse.Namespace) -> tuple[int | None, int]:
+    """The first seed that finds the planted fault, and how many runs that took."""
+    theme = PLANTS[name].theme
+    seeds = list(
+        islice(filter(lambda one: theme in {"", theme_of(one).name}, count(options.first)), options.seeds)
+    )
+    for tried, outcome in enumerate(outcomes(seeds, options.jobs, name), start=1):
+        # What is found without the plant too says nothing about it.
+        if not outcome.violation or not PLANTS[name].leads_to.search(outcome.violation):
+            continue
+        if next(iter(outcomes([outcome.seed], 1))).violation is None:
+            print(f"  {outcome.violation}")
+            return outcome.seed, tried
+    return None, len(seeds)
+
+
+def outcomes(seeds: Iterable[int], jobs: int, planted: str | None = None) -> Iterator[Outcome]:
+    """Of each run, in order; ``planted`` is the fault to be set in the processes that run them.
+
+    Runs leave behind what their killed processes had in memory, so each process does a few only.
+    """
+    set_up = PLANTS[planted].set_up if planted else None
+    with get_context("fork").Pool(jobs, initializer=set_up, maxtasksperchild=_CHUNKS) as pool:
+        yield from pool.imap(run, seeds, chunksize=_CHUNK)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONHASHSEED": "0"})
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""AWS as the controller calls it, below its gateway: calls by operation, with the faults of the weather."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+from tests.simulation.efs import Efs
+from tests.simulation.history import History
+from tests.simulation.virtual import Process, VirtualLoop
+from tests.simulation.weather import Fault, Weather
+
+from kube_efs.aws.access_points import AwsAccessPoints
+from kube_efs.aws.connection import Service, Value
+from kube_efs.aws.errors import translate
+from kube_efs.aws.gateway import AwsGateway
+
+# As long as the client library tries.
+_TIMEOUT_SECONDS = 30.0
+
+
+class SimulatedGateway(AwsGateway):
+    """The gateway itself, on simulated calls."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection  # type: ignore[assignment]
+        self.access_points = AwsAccessPoints(connection)  # type: ignore[arg-type]
+
+
+class Connection:
+    """What one process sends to AWS, in the place of ``AwsConnection``."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        process: Process,
+        efs: Efs,
+        weather: Weather,
+        history: History,
+        *,
+        quota: int,
+    ) -> None:
+        self._loop = loop
+        self._process = process
+        self._efs = efs
+        self._weather = weather
+        self._history = history
+        self._quota = quota
+        self.lists_nothing: Callable[[], bool] = lambda: False
+
+    async def call(
+        self, service: Service, operation: str, /, *, subject: object = "", **parameters: Any
+    ) -> Mapping[str, Any]:
+        """The answer to one call; raises AwsError."""
+        try:
+            return await self._call(operation, parameters)
+        except (ClientError, EndpointConnectionError, ReadTimeoutError) as error:
+            action = f"{service}:{operation}"
+            raise translate(error, operation=operation, iam_action=action, subject=subject) from error
+
+    async def list_all(
+        self,
+        service: Service,
+        operation: str,
+        key: str,
+        /,
+        *,
+        subject: object = "",
+        page_size: int | None = None,
+        **parameters: Any,
+    ) -> list[Mapping[str, Any]]:
+        """Everything that the operation lists."""
+        return await self.read_all(service, operation, key, list, subject=subject, **parameters)
+
+    async def read_all(
+        self,
+        service: Service,
+        operation: str,
+        key: str,
+        read: Callable[[Iterable[Mapping[str, Any]]], Iterable[Value]],
+        /,
+        *,
+        subject: object = "",
+        page_size: int | None = None,
+        **parameters: Any,
+    ) -> list[Value]:
+        """What ``read`` makes of it."""
+        answer = await self.call(service, operation, subject=subject, **parameters)
+        return list(read(answer[key]))
+
+    async def _call(self, operation: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        fate = self._weather.fate(operation)
+        if fate.fault:
+            self._history.note("{}: {} {} is {}", self._process.name, operation, dict(parameters), fate)
+        future: asyncio.Future[Mapping[str, Any]] = self._loop.create_future()
+
+        def arrive(*, is_answered: bool) -> None:
+            before = set(self._efs.access_points)
+            outcome = self._outcome(operation, parameters)
+            if not is_answered:
+                self._efs.strays |= self._efs.access_points.keys() - before
+            if is_answered and fate.code is not None:
+                outcome = _error(operation, "InternalServerError", fate.code)
+            if is_answered and fate.answers is not None:
+                self._loop.after(fate.answers, _settle, future, outcome)
+
+        if fate.arrives is not None:
+            self._loop.after(fate.arrives, lambda: arrive(is_answered=True))
+            if fate.again is not None:
+                self._loop.after(fate.arrives + fate.again, lambda: arrive(is_answered=False))
+        elif fate.fault is Fault.BUSY:
+            error = _error(operation, "ThrottlingException", 429)
+            self._loop.after(fate.answers or 0.0, _settle, future, error)
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                return await future
+        except TimeoutError as error:
+            raise ReadTimeoutError(endpoint_url="https://elasticfilesystem") from error
+
+    def _outcome(self, operation: str, given: Mapping[str, Any]) -> Any:
+        try:
+            return self._carry_out(operation, given)
+        except ClientError as error:
+            return error
+
+    def _carry_out(self, operation: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        match operation:
+            case "DescribeFileSystems":
+                return {"FileSystems": self._file_systems(given.get("FileSystemId"))}
+            case "DescribeMountTargets":
+                return {"MountTargets": self._mount_targets(given["FileSystemId"])}
+            case "DescribeAccessPoints":
+                return {"AccessPoints": self._access_points(given)}
+            case "CreateAccessPoint":
+                return self._create_access_point(given)
+            case "DeleteAccessPoint":
+                if not self._efs.delete_access_point(given["AccessPointId"]):
+                    raise _error(operation, "AccessPointNotFound", 404)
+                self._history.note("AWS deletes {}", given["AccessPointId"])
+                return {}
+        raise NotImplementedError(operation)
+
+    def _file_systems(self, wanted: str | None) -> list[Mapping[str, Any]]:
+        if wanted is None and self.lists_nothing():
+            self._history.note("AWS lists no file systems to {}", self._process.name)
+            return []
+        found = [one for one in self._efs.file_systems.values() if wanted in {None, one.file_system_id}]
+        found = [one for one in found if one.listed]
+        if wanted and not found:
+            raise _error("DescribeFileSystems", "FileSystemNotFound", 404)
+        return [{"FileSystemId": one.file_system_id, "LifeCycleState": "available"} for one in found]
+
+    def _mount_targets(self, file_system_id: str) -> list[Mapping[str, Any]]:
+        found = self._efs.file_systems.get(file_system_id)
+        if found is None or not found.listed:
+            raise _error("DescribeMountTargets", "FileSystemNotFound", 404)
+        return [
+            {
+                "MountTargetId": f"fsmt-{found.address.replace('.', '')}",
+                "FileSystemId": file_system_id,
+                "SubnetId": "subnet-0000000a",
+                "AvailabilityZoneName": "eu-west-1a",
+                "IpAddress": found.address,
+                "LifeCycleState": "available",
+            }
+        ]
+
+    def _access_points(self, given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        points = self._efs.access_points
+        if "AccessPointId" in given:
+            if given["AccessPointId"] not in points:
+                raise _error("DescribeAccessPoints", "AccessPointNotFound", 404)
+            return [points[given["AccessPointId"]]]
+        return [one for one in points.values() if one["FileSystemId"] == given["FileSystemId"]]
+
+    def _create_access_point(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        points = self._efs.access_points.values()
+        for one in points:
+            if one["ClientToken"] == given["ClientToken"]:
+                error = _error("CreateAccessPoint", "AccessPointAlreadyExists", 409)
+                error.response["AccessPointId"] = one["AccessPointId"]
+                raise error
+        on = self._efs.file_systems.get(given["FileSystemId"])
+        if on is None or not on.listed:
+            raise _error("CreateAccessPoint", "FileSystemNotFound", 404)
+        if sum(one["FileSystemId"] == given["FileSystemId"] for one in points) >= self._quota:
+            raise _error("CreateAccessPoint", "AccessPointLimitExceeded", 403)
+        made = self._efs.add_access_point(self._process.name, **given)
+        self._history.note(
+            "AWS makes {} with root {} and gid {} for {}",
+            made["AccessPointId"],
+            made["RootDirectory"]["Path"],
+            made["PosixUser"]["Gid"],
+            made["ClientToken"],
+        )
+        return made
+
+
+def _error(operation: str, code: str, status: int) -> ClientError:
+    response: Any = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, operation)
+
+
+def _settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

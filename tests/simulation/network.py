@@ -1,0 +1,187 @@
+"""The way of requests to the API server: below the client and its retries, with the faults of the weather.
+
+A request that was sent is carried out whatever becomes of its sender, and at most 60 s later; the sender
+waits for its answer as long as its own time-out says.
+
+The client's HTTP library is left out, which takes longer for a request than everything else together:
+requests and answers are values here that look as its own do, to the client above and to the retries in
+between.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import msgspec
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config.models import Cluster, User
+from lightkube.core.generic_client import GenericAsyncClient
+from tests.simulation.apiserver import Answer, ApiServer, Request, Watch
+from tests.simulation.history import History
+from tests.simulation.virtual import Process, State, VirtualLoop
+from tests.simulation.weather import Fate, Weather
+
+from kube_efs.kube.client import FIELD_MANAGER, PATIENCE_SECONDS, REQUEST_TIMEOUT_SECONDS
+from kube_efs.kube.retrying import RetryingTransport
+
+_CONFIG = KubeConfig.from_one(cluster=Cluster(server="http://cluster"), user=User()).get()
+_OK = 200
+_BAD = 400
+
+
+class Network(httpx2.AsyncBaseTransport):
+    """The connections of one process."""
+
+    def __init__(
+        self, loop: VirtualLoop, process: Process, server: ApiServer, weather: Weather, history: History
+    ) -> None:
+        self._loop = loop
+        self._process = process
+        self._server = server
+        self._weather = weather
+        self._history = history
+
+    def client(self) -> AsyncClient:
+        """A client as ``kube_efs.kube.client.connect`` makes it, on these connections."""
+        transport = RetryingTransport(self, PATIENCE_SECONDS, clock=self._loop.time)
+        usual: Any = GenericAsyncClient.AdapterClient
+        http: Any = staticmethod(lambda *_: _Http(transport, self._process.name))
+        GenericAsyncClient.AdapterClient = http
+        try:
+            return AsyncClient(_CONFIG, field_manager=FIELD_MANAGER)
+        finally:
+            GenericAsyncClient.AdapterClient = usual
+
+    async def handle_async_request(self, request: Any) -> httpx2.Response:
+        """The answer; raises TransportError."""
+        if self._process.state is State.DEAD:
+            raise httpx2.ConnectError("this process is dead")
+        fate = self._weather.fate(f"{request.method} {request.kind}")
+        if fate.fault:
+            self._history.note(
+                "{}: {} {} is {}", self._process.name, request.method, request.url.path, _story(fate)
+            )
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._send(request, fate, future)
+        try:
+            async with asyncio.timeout(request.extensions["timeout"]["read"]):
+                answer = await future
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout("no answer in time") from error
+        return _response(request, answer)
+
+    def _send(self, request: Request, fate: Fate, future: "asyncio.Future[Answer]") -> None:
+        sent_at = self._loop.time()
+
+        def arrive(*, is_answered: bool) -> None:
+            self._server.sent_at = sent_at
+            answer = self._server.serve(request, self._weather.lag)
+            if is_answered and fate.answers is not None:
+                given = answer if fate.code is None else _failure(fate.code)
+                self._loop.after(fate.answers, _settle, future, given)
+
+        if fate.arrives is not None:
+            self._loop.after(fate.arrives, lambda: arrive(is_answered=True))
+            if fate.again is not None and request.method != "GET":
+                self._loop.after(fate.arrives + fate.again, lambda: arrive(is_answered=False))
+            if fate.answers is None:
+                lost = httpx2.ReadError("connection reset")
+                self._loop.after(fate.arrives + 0.01, _settle, future, lost)
+        elif fate.code is not None:
+            self._loop.after(fate.answers or 0.0, _settle, future, _failure(fate.code))
+        else:
+            self._loop.after(fate.answers or 0.0, _settle, future, httpx2.ReadError("connection reset"))
+
+
+class _Http:
+    """What the client uses of its HTTP library."""
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport, author: str) -> None:
+        self._transport = transport
+        self._author = author
+
+    def build_request(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: Any = httpx2.USE_CLIENT_DEFAULT,
+    ) -> Request:
+        seconds = REQUEST_TIMEOUT_SECONDS if timeout is httpx2.USE_CLIENT_DEFAULT else timeout.read
+        return Request(
+            method=method,
+            url=SimpleNamespace(path=f"/{url}"),
+            params={key: str(value) for key, value in (params or {}).items()},
+            content=content or b"",
+            content_type=(headers or {}).get("Content-Type", ""),
+            author=self._author,
+            extensions={"timeout": {"read": seconds}},
+        )
+
+    async def send(self, request: Any, *, stream: bool = False) -> httpx2.Response:
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class _Response(httpx2.Response):
+    """A good answer, without what makes one costly."""
+
+    def __init__(self, code: int, content: bytes, watch: Watch | None) -> None:
+        self.status_code = code
+        self._content = content
+        self._watch = watch
+        self.headers = {}  # type: ignore[assignment]
+
+    def raise_for_status(self) -> httpx2.Response:
+        return self
+
+    async def aiter_lines(self) -> AsyncIterator[str]:
+        if self._watch is None:
+            for line in self._content.decode().splitlines():
+                yield line
+            return
+        async for found in self._watch:
+            yield found.decode()
+
+    async def aclose(self) -> None:
+        if self._watch is not None:
+            await self._watch.aclose()
+
+
+def _response(request: Request, answer: Answer) -> httpx2.Response:
+    if answer.code < _BAD:
+        return _Response(answer.code, answer.content, answer.watch)
+    headers = {"Content-Type": "application/json"}
+    if answer.code in {429, 503}:
+        headers["Retry-After"] = "1"
+    asked = httpx2.Request(request.method, f"http://cluster{request.url.path}")
+    return httpx2.Response(answer.code, headers=headers, content=answer.content, request=asked)
+
+
+def _failure(code: int) -> Answer:
+    status = {"apiVersion": "v1", "kind": "Status", "code": code, "message": "the weather is bad"}
+    return Answer(code, msgspec.json.encode(status))
+
+
+def _story(fate: Fate) -> str:
+    again = f", and again after {fate.again:.1f} s" if fate.again is not None else ""
+    if fate.arrives is None:
+        return f"{fate.fault}{again}"
+    code = f", answered {fate.code}" if fate.code else ""
+    return f"{fate.fault}: done after {fate.arrives:.1f} s{again}{code}"
+
+
+def _settle(future: "asyncio.Future[Any]", outcome: Answer | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

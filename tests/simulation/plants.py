@@ -1,0 +1,466 @@
+"""Faults on purpose: each takes away one guard, fence or reservation, or puts back a defect of the past.
+
+The simulation must find them, or it proves nothing. ``make simulate PLANTED=1`` runs each until a seed finds
+it that is clean without it; those in ``NOT_FOUND`` are left out, and are what is left to do here. A plant is
+set in a process of its own and never taken back.
+
+Some are not here, since nothing can find them: a second fence behind a first one that already holds. The uid
+of the patch that lifts a gate: names of pods are never used twice. A lane's wait for a pod: ``_be_alone``
+respects its lock too. A volume expected after a lost answer: the reservation lasts until the answer is
+clear, and the last look waits for the watch.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kube_efs.aws import catalogue
+from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.kube import building
+from kube_efs.kube.leases import Leadership
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model import tunnel_volumes
+from kube_efs.model.directories import Relation
+from kube_efs.model.errors import RemovalRefused
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.volumes import Volume
+from kube_efs.provisioning import engine as engines
+from kube_efs.provisioning import guards, worker_objects
+from kube_efs.provisioning import inventory as inventories
+from kube_efs.provisioning.access_points import AccessPoints
+from kube_efs.provisioning.csi_claims import CsiBackend
+from kube_efs.provisioning.csi_volumes import CsiVolumes
+from kube_efs.provisioning.directory import DirectoryBackend
+from kube_efs.provisioning.gids import GidIndex
+from kube_efs.provisioning.guards import Guards, Order
+from kube_efs.provisioning.inventory import DirectoryIndex, Inventory
+from kube_efs.provisioning.reservations import Reservations
+from kube_efs.provisioning.tunnel import TunnelBackend
+from kube_efs.provisioning.worker_objects import ObservedPod
+from kube_efs.provisioning.worker_pods import WorkerPods
+from kube_efs.provisioning.workers import WorkerPool
+
+# What a plant must lead to, in the words of the violation.
+LOSS: Final = re.compile(r"goes|bytes|cannot be mounted|without its")
+LEFT: Final = re.compile(r"has no volume|has two volumes")
+STUCK: Final = re.compile(r"not settled")
+PORTS: Final = re.compile(r"port .* two owners")
+IDS: Final = re.compile(r"group id .* two owners")
+TUNNELS: Final = re.compile(r"loses its tunnel")
+HOMES: Final = re.compile(r"have that directory")
+TWICE: Final = re.compile(r"has two volumes")
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A fault, by what it must be found, and the theme of the seeds that are tried first."""
+
+    set_up: Callable[[], None]
+    leads_to: re.Pattern[str]
+    theme: str = ""
+
+
+PLANTS: Final[dict[str, Plant]] = {}
+
+# Not found by 100 seeds of their theme. Another fence may hold, which nobody has proved; each can be tried
+# alone: ``make simulate PLANT=name``.
+NOT_FOUND: Final = frozenset(
+    {
+        "a-terminating-pod-counts-as-ended",
+        "nothing-is-reserved",
+        "old-answers-count",
+        "only-the-first-file-system-is-reserved",
+        "pods-do-not-look-for-others",
+        "ports-are-forgotten-with-the-config-map",
+        "ports-without-annotation-are-free",
+        "refused-volumes-stay",
+        "relists-forget-nothing",
+        "volumes-are-let-go-without-waiting",
+        "volumes-of-unknown-file-systems-are-ignored",
+    }
+)
+
+
+def plant(leads_to: re.Pattern[str], theme: str = "") -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Enter it under its name, with hyphens."""
+
+    def enter(function: Callable[[], None]) -> Callable[[], None]:
+        PLANTS[function.__name__.replace("_", "-")] = Plant(function, leads_to, theme)
+        return function
+
+    return enter
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
+async def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+# --- removal: the guard, asked last
+
+
+@plant(LOSS, "late looks")
+def removed_volume_is_not_committed() -> None:
+    """The volume becomes Terminating after its data is gone, as it once did."""
+
+    async def remove_first(self: Any, volume: Volume, removal: Any) -> Any:
+        live = await self._live(volume)
+        if live is None or not engines._is_to_go(live):
+            return None
+        return live, await self._guards.check(removal, live)
+
+    async def delete(self: Any, volume: Volume) -> None:
+        if not volume.deleting:
+            await self.terminate(replace(volume, resource_version=""))
+        await release(self, volume)
+
+    async def asked_again(self: Any, removal: Any, volume: Volume) -> Any:
+        return await self._guards.check(removal, volume)
+
+    release = VolumeStore.release
+    _put(engines.Engine, "_terminated", remove_first)
+    _put(engines.Engine, "_asked_again", asked_again)
+    _put(VolumeStore, "release", delete)
+
+
+@plant(LOSS, "late looks")
+def retain_is_not_seen_at_the_commit_nor_after_it() -> None:
+    """A volume is made Terminating though it has changed, and nobody looks again; one look would do."""
+    terminate = VolumeStore.terminate
+
+    async def any_version(self: VolumeStore, volume: Volume) -> None:
+        await terminate(self, replace(volume, resource_version=""))
+
+    async def guards_only(self: Any, removal: Any, volume: Volume) -> Any:
+        return await self._guards.check_last(removal, volume)
+
+    _put(VolumeStore, "terminate", any_version)
+    _put(engines.Engine, "_asked_again", guards_only)
+
+
+@plant(LOSS, "late looks")
+def guard_is_not_asked_again() -> None:
+    """What the guard said before the lane, the pod and every wait counts."""
+    _put(Order, "confirm", _nothing)
+
+
+@plant(LOSS, "late looks")
+def guard_does_not_wait_for_the_watch() -> None:
+    """The last answer comes from an index that may not have seen every volume yet."""
+    _put(Inventory, "seen_terminating", _nothing)
+
+
+@plant(LOSS, "late looks")
+def guard_knows_no_volumes_of_the_same_directory() -> None:
+    """The directory goes though another volume has it."""
+    _without(Relation.SAME)
+
+
+@plant(LOSS, "late looks")
+def guard_knows_no_volumes_below() -> None:
+    """The directory goes though another volume lies in it."""
+    _without(Relation.BELOW)
+
+
+def _without(relation: Relation) -> None:
+    related = DirectoryIndex.related
+
+    def fewer(self: DirectoryIndex, location: Any) -> Mapping[Relation, frozenset[str]]:
+        return {**related(self, location), relation: frozenset()}
+
+    _put(DirectoryIndex, "related", fewer)
+
+
+@plant(LOSS, "access points")
+def guard_asks_aws_for_no_access_points() -> None:
+    """The directory goes though the root of an access point lies there."""
+
+    async def none(*_: object) -> tuple[()]:
+        return ()
+
+    _put(Guards, "_access_points", none)
+
+
+@plant(LOSS, "access points")
+def guard_takes_an_old_listing_of_access_points() -> None:
+    """Roots are those of a listing that may be a quarter of an hour old."""
+    fresh = Guards._access_points
+
+    async def old(self: Any, removal: Any, file_system_id: Any, view: Any) -> Any:
+        kept = self.__dict__.setdefault("old_listing", {})
+        now = asyncio.get_running_loop().time()
+        if file_system_id not in kept or now > kept[file_system_id][0] + 900:
+            kept[file_system_id] = (now, await fresh(self, removal, file_system_id, view))
+        return kept[file_system_id][1]
+
+    _put(Guards, "_access_points", old)
+
+
+@plant(LOSS, "reuse")
+def guard_looks_at_no_other_users_of_an_access_point() -> None:
+    """An access point goes though another volume leads through it."""
+    _put(Guards, "_check_access_point", _nothing)
+
+
+@plant(STUCK)
+def a_volume_above_blocks() -> None:
+    """A volume of the whole file system, as for backups, keeps every other one from being removed."""
+    users = Guards._users
+
+    async def refusing(self: Any, removal: Any, location: Any, itself: Any, view: Any) -> Any:
+        found = await users(self, removal, location, itself, view)
+        if found.above:
+            raise RemovalRefused("lies below other volumes", field="directory", value=str(location))
+        return found
+
+    _put(Guards, "_users", refusing)
+
+
+@plant(STUCK)
+def finalizer_is_not_set() -> None:
+    """Nothing holds a volume that is to be removed; it is then not removed at all."""
+    create = VolumeStore.create
+
+    async def unheld(self: VolumeStore, volume: Volume) -> Volume:
+        return await create(self, replace(volume, finalizers=()))
+
+    _put(VolumeStore, "create", unheld)
+    _put(VolumeStore, "protect", _nothing)
+
+
+# --- worker pods
+
+
+@plant(LOSS, "late pods")
+def pods_have_no_gate() -> None:
+    """A request to create a pod that is carried out late makes one that acts."""
+    build = building.build_worker_pod
+
+    def ungated(worker: Any) -> Any:
+        return build(replace(worker, gate=None))
+
+    _put(worker_objects, "build_worker_pod", ungated)
+
+
+@plant(LOSS, "two leaders")
+def pods_do_not_look_for_others() -> None:
+    """Two pods, of two leaders, may be at work on one directory."""
+    _put(WorkerPods, "_be_alone", _nothing)
+    _put(WorkerPods, "in_the_way", lambda *_: None)
+
+
+@plant(LOSS, "lost nodes")
+def a_terminating_pod_counts_as_ended() -> None:
+    """One whose node is cut off goes on working, though nobody waits for it."""
+    has_ended = ObservedPod.has_ended.fget  # type: ignore[attr-defined]
+    _put(ObservedPod, "has_ended", property(lambda self: has_ended(self) or self.is_deleting))
+
+
+@plant(LOSS, "late pods")
+def gates_of_others_are_lifted() -> None:
+    """Somebody lifts every gate that he sees, as of pods that were created late."""
+    note = WorkerPods._note
+
+    def lifting(self: Any, change: Any) -> None:
+        note(self, change)
+        for pod in self._withdrawn():
+            self._running.add(pod.name)
+            asyncio.get_running_loop().create_task(self._lift(pod))
+
+    _put(WorkerPods, "_note", lifting)
+
+
+# --- reservations
+
+
+@plant(LOSS, "late looks")
+def nothing_is_reserved() -> None:
+    """A claim may be served from a directory while it is being removed."""
+
+    @asynccontextmanager
+    async def free(*_: object) -> Any:
+        yield
+
+    _put(Reservations, "making", free)
+    _put(Reservations, "removing", free)
+
+
+@plant(LOSS, "full")
+def only_the_first_file_system_is_reserved() -> None:
+    """With several file systems, the first one full, the directory that is used is not the one reserved."""
+    making = Reservations.making
+    _put(Reservations, "making", lambda self, *locations: making(self, *locations[:1]))
+
+
+@plant(LOSS, "reuse")
+def access_points_of_leaving_volumes_are_reused() -> None:
+    """A claim gets an access point that is about to go with the volume of an earlier claim."""
+    _put(CsiVolumes, "_refuse_leaving", lambda *_: None)
+
+
+# --- what is known
+
+
+@plant(STUCK, "unclear volumes")
+def refused_volumes_stay() -> None:
+    """A volume that was never made keeps others from being removed."""
+    _put(Inventory, "refused_volume", lambda *_: None)
+
+
+@plant(PORTS, "ports")
+def ports_without_annotation_are_free() -> None:
+    """The port of a static volume without our annotation is given to another file system."""
+    in_use = Inventory.ports_in_use
+
+    def annotated(self: Any) -> Mapping[int, Any]:
+        own = {one.port for one in self.volumes.values() if one.file_system_id}
+        return {port: owner for port, owner in in_use(self).items() if port in own}
+
+    _put(Inventory, "ports_in_use", annotated)
+
+
+@plant(IDS, "group ids")
+def group_ids_are_not_held() -> None:
+    """A leader that begins does not know which group ids are in use."""
+
+    def only_taken(self: Any, gid: int, holder: str) -> None:
+        if holder.startswith(("fsap-", "user of")):
+            return
+        hold(self, gid, holder)
+
+    hold = GidIndex.hold
+    _put(GidIndex, "hold", only_taken)
+    _put(Inventory, "_hold_gid", lambda *_: None)
+
+
+@plant(STUCK)
+def relists_forget_nothing() -> None:
+    """A volume that went while a watch was broken stays known."""
+
+    def added_only(self: Any, volumes: Iterable[Volume]) -> None:
+        for one in volumes:
+            self.put_volume(one)
+
+    _put(inventories.Inventory, "replace_volumes", added_only)
+
+
+# --- claims and leaders
+
+
+@plant(TWICE, "unclear volumes")
+def names_of_volumes_are_not_derived() -> None:
+    """A claim gets a second volume when the answer about its first gets lost."""
+    create = VolumeStore.create
+    numbers = iter(range(1_000_000))
+
+    async def other_name(self: VolumeStore, volume: Volume) -> Volume:
+        return await create(self, replace(volume, name=f"{volume.name}-{next(numbers)}"))
+
+    _put(VolumeStore, "create", other_name)
+
+
+@plant(LEFT, "full")
+def unclear_attempts_are_given_up() -> None:
+    """What was begun for a claim that is gone is left behind."""
+
+    async def never(*_: object) -> bool:
+        return False
+
+    _put(ClaimController, "_persistence", lambda *_: never)
+    _put(ClaimController, "_finish", _nothing)
+
+
+@plant(LEFT, "full")
+def access_points_are_not_found_again() -> None:
+    """Each attempt makes an access point of its own."""
+    create_on = AccessPoints._create_on
+
+    async def another(self: Any, request: Any, file_system_id: Any) -> Any:
+        number = self.__dict__.setdefault("attempts", iter(range(1_000_000)))
+        return await create_on(self, replace(request, name=f"{request.name}-{next(number)}"), file_system_id)
+
+    _put(AccessPoints, "_create_on", another)
+
+
+@plant(IDS, "group ids")
+def leaders_never_give_up() -> None:
+    """A leader that could not renew its lease goes on beside the next one."""
+
+    async def always(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    _put(Leadership, "keep", always)
+
+
+# --- what an earlier leader has begun
+
+
+@plant(LOSS, "orders of before")
+def volumes_are_let_go_without_waiting() -> None:
+    """A volume is gone while an order of an earlier leader can still be carried out."""
+    for backend in (TunnelBackend, DirectoryBackend, CsiBackend):
+        _put(backend, "settled", _nothing)
+
+
+@plant(LOSS, "orders of before")
+def access_points_do_not_look_for_pods() -> None:
+    """An access point is given out while a pod that was ordered before may remove its directory."""
+    _put(WorkerPool, "settled", _nothing)
+
+
+@plant(LOSS, "two leaders")
+def old_answers_count() -> None:
+    """A process that stood still acts on what the guards said before."""
+    _put(guards, "_ANSWER_SECONDS", 1e9)
+
+
+# --- file systems and ports
+
+
+@plant(LOSS, "ports")
+def volumes_of_unknown_file_systems_are_ignored() -> None:
+    """A volume that may lie anywhere keeps nobody from removing its directory."""
+    _put(Guards, "_check_unlocated", _nothing)
+
+
+@plant(TUNNELS, "ports")
+def one_answer_of_aws_is_believed() -> None:
+    """One list without a file system takes its tunnel away."""
+    merge = catalogue.merge
+
+    def listed_only(before: Any, answers: catalogue.Answers, doubtful: Any = ()) -> Any:
+        return merge(before, replace(answers, left_out={}))
+
+    _put(catalogue, "merge", listed_only)
+
+
+@plant(PORTS, "ports")
+def ports_are_forgotten_with_the_config_map() -> None:
+    """When people delete the ConfigMap, ports are given out as on the first day."""
+    reconcile = TunnelTargetsController._reconcile
+
+    async def forgetting(self: Any) -> None:
+        if self._is_deleted:
+            self._inventory.targets = TunnelTargets()
+        await reconcile(self)
+
+    _put(TunnelTargetsController, "_reconcile", forgetting)
+    _put(Inventory, "ports_in_use", lambda _: {})
+
+
+@plant(HOMES, "homes")
+def auto_does_not_look_for_the_directory() -> None:
+    """A claim that leaves the file system open gets an empty directory, its data being elsewhere."""
+    choose = tunnel_volumes._choose_automatically
+
+    def anywhere(rules: Any, directory: Any, view: Any) -> Any:
+        return choose(rules, directory, replace(view, volumes_at=lambda _: []))
+
+    _put(tunnel_volumes, "_choose_automatically", anywhere)

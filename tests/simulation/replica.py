@@ -1,0 +1,207 @@
+"""A replica of the controller: the real parts, put together as ``kube_efs.controllers.run`` does, in one
+process.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from lightkube import AsyncClient
+from prometheus_client import CollectorRegistry
+from tests.simulation.apiserver import ApiServer
+from tests.simulation.aws import Connection, SimulatedGateway
+from tests.simulation.efs import REGION, Efs
+from tests.simulation.history import History
+from tests.simulation.network import Network
+from tests.simulation.virtual import Process, State, VirtualLoop
+from tests.simulation.weather import Weather
+
+from kube_efs.aws.catalogue import Catalogue
+from kube_efs.aws.connection import AwsOptions
+from kube_efs.controllers.csi import Aws
+from kube_efs.controllers.directory_backends import DirectoryService
+from kube_efs.controllers.leading import Surroundings, lead
+from kube_efs.controllers.run import _lease_terms, _while_leading
+from kube_efs.kube.leases import Leadership
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.directory_volumes import DirectoryProvisioner
+from kube_efs.model.errors import KubeUnavailable
+from kube_efs.model.file_systems import dns_name
+from kube_efs.model.ids import FileSystemId, Region, VpcId
+from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.telemetry.duties import Duties
+from kube_efs.telemetry.metrics import (
+    AwsMetrics,
+    ControllerMetrics,
+    SharedVolumeMetrics,
+    UsageMetrics,
+)
+
+NAMESPACE = "efs"
+DIRECTORY_PROVISIONER = "example.com/aws-efs"
+FIRST, SECOND, THIRD = "fs-0000000a", "fs-0000000b", "fs-0000000c"
+BASE = "/dirs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What every replica stands on."""
+
+    loop: VirtualLoop
+    server: ApiServer
+    efs: Efs
+    weather: Weather
+    history: History
+    crashed: Callable[[str], None]
+
+
+class Replica:
+    """One pod of the Deployment: a process, and its successors in the same pod."""
+
+    def __init__(self, world: World, name: str, settings: ControllerSettings, *, quota: int) -> None:
+        self.name = name
+        self.lists_nothing = 0
+        self._world = world
+        self._settings = settings.model_copy(update={"identity": name})
+        self._quota = quota
+        self._lives = 0
+        self.process = Process(name)
+        self.process.state = State.DEAD
+        self.is_leading = False
+
+    def start(self) -> None:
+        """A new process in the pod, unless one runs."""
+        if self.process.state is not State.DEAD:
+            return
+        self._lives += 1
+        self.is_leading = False
+        self.process = Process(f"{self.name}.{self._lives}")
+        self._world.history.note("{} starts", self.process.name)
+        task = self.process.start(self._world.loop, self._main(self.process))
+        task.add_done_callback(lambda done: self._ended(self.process, done), context=self._world.loop.outside)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._world.history.note("{} is killed (leading: {})", self.process.name, self.is_leading)
+        self.process.kill()
+        self.is_leading = False
+
+    def _ended(self, process: Process, task: "asyncio.Task[None]") -> None:
+        """It has ended by itself, as one does that has lost the lead; the kubelet starts it again."""
+        error = task.exception()
+        self._world.history.note("{} ends: {!r}", process.name, error)
+        if not _is_lost_lead(error):
+            self._world.crashed(f"{process.name} ends: {error!r}")
+        if process is self.process:
+            process.kill()
+            self.is_leading = False
+            self._world.loop.after(1.0, self.start)
+
+    async def _main(self, process: Process) -> None:
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            registry = CollectorRegistry()
+            client = await stack.enter_async_context(self._client(process))
+            lease_client = await stack.enter_async_context(self._client(process))
+            gateway = SimulatedGateway(self._connection(process))
+            metrics = AwsMetrics(registry)
+            clock = self._world.loop.time
+            catalogue = Catalogue(gateway, settings.polling_interval_seconds, metrics=metrics, clock=clock)
+            leadership = Leadership(lease_client, _lease_terms(settings), clock)
+            await leadership.acquire()
+            stack.push_async_callback(leadership.release)
+            self.is_leading = True
+            self._world.history.note("{} leads", process.name)
+            surroundings = Surroundings(
+                settings=settings,
+                client=client,
+                aws=Aws(gateway=gateway, options=AwsOptions(region=Region(REGION)), metrics=metrics),
+                catalogue=catalogue,
+                directories=(_directories(),) if BackendName.DIRECTORY in settings.backends else (),
+                metrics=ControllerMetrics(registry),
+                shared_volume_metrics=SharedVolumeMetrics(registry),
+                usage_metrics=UsageMetrics(registry),
+                duties=_Duties(process.name, registry, self._world),
+                loaded=lambda: None,
+                own_vpcs=_no_vpcs(),
+            )
+            await _while_leading(leadership, lead(surroundings), settings.lease_name)
+
+    def _client(self, process: Process) -> AsyncClient:
+        world = self._world
+        return Network(world.loop, process, world.server, world.weather, world.history).client()
+
+    def _connection(self, process: Process) -> Connection:
+        world = self._world
+        connection = Connection(
+            world.loop, process, world.efs, world.weather, world.history, quota=self._quota
+        )
+        connection.lists_nothing = self._lists_nothing
+        return connection
+
+    def _lists_nothing(self) -> bool:
+        if self.lists_nothing:
+            self.lists_nothing -= 1
+            return True
+        return False
+
+
+async def _no_vpcs() -> frozenset[VpcId]:
+    return frozenset()
+
+
+class _Duties(Duties):
+    """A duty is started anew after an error that nobody has foreseen; here that is a fault."""
+
+    def __init__(self, process: str, registry: CollectorRegistry, world: World) -> None:
+        super().__init__(registry, clock=world.loop.time)
+        self._process = process
+        self._crashed = world.crashed
+
+    def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
+        """Take it for what it is."""
+        self._crashed(f"{self._process}: {name} has failed: {error!r}")
+        super().note(name, error, retry_seconds=retry_seconds)
+
+
+def _is_lost_lead(error: BaseException | None) -> bool:
+    """Whether the process has ended as it should."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_lost_lead, error.exceptions))
+    return isinstance(error, KubeUnavailable) and error.field == "leadership"
+
+
+def _directories() -> DirectoryService:
+    file_system_id = FileSystemId(FIRST)
+    return DirectoryService(
+        provisioner=DirectoryProvisioner(
+            name=DIRECTORY_PROVISIONER,
+            file_system_id=file_system_id,
+            server=dns_name(file_system_id, Region(REGION)),
+            base=parse_directory(BASE),
+        ),
+        mounted=None,
+    )
+
+
+def settings_for(backends: tuple[BackendName, ...], *, removes_roots: bool, quota: int) -> ControllerSettings:
+    """The settings of a run: shorter intervals than the defaults, or little would happen in a few minutes."""
+    return ControllerSettings(
+        namespace=NAMESPACE,
+        region=Region(REGION),
+        backends=backends,
+        directory_provisioner_name=DIRECTORY_PROVISIONER,
+        directory_file_system_id=FileSystemId(FIRST),
+        directory_path=BASE,
+        worker_image="kube-efs",
+        polling_interval_seconds=30.0,
+        provision_backoff_seconds=10.0,
+        worker_timeout_seconds=60.0,
+        lease_retry_seconds=3.0,
+        delete_access_point_root_dir=removes_roots,
+        access_point_quota=quota,
+        access_point_refresh_seconds=900.0,
+        usage_interval_seconds=0.0,
+        shared_volumes=False,
+    )

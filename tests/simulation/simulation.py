@@ -1,0 +1,502 @@
+"""One run: a world from a seed, its people and faults for some minutes, then peace, and a look at what is
+left.
+"""
+
+import asyncio
+import datetime as real_datetime
+import gc
+import logging
+import random
+import secrets
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+from tests.simulation.apiserver import BEGIN, ApiServer
+from tests.simulation.cluster import Binder, Nodes
+from tests.simulation.efs import Efs, directories, root_of
+from tests.simulation.history import History, Violation
+from tests.simulation.people import CLASSES, People, gid_range
+from tests.simulation.replica import FIRST, NAMESPACE, SECOND, THIRD, Replica, World, settings_for
+from tests.simulation.targets import published
+from tests.simulation.themes import theme_of
+from tests.simulation.truth import Record, Truth, is_in, was_removed
+from tests.simulation.virtual import State, Stuck, VirtualLoop, current_process
+from tests.simulation.weather import Weather
+
+from kube_efs.aws.connection import AwsConnection
+from kube_efs.settings import BackendName
+
+_ACTIVE_SECONDS = 240.0
+_SETTLING_SECONDS = 1500.0
+# Methods of the simulation, for what goes wrong beside the weather.
+_TROUBLES = (
+    "kill",
+    "kill",
+    "kill_leader",
+    "pause_leader",
+    "pause_leader",
+    "cut_watches",
+    "expire_watches",
+    "lose_node",
+    "delete_config_map",
+    "list_nothing",
+    "toggle_file_system",
+    "fill_file_system",
+    "delete_pods",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one run; ``violation`` is None when everything held."""
+
+    seed: int
+    violation: str | None
+    history: list[str]
+    seconds: float
+
+
+class Simulation:
+    """The world of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        rng, theme = random.Random(seed), theme_of(seed)
+        self._rng = random.Random(rng.getrandbits(64))
+        self.loop = VirtualLoop()
+        self.history = History(self.loop.time)
+        self.server = ApiServer(self.loop, self.history, page_most=rng.choice((3, 500)))
+        self.efs = Efs()
+        for one in (FIRST, SECOND, THIRD):
+            self.efs.add(one)
+        self.efs.file_systems[THIRD].listed = rng.random() < 0.5
+        self.weather = Weather(random.Random(rng.getrandbits(64)), theme.targets, theme.lag)
+        self.truth = Truth(self.server, self.efs, self.history, self.loop.time)
+        self.binder = Binder(self.loop, random.Random(rng.getrandbits(64)), self.server)
+        self.binder.slowest = theme.binder_seconds or self.binder.slowest
+        self.nodes = Nodes(
+            self.loop, random.Random(rng.getrandbits(64)), self.server, self.efs, self.history, theme
+        )
+        backends: tuple[BackendName, ...] = rng.choice(
+            (
+                (BackendName.TUNNEL, BackendName.DIRECTORY, BackendName.CSI),
+                (BackendName.TUNNEL, BackendName.DIRECTORY, BackendName.CSI),
+                (BackendName.TUNNEL, BackendName.CSI),
+                (BackendName.TUNNEL,),
+                (BackendName.TUNNEL, BackendName.DIRECTORY),
+            )
+        )
+        backends = theme.backends or backends
+        self.people = People(
+            self.loop,
+            random.Random(rng.getrandbits(64)),
+            self.server,
+            self.efs,
+            self.truth,
+            self.history,
+            backends=frozenset(map(str, backends)),
+            theme=theme,
+        )
+        quota = rng.choice((2, 100, 100))
+        quota = theme.quota or quota
+        settings = settings_for(backends, removes_roots=rng.random() < 0.8, quota=quota)
+        world = World(
+            loop=self.loop,
+            server=self.server,
+            efs=self.efs,
+            weather=self.weather,
+            history=self.history,
+            crashed=self.truth.fail,
+        )
+        aws_quota = max(rng.choice((quota, quota, 1)), 2)
+        self._access_points_most = min(quota, aws_quota)
+        replicas, trouble_seconds = rng.choice((1, 2, 2, 3)), rng.choice((0.0, 5.0, 20.0, 60.0))
+        self.replicas = [
+            Replica(world, f"replica-{number}", settings, quota=aws_quota)
+            for number in range(theme.replicas or replicas)
+        ]
+        self._trouble = theme.trouble_seconds or trouble_seconds
+        self._troubles: list[Callable[[], object]] = [
+            getattr(self, f"_{one}") for one in theme.trouble or _TROUBLES
+        ]
+        self._is_calm = False
+        self.history.note("theme {}, backends {}, quota {}, {}", theme.name, backends, quota, self.weather)
+
+    def run(self) -> None:
+        """Live through it; raises Violation."""
+        self.loop.run_until_complete(self._live())
+
+    async def _live(self) -> None:
+        for replica in self.replicas:
+            self.loop.after(self._rng.uniform(0.0, 2.0), replica.start)
+        self.people.begin()
+        if self._trouble:
+            self.loop.after(self._rng.expovariate(1 / self._trouble), self._make_trouble)
+        while self.loop.time() < _ACTIVE_SECONDS:
+            await self._look()
+        self._calm_down()
+        reasons = self._unsettled()
+        while reasons and self.loop.time() < _ACTIVE_SECONDS + _SETTLING_SECONDS:
+            await self._look()
+            reasons = self._unsettled()
+        self.truth.check_data()
+        if self.truth.violation:
+            raise self.truth.violation
+        if reasons:
+            raise Violation("not settled: " + "; ".join(reasons))
+
+    async def _look(self) -> None:
+        await asyncio.sleep(1.0)
+        if self.truth.violation:
+            raise self.truth.violation
+
+    # --- trouble
+
+    def _make_trouble(self) -> None:
+        if self._is_calm:
+            return
+        self._rng.choice(self._troubles)()
+        self.loop.after(self._rng.expovariate(1 / self._trouble), self._make_trouble)
+
+    def _kill(self) -> None:
+        replica = self._rng.choice(self.replicas)
+        if replica.process.state is not State.DEAD:
+            replica.kill()
+            self.loop.after(self._rng.choice((0.1, 2.0, 20.0)), replica.start)
+
+    def _kill_leader(self) -> None:
+        for replica in self.replicas:
+            if replica.is_leading:
+                replica.kill()
+                self.loop.after(self._rng.choice((0.1, 2.0, 20.0)), replica.start)
+
+    def _pause_leader(self) -> None:
+        for replica in self.replicas:
+            if replica.is_leading:
+                seconds = self._rng.choice((1.0, 12.0, 20.0, 40.0))
+                process = replica.process
+                self.history.note("{} stands still for {:g} s", process.name, seconds)
+                process.pause()
+                self.loop.after(seconds, process.resume, self.loop)
+
+    def _cut_watches(self) -> None:
+        self.history.note("watches break")
+        self.server.cut_watches(lambda: self._rng.random() < 0.5)
+
+    def _expire_watches(self) -> None:
+        self.history.note("watches expire")
+        self.server.forget_events()
+        self.server.cut_watches(lambda: self._rng.random() < 0.5)
+
+    def _lose_node(self) -> None:
+        node = self._rng.choice(self.nodes.all)
+        if node.is_well:
+            self.nodes.fail(node, has_power=self._rng.random() < 0.5)
+            self.loop.after(self._rng.choice((10.0, 60.0)), self._recover, node)
+
+    def _recover(self, node: object) -> None:
+        for one in self.nodes.all:
+            if one is node and not one.is_well:
+                self.nodes.recover(one)
+
+    def _delete_pods(self) -> None:
+        for pod in self.server.all("pods"):
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+                self.history.note("people delete pod {}", pod["metadata"]["name"])
+                self.server.delete("pods", pod["metadata"]["name"], NAMESPACE)
+
+    def _cut_off(self) -> None:
+        """A node at work is lost, goes on, and its pods are deleted as people do then."""
+        for pod in self.server.all("pods"):
+            for node in self.nodes.all:
+                is_on = pod["spec"].get("nodeName") == node.name and pod["status"]["phase"] == "Running"
+                if is_on and all(one.is_well for one in self.nodes.all):
+                    self.nodes.fail(node, has_power=True)
+                    self._delete_pods()
+                    self.loop.after(60.0, self._recover, node)
+
+    def _delete_config_map(self) -> None:
+        if self.server.find("configmaps", "efs-stunnel", NAMESPACE):
+            self.history.note("people delete the ConfigMap")
+            self.server.delete("configmaps", "efs-stunnel", NAMESPACE)
+
+    def _list_nothing(self) -> None:
+        for replica in self.replicas:
+            replica.lists_nothing = 1
+
+    def _toggle_file_system(self) -> None:
+        one = self.efs.file_systems[self._rng.choice((SECOND, THIRD))]
+        one.listed, one.since = not one.listed, self.loop.time()
+        self.history.note("{} is {}", one.file_system_id, "there" if one.listed else "away")
+
+    def _fill_file_system(self) -> None:
+        one = self._rng.choice(list(self.efs.file_systems.values()))
+        one.is_full = not one.is_full
+        self.history.note("{} is {}", one.file_system_id, "full" if one.is_full else "no longer full")
+
+    # --- the end
+
+    def _calm_down(self) -> None:
+        self.history.note("peace")
+        self._is_calm = self.nodes.is_calm = True
+        self.weather.clear()
+        self.people.leave()
+        for one in self.efs.file_systems.values():
+            one.is_full, one.listed = False, True
+        for node in self.nodes.all:
+            if not node.is_well:
+                self.nodes.recover(node)
+        for replica in self.replicas:
+            replica.process.resume(self.loop)
+            self.loop.after(1.0, replica.start)
+
+    def _unsettled(self) -> list[str]:
+        """What is left to do, or was left behind."""
+        return [*self._unserved(), *self._unremoved(), *self._left_behind()]
+
+    def _unserved(self) -> list[str]:
+        found = []
+        for claim in self.server.all("persistentvolumeclaims"):
+            meta, phase = claim["metadata"], claim["status"]["phase"]
+            if (
+                claim["spec"]["storageClassName"] in CLASSES
+                and phase != "Bound"
+                and not self._is_short(claim)
+                and not self._waits_for_people(claim)
+            ):
+                found.append(f"claim {meta['namespace']}/{meta['name']} is {phase}")
+        return found
+
+    def _waits_for_people(self, claim: dict[str, Any]) -> bool:
+        """Whether its access point is to go with an earlier volume, which cannot go."""
+        _, parameters = CLASSES[claim["spec"]["storageClassName"]]
+        return parameters.get("reuseAccessPoint") == "true" and any(
+            one.access_point_id is not None
+            and one.is_to_go
+            and self._is_hindered(one)
+            and one.body["spec"]["claimRef"]["name"] == claim["metadata"]["name"]
+            for one in self.truth.live()
+        )
+
+    def _is_short(self, claim: dict[str, Any]) -> bool:
+        """Whether there is no group id or no room for another access point."""
+        provisioner, parameters = CLASSES[claim["spec"]["storageClassName"]]
+        first, last = gid_range(provisioner, parameters)
+        if first and not set(range(first, last + 1)) - self._gids():
+            return True
+        if parameters.get("provisioningMode") != "efs-ap":
+            return False
+        candidates = (parameters.get("fileSystemIds") or parameters["fileSystemId"]).split(",")
+        on = Counter(one["FileSystemId"] for one in self.efs.access_points.values())
+        return all(on[one] >= self._access_points_most for one in candidates)
+
+    def _gids(self) -> set[int]:
+        """Every id that a volume, an access point or a directory has."""
+        found = {self.truth.gid_of(one) or 0 for one in self.truth.live()}
+        for one in self.efs.access_points.values():
+            user = one.get("PosixUser") or {}
+            found |= {user.get("Gid", 0), user.get("Uid", 0)}
+        for file_system in self.efs.file_systems.values():
+            for folder in file_system.root.below():
+                found.add(folder.gid)
+                # One that was marked belongs to its directory, also when its maker got no further.
+                found |= {gid for gid, paths in folder.marks.items() if any(map(folder.find, paths))}
+        return found
+
+    def _unremoved(self) -> list[str]:
+        """Volumes that are still to go, though nothing is in their way."""
+        return [
+            f"volume {one.name} is still there"
+            for one in self.truth.live()
+            if not one.by_people and one.is_to_go and not self._is_hindered(one)
+        ]
+
+    def _is_hindered(self, record: Record) -> bool:
+        """Whether something else lies in its directory, or leads through its access point."""
+        here = record.root
+        places = [self.truth.located(one) for one in self.truth.live() if one is not record]
+        places += [
+            (one["FileSystemId"], root_of(one))
+            for one in self.efs.access_points.values()
+            if one["AccessPointId"] != record.access_point_id
+        ]
+        shares = record.access_point_id is not None and any(
+            one.access_point_id == record.access_point_id for one in self.truth.live() if one is not record
+        )
+        return shares or here is None or any(is_in(place, here) for place in places)
+
+    def _left_behind(self) -> list[str]:
+        found = [
+            f"worker pod {pod['metadata']['name']} is still there"
+            for pod in self.server.all("pods")
+            if pod["status"]["phase"] != "Failed"
+        ]
+        found += [
+            f"the trash of {one.file_system_id} has {sorted(one.trash)}"
+            for one in self.efs.file_systems.values()
+            if one.trash
+        ]
+        ports = published(self.server, NAMESPACE).values()
+        found += [f"{one} has no port" for one in self.efs.file_systems if one not in ports]
+        found += [f"access point {one} has no volume" for one in self._lonely_access_points()]
+        return found + [f"directory {one} has no volume" for one in self._lonely_directories()]
+
+    def _was_lost(self, maker: str) -> bool:
+        """Whether the process that made it has ended since: nobody else knew of it, and its claim is gone."""
+        return all(maker != replica.process.name for replica in self.replicas)
+
+    def _lonely_access_points(self) -> list[str]:
+        """Access points that kube-efs made, and that no volume leads through.
+
+        Two exceptions: it was made by a process that ended before it had made the volume, and the claim was
+        gone before the next leader looked; or a copy of a request made it that was answered long before.
+        """
+        used = {one.access_point_id for one in self.truth.live()}
+        kept = {one.access_point_id for one in self.truth.records.values() if not was_removed(one)}
+        return [
+            name
+            for name, one in self.efs.access_points.items()
+            if one["made_by"]
+            and name not in used | kept | self.efs.strays
+            and not self._was_lost(one["made_by"])
+        ]
+
+    def _lonely_directories(self) -> list[str]:
+        """Directories that were made for volumes, of which none is there any more, nor was any to be kept.
+
+        The same exceptions, and what an access point leads to that is itself left behind.
+        """
+        found = []
+        roots = [(one["FileSystemId"], root_of(one)) for one in self.efs.access_points.values()]
+        for file_system in self.efs.file_systems.values():
+            for parts, folder in directories(file_system):
+                here = (file_system.file_system_id, parts)
+                users = [
+                    one
+                    for one in self.truth.records.values()
+                    if is_in(one.root, here) or is_in(here, one.root)
+                ]
+                if (
+                    folder.made_by
+                    and not folder.children
+                    and not any(is_in(root, here) or is_in(here, root) for root in roots)
+                    and all(was_removed(one) and one.access_point_id is None for one in users)
+                    and not self._was_lost(self.truth.author_of(folder.made_by))
+                ):
+                    found.append(f"{file_system.file_system_id}:/{'/'.join(parts)}")
+        return found
+
+
+def run(seed: int, *, with_logs: bool = False) -> Outcome:
+    """The run of that seed; its history has the product's own logs if asked for."""
+    started = time.perf_counter()
+    # What a collection ends, it would end at a moment that is not the seed's.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    # What killed processes have left is nobody's fault.
+    sys.unraisablehook = lambda _: None
+    warnings.simplefilter("ignore", RuntimeWarning)
+    random.seed(seed)
+    simulation = Simulation(seed)
+    _configure_logs(simulation, with_logs=with_logs)
+    try:
+        with _Seeded(simulation.loop, seed):
+            simulation.run()
+        violation = None
+    except (Violation, Stuck) as error:
+        violation = str(error)
+    history = simulation.history.lines() if violation or with_logs else []
+    for replica in simulation.replicas:
+        replica.process.kill()
+    return Outcome(seed, violation, history, time.perf_counter() - started)
+
+
+def _configure_logs(simulation: Simulation, *, with_logs: bool) -> None:
+    """Have the product's logs in the history, if asked for; a handler that failed is a fault in any case."""
+
+    def note(_: object, level: str, event: MutableMapping[str, Any]) -> str:
+        text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        if event["event"] == "handler-failed":
+            simulation.truth.fail(f"{current_process()}: a handler has failed: {sys.exc_info()[1]!r} {text}")
+        if with_logs and level != "debug":
+            simulation.history.note("    {}: {} {}", current_process(), event["event"], text)
+        raise structlog.DropEvent
+
+    level = logging.INFO if with_logs else logging.ERROR
+    structlog.configure(processors=[note], wrapper_class=structlog.make_filtering_bound_logger(level))
+
+
+class _NoOtherAccounts(AbstractAsyncContextManager[None]):
+    """Stands for the calls to other accounts, which nobody makes here and which are costly to prepare."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class _Seeded:
+    """Clocks and randomness of the product, of the loop and of the seed."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self._rng = random.Random(f"product {seed}")
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        loop = self._loop
+
+        class Datetime(real_datetime.datetime):
+            @classmethod
+            def now(cls, tz: real_datetime.tzinfo | None = None) -> Any:
+                return BEGIN + real_datetime.timedelta(seconds=loop.time())
+
+        clock = SimpleNamespace(monotonic=loop.time, time=loop.time, perf_counter=loop.time)
+        rng = self._rng
+        chance = SimpleNamespace(
+            choice=rng.choice, token_hex=lambda n=16: f"{rng.getrandbits(8 * n):0{2 * n}x}"
+        )
+        self._undo, self._undo_clocks = [], []
+        for defaults, name in _clock_defaults():
+            self._undo_clocks.append((defaults, name, defaults[name]))
+            defaults[name] = loop.time
+        for module in [one for name, one in sys.modules.items() if name.startswith("kube_efs.")]:
+            for name, value, ours in (
+                ("datetime", real_datetime.datetime, Datetime),
+                ("time", time, clock),
+                ("secrets", secrets, chance),
+                ("AwsConnection", AwsConnection, _NoOtherAccounts),
+            ):
+                if getattr(module, name, None) is value:
+                    setattr(module, name, ours)
+                    self._undo.append((module, name, value))
+
+    def __exit__(self, *_: object) -> None:
+        for module, name, value in self._undo:
+            setattr(module, name, value)
+        for defaults, name, value in self._undo_clocks:
+            defaults[name] = value
+
+
+def _clock_defaults() -> list[tuple[dict[str, Any], str]]:
+    """Where a constructor of the product falls back on the machine's clock."""
+    classes = {
+        one
+        for name, module in list(sys.modules.items())
+        if name.startswith("kube_efs.")
+        for one in vars(module).values()
+        if isinstance(one, type) and one.__module__.startswith("kube_efs.")
+    }
+    found = [getattr(one.__init__, "__kwdefaults__", None) or {} for one in classes]  # type: ignore[misc]
+    return [
+        (defaults, name)
+        for defaults in found
+        for name, value in defaults.items()
+        if value in {time.monotonic, time.time, time.perf_counter}
+    ]

@@ -1,0 +1,24 @@
+"""The ports that the cluster's nodes know of, as the ConfigMap has them."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from tests.simulation.apiserver import ApiServer, Body
+
+from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
+
+
+def file_systems_by_port(config_map: Body | None) -> Mapping[int, str]:
+    """The file system behind each port; none before there is a ConfigMap."""
+    return _parsed(((config_map or {}).get("data") or {}).get(CONFIG_MAP_KEY, ""))
+
+
+def published(server: ApiServer, namespace: str) -> Mapping[int, str]:
+    """The same, as it is right now."""
+    return file_systems_by_port(server.find("configmaps", CONFIG_MAP_NAME, namespace))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Mapping[int, str]:
+    targets, _ = parse_targets(text)
+    return {one.port: str(one.file_system_id) for one in targets.targets.values()}

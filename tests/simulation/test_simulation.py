@@ -1,0 +1,14 @@
+"""A hundred runs of the simulation; ``make simulate`` runs as many as wanted."""
+
+import subprocess
+import sys
+
+_SEEDS = 100
+
+
+def test_nothing_that_must_always_hold_is_broken() -> None:
+    # A process of its own: what a run does is to depend on its seed alone.
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(_SEEDS), "--jobs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    assert f"{_SEEDS} runs" in done.stdout

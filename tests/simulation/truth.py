@@ -1,0 +1,458 @@
+"""What must always hold, judged at every change of the simulated world, and what must hold in the end.
+
+The promise, exactly. A volume is *protected* while it exists and is not to be reclaimed: while it is not
+Released, or its reclaim policy is not Delete. A removal is *committed* at the moment (a resource version of
+the API server) at which the removed volume X gets its deletionTimestamp. When the directory, or access point,
+of X goes:
+
+* there is such an X: a volume made by kube-efs, of exactly that directory or access point, that was Released
+  with the policy Delete when it was committed, or at some moment since (or is so now, for a removal before
+  the commit);
+* no protected volume that kube-efs made has its data there, whatever was late, lost or repeated;
+* no protected volume that people made has its data there, if the API server accepted it before X was
+  committed;
+* X itself is not protected: it was not set to Retain before it was committed.
+
+A volume that people made while X was Terminating, or that was set to Retain after the commit, may lose its
+data, and is not judged any more; nor is one that was made late, for a claim that was gone by then: it never
+binds, and has no data. One that they make when X is gone is as safe as any other.
+
+People's volumes that name a loopback port mean the file system that the ConfigMap gave that port to when they
+were made.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.apiserver import ApiServer, Body
+from tests.simulation.efs import Efs, FileSystem, Folder, Parts, root_of
+from tests.simulation.history import History, Violation
+from tests.simulation.targets import file_systems_by_port
+
+from kube_efs.model.gids import GID_ANNOTATION
+from kube_efs.model.targets import CONFIG_MAP_NAME
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, FILE_SYSTEM_LABEL, ROOT_CLASS
+
+MEANS = "simulation/means"
+BY_PEOPLE = "simulation/by-people"
+# After this time without a change, everybody knows of it.
+_STEADY_SECONDS = 100.0
+_LATE_SECONDS = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What is known of a volume, also when it is gone."""
+
+    name: str
+    uid: str
+    body: Body
+    by_people: bool
+    accepted: int
+    committed: int | None = None
+    was_to_go: bool = False
+    gone: int | None = None
+    # The directory that goes with it: its own, or its access point's.
+    root: "tuple[str, Parts] | None" = None
+    # Whether people have deleted it: what cannot go then is left to them.
+    by_hand: bool = False
+    # Set to Retain when it was to go; not promised if that was after it was committed.
+    is_kept: bool = False
+    is_unpromised: bool = False
+    written: int = 0
+    # When it was made, or kept.
+    since: float = 0.0
+    _source: "tuple[tuple[str, Parts] | None, str | None]" = (None, None)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the object is gone."""
+        return self.gone is not None
+
+    @property
+    def is_to_go(self) -> bool:
+        """Whether it is Released, and its policy is Delete."""
+        policy = self.body["spec"].get("persistentVolumeReclaimPolicy")
+        return bool(self.body["status"]["phase"] == "Released" and policy == "Delete")
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether its data must stay."""
+        return not self.is_gone and not self.is_to_go and not self.is_unpromised
+
+    @property
+    def access_point_id(self) -> str | None:
+        """The access point that it leads through."""
+        return self._source[1]
+
+    @property
+    def place(self) -> tuple[str, Parts] | None:
+        """File system and directory; below the access point's root if there is one."""
+        return self._source[0]
+
+    @property
+    def port(self) -> int | None:
+        """The loopback port that it carries."""
+        spec = self.body["spec"]
+        if (spec.get("nfs") or {}).get("server") != "127.0.0.1":
+            return None
+        options = [one for one in spec.get("mountOptions") or () if one.startswith("port=")]
+        return int(options[0].removeprefix("port=")) if options else None
+
+    @property
+    def has_group(self) -> bool:
+        """Whether its pods get its group, wherever its directory is."""
+        return GID_ANNOTATION in (self.body["metadata"].get("annotations") or {})
+
+    @property
+    def claim_uid(self) -> str | None:
+        """Of the claim that it is for."""
+        return (self.body["spec"].get("claimRef") or {}).get("uid")
+
+    def __post_init__(self) -> None:
+        # What a volume leads to never changes.
+        self._source = _source(self.body)
+
+
+def _source(body: Body) -> tuple[tuple[str, Parts] | None, str | None]:
+    """Place and access point of a volume."""
+    spec, annotations = body["spec"], body["metadata"].get("annotations") or {}
+    if "nfs" in spec:
+        server = spec["nfs"]["server"]
+        named = annotations.get(MEANS) or annotations.get(FILE_SYSTEM_ID)
+        file_system_id = named or (server.split(".")[0] if server.startswith("fs-") else None)
+        return ((file_system_id, _split(spec["nfs"]["path"])) if file_system_id else None), None
+    handle = (spec.get("csi") or {}).get("volumeHandle", "")
+    if not handle:
+        return None, None
+    fields = [*handle.removeprefix("efs:").split(":"), "", ""]
+    return (fields[0], _split(fields[1])), fields[2] or None
+
+
+class Truth:
+    """Watches over everything that must always hold, and remembers the first thing that did not."""
+
+    def __init__(self, server: ApiServer, efs: Efs, history: History, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._server = server
+        self._efs = efs
+        self._history = history
+        self.records: dict[str, Record] = {}
+        server.observers.append(self._changed)
+        efs.on_removal.append(self._directory_goes)
+        efs.on_access_point_removal.append(self._access_point_goes)
+        self.violation: Violation | None = None
+        self._authors: dict[str, str] = {}
+        self._ports: Mapping[int, str] = {}
+        # Since when the ConfigMap has had each file system.
+        self._served: dict[str, float] = {}
+
+    def fail(self, text: str) -> None:
+        """Remember the first thing that went wrong."""
+        if self.violation is None:
+            self.violation = Violation(text)
+            self._history.note("VIOLATION: {}", text)
+
+    def located(self, record: Record) -> tuple[str, Parts] | None:
+        """Where the data of the volume lies right now; None when its access point is gone."""
+        place, access_point_id = record.place, record.access_point_id
+        if place is None or access_point_id is None:
+            return place
+        found = self._efs.access_points.get(access_point_id)
+        return (place[0], (*root_of(found), *place[1])) if found else None
+
+    def folder_of(self, record: Record) -> Folder | None:
+        """The directory of the volume, if it is there."""
+        place = self.located(record)
+        if place is None or place[0] not in self._efs.file_systems:
+            return None
+        return self._efs.file_systems[place[0]].find(place[1])
+
+    def author_of(self, pod: str) -> str:
+        """The process that made that pod."""
+        return self._authors.get(pod, "")
+
+    def live(self) -> Iterator[Record]:
+        """Every volume that is there but the root volumes."""
+        return (one for one in self.records.values() if not one.is_gone)
+
+    # --- the API server's changes
+
+    def _changed(self, plural: str, old: Body | None, new: Body | None) -> None:
+        if plural == "configmaps" and (new or old or {})["metadata"]["name"] == CONFIG_MAP_NAME:
+            self._check_config_map(new)
+        if plural == "pods" and old is None and new is not None:
+            self._authors[new["metadata"]["name"]] = self._server.author
+        if plural != "persistentvolumes":
+            return
+        body = new or old or {}
+        if body["spec"].get("storageClassName") == ROOT_CLASS:
+            return
+        uid, version = body["metadata"]["uid"], int(body["metadata"]["resourceVersion"])
+        record = self.records.get(uid)
+        if record is None:
+            by_people = BY_PEOPLE in (body["metadata"].get("annotations") or {})
+            record = Record(body["metadata"]["name"], uid, body, by_people, version)
+            self.records[uid] = record
+            record.root, record.since = self._root(record), self._clock()
+            self._check_new(record)
+            self._history.note("volume {} is made at {}", record.name, record.place or record.access_point_id)
+        was_to_go = record.is_to_go
+        record.body = body
+        if new is None:
+            record.gone = self._server.version
+            self._history.note("volume {} is gone", record.name)
+            return
+        if "deletionTimestamp" in body["metadata"] and record.committed is None:
+            record.committed, record.was_to_go = version, was_to_go
+            record.by_hand = not self._server.author
+            self._history.note("volume {} is Terminating (to go: {})", record.name, was_to_go)
+        if record.committed is not None and record.is_to_go:
+            record.was_to_go = True
+        if was_to_go and not record.is_to_go:
+            # Somebody wants to keep it.
+            record.accepted, record.is_kept, record.since = version, True, self._clock()
+            record.is_unpromised = record.is_unpromised or record.committed is not None
+            self._history.note("volume {} is kept (promised: {})", record.name, not record.is_unpromised)
+
+    def _check_config_map(self, new: Body | None) -> None:
+        if new is None:
+            # A leader that begins without it knows of no tunnels before AWS has answered.
+            self._served.clear()
+        else:
+            self._check_ports(new)
+            self._check_tunnels(new)
+
+    def _check_new(self, record: Record) -> None:
+        if record.by_people:
+            return
+        claim = record.body["spec"].get("claimRef") or {}
+        for other in self.live():
+            if other is not record and record.claim_uid and other.claim_uid == record.claim_uid:
+                self.fail(f"claim {claim.get('name')} has two volumes, {other.name} and {record.name}")
+        self._check_gid(record)
+        self._check_home(record)
+        found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
+        if found is not None and found["metadata"]["uid"] == record.claim_uid:
+            if record.access_point_id is not None:
+                if record.access_point_id not in self._efs.access_points:
+                    self.fail(f"volume {record.name} is made without its access point")
+            elif self.folder_of(record) is None:
+                self.fail(f"volume {record.name} is made without its directory")
+
+    def gid_of(self, record: Record) -> int | None:
+        """The allocated group of a volume that kube-efs made."""
+        annotations = record.body["metadata"].get("annotations") or {}
+        if GID_ANNOTATION in annotations:
+            return int(annotations[GID_ANNOTATION])
+        if record.access_point_id is not None:
+            found = self._efs.access_points.get(record.access_point_id)
+            return int(found["PosixUser"]["Gid"]) if found and found.get("PosixUser") else None
+        if "csi" in record.body["spec"]:
+            folder = self.folder_of(record)
+            return folder.gid if folder else None
+        return None
+
+    def _check_gid(self, record: Record) -> None:
+        gid = self.gid_of(record)
+        if not gid:
+            return
+        for other in self.live():
+            if (
+                other is not record
+                and not other.by_people
+                and not (other.committed is not None and self.folder_of(other) is None)
+                and self.gid_of(other) == gid
+                and self.located(other) != self.located(record)
+                and (record.has_group or other.has_group or self._shares_file_system(record, other))
+            ):
+                self.fail(f"group id {gid} has two owners, {other.name} and {record.name}")
+
+    def _shares_file_system(self, one: Record, other: Record) -> bool:
+        places = self.located(one), self.located(other)
+        return places[0] is not None and places[1] is not None and places[0][0] == places[1][0]
+
+    def _check_ports(self, config_map: Body) -> None:
+        ports = file_systems_by_port(config_map)
+        if ports != self._ports:
+            self._ports = ports
+            self._history.note("ports {}", ports)
+        for record in self.live():
+            port, place = record.port, record.place
+            if port is None or place is None:
+                continue
+            owner = ports.get(port)
+            if owner is not None and owner != place[0]:
+                self.fail(f"port {port} has two owners, {owner} and {place[0]} (volume {record.name})")
+
+    def _check_tunnels(self, new: Body) -> None:
+        """No file system that AWS has had for a while loses its tunnel, whatever one answer says.
+
+        But for what a late request does, which the leader repairs.
+        """
+        now, served = self._clock(), {*file_systems_by_port(new).values()}
+        for file_system_id, since in self._served.items():
+            is_old = (
+                now > since + _STEADY_SECONDS / 2 and self._clock() <= self._server.sent_at + _LATE_SECONDS
+            )
+            if is_old and file_system_id not in served and self._is_steady(file_system_id):
+                self.fail(f"{file_system_id} loses its tunnel though it is there")
+        self._served = {one: self._served.get(one, now) for one in served}
+
+    def _check_home(self, record: Record) -> None:
+        """A claim that leaves the file system open gets the one where its directory is kept."""
+        claim = record.body["spec"].get("claimRef") or {}
+        found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
+        if found is None or found["metadata"]["uid"] != record.claim_uid:
+            return
+        if record.place is None or not _is_open(found):
+            return
+        users = [
+            one
+            for one in self.live()
+            if one is not record and one.place is not None and one.place[1] == record.place[1]
+        ]
+        homes = {
+            one.place[0]
+            for one in users
+            if one.place is not None
+            and one.access_point_id is None
+            and one.is_protected
+            and self._clock() > one.since + _STEADY_SECONDS
+            and self._is_steady(one.place[0])
+            and not one.by_people
+        }
+        if homes and all(one.place != record.place for one in users):
+            self.fail(f"volume {record.name} is made at {record.place} though {homes} have that directory")
+
+    def _is_steady(self, file_system_id: str) -> bool:
+        found = self._efs.file_systems[file_system_id]
+        return found.listed and self._clock() > found.since + _STEADY_SECONDS
+
+    # --- removals
+
+    def _directory_goes(self, file_system: FileSystem, parts: Parts, why: str) -> None:
+        here = (file_system.file_system_id, parts)
+        text = f"{file_system.file_system_id}:/{'/'.join(parts)} goes by {why}"
+        causes = [
+            one for one in self.records.values() if not one.by_people and one.root == here and _may_go(one)
+        ]
+        self._judge(causes, [one for one in self.live() if is_in(self.located(one), here)], text)
+        if not causes:
+            self.fail(f"{text}, though no released volume has that directory")
+
+    def _root(self, record: Record) -> tuple[str, Parts] | None:
+        """The directory that goes with a volume: its own, or its access point's."""
+        if record.access_point_id is None:
+            return record.place
+        found = self._efs.access_points.get(record.access_point_id)
+        return (found["FileSystemId"], root_of(found)) if found else None
+
+    def _access_point_goes(self, access_point: dict[str, Any]) -> None:
+        access_point_id = access_point["AccessPointId"]
+        through = [one for one in self.records.values() if one.access_point_id == access_point_id]
+        causes = [one for one in through if not one.by_people and _may_go(one)]
+        text = f"access point {access_point_id} goes"
+        self._judge(causes, [one for one in through if not one.is_gone], text)
+        if not causes:
+            self.fail(f"{text}, though no released volume leads through it")
+
+    def _judge(self, causes: list[Record], hit: list[Record], text: str) -> None:
+        for record in hit:
+            if not record.is_protected or self._is_stillborn(record):
+                # Its data may go, with that of another: it is too late to keep it.
+                record.is_unpromised = True
+                continue
+            if (record.by_people or record.is_kept) and any(_came_first(cause, record) for cause in causes):
+                record.is_unpromised = True
+                self._history.note("{}: volume {} came too late", text, record.name)
+                continue
+            phase = record.body["status"]["phase"]
+            policy = record.body["spec"].get("persistentVolumeReclaimPolicy")
+            self.fail(f"{text}, and with it the data of volume {record.name} ({phase}, {policy})")
+
+    def _is_stillborn(self, record: Record) -> bool:
+        """Whether it was made for a claim that was gone by then, so that nobody has ever used it."""
+        if (
+            record.by_people
+            or record.written
+            or record.body["status"]["phase"] not in {"Pending", "Available"}
+        ):
+            return False
+        claim = record.body["spec"].get("claimRef") or {}
+        found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
+        return found is None or found["metadata"]["uid"] != record.claim_uid
+
+    # --- what is written, and whether it is still there
+
+    def write(self, record: Record) -> None:
+        """A pod writes a byte into a volume that is mounted."""
+        folder = self.folder_of(record)
+        if folder is None:
+            place = self.located(record)
+            if record.access_point_id is None or place is None or place[0] not in self._efs.file_systems:
+                if record.is_protected:
+                    self.fail(
+                        f"volume {record.name} cannot be mounted: {record.place or 'nothing'} is not there"
+                    )
+                return
+            # EFS makes the root of an access point when somebody mounts it.
+            self._efs.make_root(record.access_point_id)
+            folder = self._efs.file_systems[place[0]].make(place[1])
+        if folder.written.get(record.uid, 0) < record.written and record.is_protected:
+            self.fail(f"volume {record.name} has lost {record.written} bytes")
+        record.written += 1
+        folder.written[record.uid] = record.written
+
+    def check_data(self) -> None:
+        """Every protected volume still has its bytes."""
+        for record in self.live():
+            if record.is_protected and record.written:
+                folder = self.folder_of(record)
+                found = folder.written.get(record.uid, 0) if folder else 0
+                if found < record.written:
+                    self.fail(f"volume {record.name} has {found} of {record.written} bytes")
+
+
+def _is_open(claim: Body) -> bool:
+    """Whether neither the claim nor its class names a file system."""
+    labels = (claim["spec"].get("selector") or {}).get("matchLabels") or {}
+    return claim["spec"].get("storageClassName") == "auto" and FILE_SYSTEM_LABEL not in labels
+
+
+def _came_first(cause: Record, record: Record) -> bool:
+    """Whether the volume was accepted while the removed one was Terminating."""
+    return (
+        cause.committed is not None
+        and cause.committed < record.accepted
+        and (cause.gone is None or record.accepted < cause.gone)
+    )
+
+
+def is_in(place: tuple[str, Parts] | None, directory: tuple[str, Parts] | None) -> bool:
+    """Whether the place is that directory, or lies below it."""
+    return (
+        place is not None
+        and directory is not None
+        and place[0] == directory[0]
+        and place[1][: len(directory[1])] == directory[1]
+    )
+
+
+def was_removed(record: Record) -> bool:
+    """Whether it is gone, and its data had to go with it."""
+    return (
+        record.is_gone
+        and not (record.by_people or record.by_hand or record.is_unpromised)
+        and record.was_to_go
+    )
+
+
+def _may_go(record: Record) -> bool:
+    """Whether its data may be removed on its account."""
+    return record.was_to_go or record.is_to_go
+
+
+def _split(path: str) -> Parts:
+    return tuple(part for part in path.split("/") if part not in {"", "."})

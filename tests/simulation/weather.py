@@ -1,0 +1,136 @@
+"""What happens to requests on their way: the faults of a run, drawn from its seed.
+
+Each run has its own few kinds of faults, some rare and some frequent (as in swarm testing: a run in which
+everything goes wrong at once gets nowhere), and now and then one kind of request that fares badly nearly
+every time.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+# As long as the API server works on a request, whose client has given it up after 30 s.
+LATEST_SECONDS = 60.0
+
+
+class Fault(StrEnum):
+    """What can happen to a request."""
+
+    LATE = "late"
+    UNSENT = "unsent"
+    UNANSWERED = "unanswered"
+    REPEATED = "repeated"
+    BUSY = "busy"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """Of one request: seconds until it is carried out, from then until its answer is there, and once more.
+
+    None is never. ``code`` is an answer of the server in the place of its own.
+    """
+
+    fault: Fault | None = None
+    arrives: float | None = 0.01
+    answers: float | None = 0.01
+    again: float | None = None
+    code: int | None = None
+
+
+_TARGETS = (
+    "POST pods",
+    "PATCH pods",
+    "DELETE pods",
+    "GET pods",
+    "POST persistentvolumes",
+    "DELETE persistentvolumes",
+    "PATCH persistentvolumes",
+    "GET persistentvolumes",
+    "PATCH configmaps",
+    "PUT leases",
+    "CreateAccessPoint",
+    "DeleteAccessPoint",
+    "DescribeAccessPoints",
+)
+
+
+class Weather:
+    """The faults of one run; ``clear`` ends them."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        targets_given: Mapping[str, tuple[Fault, float]] = MappingProxyType({}),
+        lag: tuple[float, float] | None = None,
+    ) -> None:
+        self._rng = rng
+        self._rates = {fault: rng.choice((0.0, 0.0, 0.0, 0.01, 0.03, 0.1)) for fault in Fault}
+        targets = rng.sample(_TARGETS, rng.choice((0, 1, 1, 2)))
+        kinds = (Fault.LATE, Fault.LATE, Fault.UNANSWERED, Fault.REPEATED, Fault.UNSENT, Fault.FAILED)
+        self._targets = {target: (rng.choice(kinds), rng.choice((0.2, 0.6))) for target in targets}
+        self._targets |= targets_given
+        self._slow = rng.choice((0.02, 0.02, 0.2, 1.0))
+        self._lag_rate = rng.choice((0.0, 0.0, 0.02, 0.2))
+        self._lag_most = rng.choice((2.0, 10.0, 40.0))
+        if lag is not None:
+            self._lag_rate, self._lag_most = lag
+        self.is_clear = False
+
+    def __str__(self) -> str:
+        rates = {str(fault): rate for fault, rate in self._rates.items() if rate}
+        targets = {target: f"{fault} {rate}" for target, (fault, rate) in self._targets.items()}
+        return f"rates {rates}, targets {targets}, lag {self._lag_rate} up to {self._lag_most:g} s"
+
+    def clear(self) -> None:
+        """No faults any more."""
+        self.is_clear = True
+
+    def lag(self) -> float:
+        """How long a watch takes for a change."""
+        if not self.is_clear and self._rng.random() < self._lag_rate:
+            return self._rng.uniform(0.5, self._lag_most)
+        return self._rng.uniform(0.001, 0.05)
+
+    def fate(self, request: str) -> Fate:
+        """Of a request, by its method and kind or by its operation."""
+        rng = self._rng
+        there, back = rng.uniform(0.001, self._slow), rng.uniform(0.001, self._slow)
+        if self.is_clear:
+            return Fate(arrives=there / 10, answers=back / 10)
+        fault = self._fault(request)
+        usual = Fate(fault=fault, arrives=there, answers=back)
+        match fault:
+            case Fault.LATE:
+                fate = replace(usual, arrives=rng.uniform(5.0, LATEST_SECONDS))
+            case Fault.UNSENT:
+                fate = replace(usual, arrives=None)
+            case Fault.UNANSWERED:
+                fate = replace(usual, answers=None)
+            case Fault.REPEATED:
+                fate = replace(usual, again=rng.uniform(0.01, LATEST_SECONDS))
+            case Fault.BUSY:
+                fate = replace(usual, arrives=None, answers=there + back, code=rng.choice((429, 503)))
+            case Fault.FAILED:
+                fate = replace(usual, arrives=there if rng.random() < 0.5 else None, code=500)
+            case None:
+                fate = usual
+        return fate
+
+    def _fault(self, request: str) -> Fault | None:
+        rng = self._rng
+        if request in self._targets:
+            fault, rate = self._targets[request]
+            if rng.random() < rate:
+                return fault
+        # A lease that is lost again and again lets nothing happen.
+        if request.endswith("leases") and rng.random() < 0.7:
+            return None
+        drawn = rng.random()
+        for fault, rate in self._rates.items():
+            if drawn < rate:
+                return fault
+            drawn -= rate
+        return None
