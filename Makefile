@@ -18,13 +18,21 @@ PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 
 # Which of the kernel's scenarios, in pytest's words for -k; all by default.
 SCENARIOS :=
+# Runs of the simulation: how many, from which seed on, in how many processes; or one seed to show; or with a fault
+# planted (PLANT is its name), or each of the faults in turn (PLANTED=1).
+SEEDS := 1000
+FIRST := 0
+JOBS := $(CORES)
+SEED :=
+PLANT :=
+PLANTED :=
 # Which rows of the benchmarks, by their names; all by default.
 ROWS :=
 # What the image stands on, and its name; scripts/build-image has the defaults.
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test conformance kernel soak lint format settings monitoring forms proto image \
+.PHONY: help setup programs demo up test conformance kernel simulate soak chaos lint format settings monitoring forms proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -49,8 +57,15 @@ kernel: setup ## Run what a node does on a kernel of its own, with real NFS moun
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up
 
-soak: setup ## Do everything at once for SOAK_SECONDS (600), and fail when anything is left (needs root)
-	$(BIN)/python -m tests.soak
+soak: setup ## Do everything at once for SOAK_SECONDS (600), and fail when memory has grown (needs root)
+	$(BIN)/python -m tests.chaos soak
+
+chaos: setup ## Kill everything and fuzz every socket for CHAOS_SECONDS (120), then check what is left or lost (needs root)
+	$(BIN)/python -m tests.chaos chaos
+
+simulate: $(INSTALLED) ## Try to lose data: SEEDS runs in virtual time, the run of one SEED, or PLANTED=1 faults
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant $(PLANT)) $(if $(PLANTED),--planted)
 
 bench: setup ## Measure the figures of docs/performance.md, or the ROWS of them, and write them there (needs root)
 	$(BIN)/python -m bench $(ROWS)

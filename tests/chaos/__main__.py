@@ -1,0 +1,301 @@
+"""``python -m tests.chaos soak|chaos``: everything at once on an embedded cluster; ends with 1 if that fails.
+
+``soak`` lets the processes live, and looks at their memory; its time is SOAK_SECONDS (600). ``chaos`` kills
+them at any moment, and calls their sockets as no kubelet would; its time is CHAOS_SECONDS (120), and its
+choices follow from CHAOS_SEED. When all is quiet, nothing may be left and nothing missing.
+"""
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod
+from rich.console import Console
+from rich.table import Table
+from tests.chaos.fuzzing import Fuzzer, Known, Sockets, make_wrong_targets
+from tests.chaos.kept import KeptVolumes
+from tests.chaos.measuring import Amounts, Growth, compare, running_for, take_sample
+from tests.chaos.planting import places_in, places_in_files, planted
+from tests.chaos.workload import Workload
+from tests.scenarios import steps
+from tests.scenarios.csi_steps import Aws
+from tests.scenarios.directory_steps import Claims
+
+from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs.local.logs import logging_to
+from kube_efs.local.program import Program
+
+_PROBE_SECONDS: Final = 1
+_FOLLOWING_SECONDS: Final = 30.0
+# What changes a little later than what the agent promises.
+_STEADY: Final = ("processes", "ports", "files", "mounts")
+_SETTINGS: Final = {
+    # The least that there is, so that tunnels come and go.
+    "KUBE_EFS_TUNNEL_IDLE_SECONDS": "10",
+    # Each tunnel has a connection between two reloads.
+    "KUBE_EFS_PROBE_INTERVAL_SECONDS": str(_PROBE_SECONDS),
+    "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR": "true",
+}
+_SOAK_KEPT: Final = {"tunnel": 1, "directory": 1, "csi": 20}
+_CHAOS_KEPT: Final = {"tunnel": 3, "directory": 3, "csi": 6}
+# Of 16 KiB that a tunnel can lose at a reload; and what threads and buffers vary by.
+_KIBIBYTES_A_TUNNEL_AND_RELOAD: Final = 4
+_MORE_KIBIBYTES: Final = 2048
+_WARM_UP_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A cluster at work; ``failures`` says what is not well."""
+
+    folder: Path
+    cluster: EmbeddedCluster
+    work: Workload
+    kept: KeptVolumes
+    chance: random.Random
+    console: Console
+    failures: list[str]
+
+    @property
+    def targets(self) -> Path:
+        return self.folder / "targets"
+
+    async def sample(self) -> Amounts:
+        """All that is there, once it is quiet, and stunnel and the disk have followed."""
+        await self.work.quiet()
+        deadline = time.monotonic() + _FOLLOWING_SECONDS
+        before: Amounts = {}
+        while True:
+            after = await self._sample()
+            is_steady = all(before.get(kind) == after[kind] for kind in _STEADY)
+            if is_steady or time.monotonic() > deadline:
+                return after
+            before = after
+            await asyncio.sleep(2 * _PROBE_SECONDS)
+
+    async def _sample(self) -> Amounts:
+        sockets = self.cluster._folders.sockets
+        amounts = dict(await asyncio.to_thread(take_sample, (self.folder / "cluster", sockets), self.targets))
+        access_points, directories = Counter[str](), Counter[str]()
+        async with Aws.of(self.cluster) as aws:
+            for system in self.cluster.file_system_ids:
+                access_points[system] = len(await aws.ids(system))
+                folder = self.cluster.efs.folder(system)
+                directories.update(await asyncio.to_thread(_directories, folder, system))
+        return amounts | {"access points": access_points, "directories": directories}
+
+    def judge(self, title: str, growths: Iterable[Growth]) -> None:
+        """Show what has grown, and remember what must not."""
+        judged = list(growths)
+        table = Table("kind", "of", "before", "after", "may grow by", "", title=title)
+        for one in judged:
+            verdict = "[bold red]LEAK" if one.is_leak else "[green]ok"
+            table.add_row(one.kind, one.name, str(one.before), str(one.after), str(one.allowed), verdict)
+            if one.is_leak:
+                self.failures.append(f"{one.kind} of {one.name}: {one.before} before, {one.after} after")
+        self.console.print(table)
+
+
+async def soak(run: Run, seconds: float) -> None:
+    """Work undisturbed: a fifth of the time to warm up, then memory must not grow."""
+    reloads = "kube_efs_stunnel_reloads_total"
+    await run.work.run(seconds * 0.2, roughly=False)
+    before, reloads_before = await run.sample(), await steps.metric(run.cluster.tunnel, reloads)
+    await run.work.run(seconds * 0.8, roughly=False)
+    after = await run.sample()
+    done = int(await steps.metric(run.cluster.tunnel, reloads) - reloads_before)
+    run.console.print(f"worked: {dict(run.work.done)}, {done} reloads of stunnel")
+    allowed = _KIBIBYTES_A_TUNNEL_AND_RELOAD * after["ports"]["stunnel"] * done + _MORE_KIBIBYTES
+    run.judge("undisturbed", compare(before, after, allowed_kibibytes=allowed))
+
+
+async def chaos(run: Run, seconds: float) -> None:
+    """Work while processes are killed and strange calls come."""
+    async with _controller_on_a_socket(run) as (controller, socket):
+        run.work.programs = (*run.work.programs, controller)
+        wrong = await asyncio.to_thread(make_wrong_targets, run.targets)
+        kept = [one.target for one in run.kept.volumes if one.target]
+        handles = [one.handle for one in run.kept.volumes if one.handle]
+        fuzzer = Fuzzer(
+            Sockets(
+                driver=run.cluster._folders.driver_socket, agent=run.cluster.tunnel_socket, controller=socket
+            ),
+            Known(
+                handles=[*handles, *run.cluster.file_system_ids],
+                file_systems=run.cluster.file_system_ids,
+                zones=[subnet.zone for subnet in run.cluster.efs.subnets],
+                kept=kept,
+                targets=run.targets,
+            ),
+            random.Random(run.chance.random()),
+        )
+        await run.work.run(_WARM_UP_SECONDS, roughly=False)
+        before = await run.sample()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(run.work.run(seconds, roughly=True))
+            tasks.create_task(fuzzer.run(seconds))
+        await fuzzer.settle()
+        after = await run.sample()
+        run.console.print(f"worked: {dict(run.work.done)}")
+        run.console.print(f"{fuzzer.answers.total()} calls answered: {dict(fuzzer.answers.most_common())}")
+        run.judge("ended and killed", compare(before, after))
+        run.failures += [f"{times} times: {failure}" for failure, times in Counter(fuzzer.failures).items()]
+        there = {*run.targets.iterdir(), *(run.targets / "fuzzed").rglob("*")}
+        own = {run.targets / "fuzzed", *wrong, *kept}
+        run.failures += [f"left: {path}" for path in sorted(there - own)]
+        run.failures += [f"gone: {path}" for path in sorted(own - there)]
+        run.failures += [f"secret: {found}" async for found in _secrets_shown(run)]
+    died, killed = await asyncio.to_thread(_stunnel_deaths, run.folder), run.work.done["killed stunnel"]
+    if died > killed:
+        run.failures.append(f"stunnel died {died} times, of which it was killed {killed} times")
+    run.failures += [f"not foreseen: {found}" for found in await asyncio.to_thread(_unforeseen, run.folder)]
+
+
+@asynccontextmanager
+async def _controller_on_a_socket(run: Run) -> AsyncIterator[tuple[Program, Path]]:
+    """A second controller, which leads in a namespace of its own and serves the CSI Controller service."""
+    socket = run.cluster._folders.sockets / "controller.sock"
+    settings = {
+        "CSI_ENDPOINT": f"unix://{socket}",
+        "KUBE_EFS_BACKENDS": "csi",
+        "KUBE_EFS_SHARED_VOLUMES": "false",
+        # It needs worker pods. Nobody mounts the volumes made here, so EFS makes no folders for them.
+        "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR": "false",
+        "POD_NAMESPACE": "default",
+        "POD_NAME": "csi-controller-0",
+    }
+    program = run.cluster.controller.replica(run.cluster.folder / "csi-controller.log", settings)
+    try:
+        await program.start()
+        await program.ready()
+        yield program, socket
+    finally:
+        await program.stop()
+
+
+async def _secrets_shown(run: Run) -> AsyncIterator[str]:
+    """Where planted secrets are to be seen."""
+    cluster = run.cluster
+    found = await asyncio.to_thread(places_in_files, _logs(run.folder))
+    for file, places in found.items():
+        yield f"{file}: {dict(places)}"
+    async with aiohttp.ClientSession() as session:
+        for program in run.work.programs:
+            async with session.get(f"{program.health_url}/metrics") as answer:
+                if places := places_in(await answer.text()):
+                    yield f"metrics of {program.name}: {dict(places)}"
+        async with session.get(f"{cluster.tunnel.health_url}/tunnels") as answer:
+            if places := places_in(await answer.text()):
+                yield f"state of tunnels: {dict(places)}"
+    shown: tuple[AsyncIterable[Any], ...] = (
+        *(
+            cluster.client.list(kind, namespace="*")
+            for kind in (Event, ConfigMap, PersistentVolumeClaim, Pod)
+        ),
+        cluster.client.list(PersistentVolume),
+    )
+    for objects in shown:
+        async for one in objects:
+            if places := places_in(json.dumps(one.to_dict(), default=str)):
+                yield f"{type(one).__name__} {one.metadata.name}: {dict(places)}"
+
+
+def _unforeseen(folder: Path) -> Iterator[str]:
+    """What the processes have logged with a stack: the kind of entry and the end of the stack."""
+    found = Counter[str]()
+    for file in _logs(folder):
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                entry = json.loads(line) if '"exception"' in line and line.startswith("{") else {}
+                # gRPC's own words about garbage, and about callers that went away while they were answered.
+                if entry and not entry["logger"].startswith("grpc."):
+                    end = str(entry["exception"]).strip().rpartition("\n")[2]
+                    found[f"{file.name}: {entry.get('event')}: {end[:200]}"] += 1
+    return iter([f"{times} times: {text}" for text, times in found.items()])
+
+
+def _stunnel_deaths(folder: Path) -> int:
+    """How often an agent has found that stunnel is gone."""
+    return (folder / "cluster" / "tunnel.log").read_text(encoding="utf-8").count('"event": "stunnel-died"')
+
+
+def _logs(folder: Path) -> list[Path]:
+    """The logs of kube-efs's processes and of stunnel; those of the cluster around them are not its own."""
+    cluster = folder / "cluster"
+    return [*cluster.glob("*.log"), *(cluster / "tunnel").glob("*.log*")]
+
+
+def _directories(folder: Path, system: str) -> list[str]:
+    """The file system, for each of its directories.
+
+    An empty root of an access point does not count: EFS makes it anew when the tunnel of a volume that has
+    just been removed is probed once more.
+    """
+    found = (path for path in folder.rglob("*") if path.is_dir())
+    return [system for path in found if not path.name.startswith("pvc-") or any(path.iterdir())]
+
+
+async def run_on_cluster(
+    what: str, seconds: float, folder: Path, chance: random.Random, console: Console
+) -> bool:
+    """Whether all was well."""
+    failures: list[str] = []
+    settings = _SETTINGS | {"LOGGING_LEVEL": "DEBUG", "AWS_SECRET_ACCESS_KEY": planted("environment")}
+    targets = folder / "targets"
+    targets.mkdir()
+    async with EmbeddedCluster(folder / "cluster", settings=settings) as cluster:
+        claims = await Claims.of(cluster)
+        kept = KeptVolumes(cluster, claims, targets, random.Random(chance.random()))
+        work = Workload(cluster, claims, kept, random.Random(chance.random()))
+        await work.prepare()
+        await kept.make(work.classes, _SOAK_KEPT if what == "soak" else _CHAOS_KEPT)
+        run = Run(
+            folder=folder,
+            cluster=cluster,
+            work=work,
+            kept=kept,
+            chance=chance,
+            console=console,
+            failures=failures,
+        )
+        try:
+            await (soak(run, seconds) if what == "soak" else chaos(run, seconds))
+            failures += work.failures
+            failures += await kept.problems()
+        finally:
+            await kept.unpublish()
+    failures += [f"left running: {name}" for name in running_for(folder)]
+    for failure in failures:
+        console.print(f"failed: {failure}", style="bold red", markup=False)
+    return not failures
+
+
+def main(what: str) -> None:
+    seconds = float(os.environ.get(f"{what.upper()}_SECONDS") or {"soak": 600, "chaos": 120}[what])
+    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+    console = Console(width=max(100, Console().width))
+    console.print(f"{what} for {seconds:g} s, CHAOS_SEED={seed}")
+    folder = Path(tempfile.mkdtemp(prefix=f"kube-efs-{what}-"))
+    with logging_to(folder / "cluster-around.log"):
+        ok = asyncio.run(run_on_cluster(what, seconds, folder, random.Random(seed), console))
+    if ok:
+        shutil.rmtree(folder)
+        console.print("Nothing was left, and nothing missing.", style="bold green")
+    else:
+        console.print(f"The logs of all parts are in {folder}; CHAOS_SEED={seed}", style="bold red")
+    sys.exit(not ok)
+
+
+main(sys.argv[1])
