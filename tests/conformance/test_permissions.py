@@ -64,7 +64,8 @@ ALLOWED = {
         *_calls("list watch", "storageclasses.storage.k8s.io"),  # run, watches
         *_calls("get create patch", "events", OTHER),  # events
         *_calls("get create patch", "events", NAMESPACE),
-        *_calls("get list watch create patch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # tunnel_targets
+        *_calls("get list watch patch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # tunnel_targets
+        *_calls("create", "configmaps", NAMESPACE),
         *_calls("get list watch create patch delete", "pods", NAMESPACE),  # workers
         *_calls("get", "pods/log", NAMESPACE),  # worker_pods
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases

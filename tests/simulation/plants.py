@@ -447,7 +447,7 @@ def ports_are_forgotten_with_the_config_map() -> None:
     reconcile = TunnelTargetsController._reconcile
 
     async def forgetting(self: Any) -> None:
-        if self._is_deleted:
+        if self._version is None:
             self._inventory.targets = TunnelTargets()
         await reconcile(self)
 

@@ -3,21 +3,32 @@
 The ConfigMap found at the start is where ports come from, so that they survive a restart; where it is
 missing, the volumes that carry the ports. From then on this process knows best: what others write into it is
 put right, and a ConfigMap that is deleted is restored as it was, even before AWS has answered.
+
+An earlier leader's last write may be carried out late, when this one has already read. So each write names
+the version that it replaces, or that there must be none. One that is refused is made anew from what the
+ConfigMap says now, and file systems that only that names keep their ports.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
+from lightkube.types import PatchType
 
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import follow, only_object
-from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeNotFound
+from kube_efs.model.errors import (
+    InvalidValue,
+    KubeAlreadyExists,
+    KubeConflict,
+    KubeEfsError,
+    KubeNotFound,
+)
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import (
@@ -28,6 +39,7 @@ from kube_efs.model.targets import (
     ZONES_KEY,
     TunnelTargets,
     follow_discovery,
+    joined,
     parse_targets,
     render_reserved,
     render_targets,
@@ -72,7 +84,8 @@ class TunnelTargetsController:
         self.settled = asyncio.Event()
         # What the ConfigMap says, as far as it can be read; None when it is missing or broken.
         self._published: TunnelTargets | None = None
-        self._is_deleted = False
+        # The version of the ConfigMap that is known; None when there is none.
+        self._version: str | None = None
         self._told: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
@@ -81,10 +94,19 @@ class TunnelTargetsController:
             with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
                 found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)
         except KubeNotFound:
+            found = None
+        self._note(found)
+
+    def _note(self, found: ConfigMap | None) -> None:
+        """Take over what the ConfigMap says, where this process does not know better."""
+        self._published, self._version = None, None
+        if found is None:
             return
+        self._version = _version_of(found)
+        targets, is_sound = _read(found)
         # A bad entry has the ConfigMap written anew, but costs no other file system its port.
-        self._inventory.targets, is_sound = _read(found)
-        self._published = self._inventory.targets if is_sound else None
+        self._published = targets if is_sound else None
+        self._inventory.targets = joined(self._inventory.targets, targets)
 
     def expected(self) -> frozenset[FileSystemId]:
         """The file systems that the ConfigMap or a root volume is for."""
@@ -110,10 +132,7 @@ class TunnelTargetsController:
     async def _watch(self) -> None:
         fields = {"metadata.name": CONFIG_MAP_NAME}
         async for change in follow(self._client, ConfigMap, namespace=self._namespace, fields=fields):
-            found = only_object(change)
-            targets, is_sound = _read(found) if found else (None, False)
-            self._published = targets if is_sound else None
-            self._is_deleted = found is None
+            self._note(only_object(change))
             self.poke()
 
     async def _reconcile_for_ever(self) -> None:
@@ -139,7 +158,7 @@ class TunnelTargetsController:
     async def _reconcile(self) -> None:
         discovery = self._inventory.discovery
         if not discovery.complete:
-            if self._is_deleted and self._inventory.targets != TunnelTargets():
+            if self._version is None and self._inventory.targets != TunnelTargets():
                 await self._publish(self._inventory.targets)
             return
         wanted = follow_discovery(
@@ -166,21 +185,39 @@ class TunnelTargetsController:
             self._changed()
 
     async def _publish(self, targets: TunnelTargets) -> None:
-        body = build_config_map(
-            namespace=self._namespace,
-            name=CONFIG_MAP_NAME,
-            labels=COMPONENT_LABELS,
-            data={
-                CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
-                ZONES_KEY: render_zones(targets),
-                **({RESERVED_KEY: render_reserved(targets)} if targets.reserved else {}),
-            },
-        )
-        with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
-            await self._client.apply(body, force=True)
-        self._published, self._is_deleted = targets, False
+        """Write the ConfigMap; raises KubeError when it is not as it was known, and then knows it."""
+        data = {
+            CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
+            ZONES_KEY: render_zones(targets),
+            **({RESERVED_KEY: render_reserved(targets)} if targets.reserved else {}),
+        }
+        try:
+            with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
+                written = await self._write(data)
+        except (KubeAlreadyExists, KubeConflict, KubeNotFound):
+            await self.load()
+            raise
+        self._published, self._version = targets, _version_of(written)
         ports = {str(fs): target.port for fs, target in targets.targets.items()}
         log.info("targets-published", ports=ports)
+
+    async def _write(self, data: Mapping[str, str]) -> ConfigMap:
+        body = build_config_map(
+            namespace=self._namespace, name=CONFIG_MAP_NAME, labels=COMPONENT_LABELS, data=data
+        )
+        if self._version is None:
+            return await self._client.create(body)
+        patch = {
+            "metadata": {"resourceVersion": self._version, "labels": dict(COMPONENT_LABELS)},
+            "data": {RESERVED_KEY: None, **data},
+        }
+        return await self._client.patch(
+            ConfigMap, CONFIG_MAP_NAME, patch, namespace=self._namespace, patch_type=PatchType.MERGE
+        )
+
+
+def _version_of(found: ConfigMap) -> str | None:
+    return found.metadata.resourceVersion if found.metadata else None
 
 
 def _read(found: ConfigMap) -> tuple[TunnelTargets, bool]:

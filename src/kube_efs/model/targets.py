@@ -110,6 +110,21 @@ class TunnelTargets:
         )
 
 
+def joined(ours: TunnelTargets, theirs: TunnelTargets) -> TunnelTargets:
+    """Ours, and of theirs the file systems whose name and port ours do not have."""
+    taken = set(ours.ports.values())
+    new = {fs for fs, port in theirs.ports.items() if fs not in ours.ports and port not in taken}
+    return TunnelTargets(
+        targets=MappingProxyType(
+            {**ours.targets, **{fs: one for fs, one in theirs.targets.items() if fs in new}}
+        ),
+        zone_by_subnet=MappingProxyType({**theirs.zone_by_subnet, **ours.zone_by_subnet}),
+        reserved=MappingProxyType(
+            {**ours.reserved, **{fs: port for fs, port in theirs.reserved.items() if fs in new}}
+        ),
+    )
+
+
 def follow_discovery(
     current: TunnelTargets,
     discovery: Discovery,

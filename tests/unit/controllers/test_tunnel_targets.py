@@ -17,7 +17,7 @@ from kube_efs.controllers import tunnel_targets
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.kube.reading import read_volume
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, KubeConflict
 from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
@@ -306,6 +306,58 @@ async def test_an_unreadable_config_map_is_rewritten_with_the_ports_that_volumes
     async with running(kube, volumes=volumes) as here:
         here.controller.discovered(discovery(system(FS1), system(FS2)))
         await eventually(lambda: agreed(here, {"fs-1": 20495, "fs-2": 20491}))
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_what_an_earlier_leader_writes_late_keeps_its_ports(kube: AsyncClient, is_there: bool) -> None:
+    if is_there:
+        await write(kube, document({FS3: 20492}))
+    here = Scene(kube)
+    await here.controller.load()
+    late = document({FS2: 20490, FS3: 20492})
+    if is_there:
+        await kube.patch(
+            ConfigMap,
+            "efs-stunnel",
+            {"data": {"efs-stunnel.yaml": late}},
+            namespace="default",
+            patch_type=PatchType.MERGE,
+        )
+    else:
+        await write(kube, late)
+    here.controller.discovered(discovery(system(FS1), unclear=frozenset({FS2, FS3})))
+    with pytest.raises(KubeConflict if is_there else KubeAlreadyExists):
+        await here.controller._reconcile()
+    assert await here.ports() == {"fs-2": 20490, "fs-3": 20492}
+    await here.controller._reconcile()
+    assert await here.ports() == {"fs-1": 20491, "fs-2": 20490, "fs-3": 20492}
+
+
+async def test_a_late_write_that_the_watch_has_shown_keeps_its_ports(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube) as here:
+        await write(kube, document({FS2: 20490}))
+
+        async def is_known() -> bool:
+            return here.controller.expected() == {FS2}
+
+        await eventually(is_known)
+        here.controller.discovered(discovery(system(FS1), unclear=frozenset({FS2})))
+        await eventually(lambda: agreed(here, {"fs-1": 20491, "fs-2": 20490}))
+
+
+async def test_a_file_system_that_comes_back_is_reserved_no_more(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await write(kube, document({FS2: 20490}))
+    async with running(kube, volumes=(static(20490),)) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20491}))
+        assert (await here.config_map())["reserved-ports.yaml"] == "fs-2: 20490\n"
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20491, "fs-2": 20490}))
+        assert "reserved-ports.yaml" not in await here.config_map()
 
 
 async def test_nothing_is_touched_before_aws_has_answered(kube: AsyncClient) -> None:

@@ -1,7 +1,7 @@
 """The document that the controller writes, and the rules by which ports are handed out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -17,6 +17,7 @@ from kube_efs.model.targets import (
     TunnelTarget,
     TunnelTargets,
     follow_discovery,
+    joined,
     parse_address,
     parse_targets,
     render_reserved,
@@ -126,6 +127,29 @@ def _targets(draw: st.DrawFn) -> TunnelTargets:
 def test_what_was_written_is_read_back(written: TunnelTargets) -> None:
     text = render_targets(written, last_update=NOON)
     assert parse_targets(text, render_zones(written)) == (written, ())
+
+
+@st.composite
+def _crowded(draw: st.DrawFn) -> TunnelTargets:
+    """Few names and ports, so that two of these meet in both."""
+    ids = draw(st.lists(st.sampled_from([FileSystemId(f"fs-{one}") for one in "abcd"]), unique=True))
+    ports = draw(st.permutations(range(20490, 20495)))
+    gone = draw(st.integers(0, len(ids)))
+    several = [target(fs, port, {}) for fs, port in zip(ids[gone:], ports[gone:], strict=False)]
+    return replace(targets(*several), reserved=dict(zip(ids[:gone], ports, strict=False)))
+
+
+@given(_crowded(), _crowded())
+def test_joining_changes_no_port_of_ours_and_gives_none_twice(
+    ours: TunnelTargets, theirs: TunnelTargets
+) -> None:
+    both = joined(ours, theirs)
+
+    assert both.ports.items() >= ours.ports.items()
+    assert ours.ports.items() | theirs.ports.items() >= both.ports.items()
+    assert len(set(both.ports.values())) == len(both.ports)
+    left_out = theirs.ports.keys() - both.ports.keys()
+    assert {theirs.ports[fs] for fs in left_out} <= set(ours.ports.values())
 
 
 def test_an_empty_document_has_no_targets() -> None:
