@@ -35,6 +35,7 @@ from kube_efs.mounts.mountinfo import (
     read_once,
     unreadable,
 )
+from kube_efs.single_flight import SingleFlight
 
 # Of a table that changes all the time, and of a kernel that says nothing of a path.
 _READINGS: Final = 5
@@ -44,9 +45,8 @@ _REMOVED: Final = (b"//deleted", b" (deleted)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """Lines by mount point; ``is_whole`` if the table stood still. Numbers count up with their beginnings."""
+    """Lines by mount point; ``is_whole`` if the table stood still."""
 
-    number: int
     lines: Mapping[bytes, Sequence[bytes]]
     is_whole: bool
 
@@ -80,10 +80,7 @@ class MountTable:
     ) -> None:
         self._read = read
         self._ask = ask
-        self._turn = asyncio.Lock()
-        self._begun = 0
-        self._asking = 0
-        self._last: _Reading | None = None
+        self._reading = SingleFlight(lambda: asyncio.to_thread(self._read_indexed))
 
     async def is_mounted(self, place: Path) -> bool:
         """Whether anything is mounted there."""
@@ -136,30 +133,12 @@ class MountTable:
     def _not_denied(self, places: Collection[Path]) -> frozenset[Path]:
         return frozenset(place for place in places if self._ask(place) is not False)
 
-    async def _reading(self) -> _Reading:
-        """One that begins after this call, shared with all who ask before it begins."""
-        asked = self._begun
-        self._asking += 1
-        try:
-            async with self._turn:
-                last = self._last
-                if last is None or last.number <= asked:
-                    # The reading of a caller that is cancelled is lost, and the next caller begins another.
-                    self._begun += 1
-                    last = await asyncio.to_thread(self._read_indexed, self._begun)
-                    self._last = last
-                return last
-        finally:
-            self._asking -= 1
-            if not self._asking:
-                self._last = None  # thousands of lines that nobody can use any more
-
-    def _read_indexed(self, number: int) -> _Reading:
+    def _read_indexed(self) -> _Reading:
         try:
             text, is_whole = self._read()
         except OSError as error:
             raise unreadable(error, MOUNTINFO) from error
-        return _Reading(number=number, lines=lines_by_mount_point(text), is_whole=is_whole)
+        return _Reading(lines=lines_by_mount_point(text), is_whole=is_whole)
 
 
 def _parsed(lines: Sequence[bytes]) -> tuple[MountEntry, ...]:

@@ -209,24 +209,6 @@ async def test_who_asks_during_a_reading_shares_the_next_one(eventually: Eventua
     assert gated.begun == 3
 
 
-async def test_reading_of_a_cancelled_caller_answers_nobody_who_asked_during_the_one_before(
-    eventually: Eventually,
-) -> None:
-    gated = Gated()
-    mounts = MountTable(read=gated.read)
-    first = await question(mounts)
-    await eventually(lambda: gated.has_begun(1))
-    cancelled, patient = await question(mounts), await question(mounts)
-    gated.gate.release()
-    await eventually(lambda: gated.has_begun(2))
-    cancelled.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-    gated.gate.release(2)
-    assert await first == {Path("/1")}
-    assert await patient == {Path("/3")}
-
-
 async def test_of_thousands_of_lines_only_those_that_are_asked_about_are_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
