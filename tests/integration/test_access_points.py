@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from tests.serving import answering, serving
 
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
@@ -277,23 +278,18 @@ async def test_a_listing_that_fails_is_tried_again_with_the_next_volume(account:
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"ErrorCode": "InternalServerError", "Message": "no"}, status=500)
 
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", refuse)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    options = AwsOptions(
-        region=Region("us-east-1"),
-        endpoint_url=f"http://127.0.0.1:{runner.addresses[0][1]}",
-        credentials=AwsCredentials(access_key_id="test", secret_access_key="test"),
-        max_attempts=1,
-    )
-    async with AwsGateway(options) as broken:
-        points = AccessPoints(broken.access_points, Inventory(), quota=10)
-        for _ in range(2):
-            with pytest.raises(AwsUnavailable):
-                await points.create(wanted(missing), [missing])
-    await runner.cleanup()
+    async with serving(answering(refuse)) as url:
+        options = AwsOptions(
+            region=Region("us-east-1"),
+            endpoint_url=url,
+            credentials=AwsCredentials(access_key_id="test", secret_access_key="test"),
+            max_attempts=1,
+        )
+        async with AwsGateway(options) as broken:
+            points = AccessPoints(broken.access_points, Inventory(), quota=10)
+            for _ in range(2):
+                with pytest.raises(AwsUnavailable):
+                    await points.create(wanted(missing), [missing])
 
 
 def _handle(made: AccessPoint) -> VolumeHandle:

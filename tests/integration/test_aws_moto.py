@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
+from tests.serving import answering, serving
 
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
@@ -114,14 +115,8 @@ async def endpoint(moto_url: str) -> str:
 @pytest.fixture
 async def proxy(endpoint: str) -> AsyncIterator[tuple[Proxy, str]]:
     proxy = Proxy(endpoint)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", proxy.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    yield proxy, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with serving(answering(proxy.handle)) as url:
+        yield proxy, url
 
 
 def options(url: str, *, page_size: int = 100, max_attempts: int = 1) -> AwsOptions:

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from tests.serving import answering, serving
 
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.gateway import AwsGateway
@@ -231,12 +232,5 @@ async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterato
                 status=found.status, body=await found.read(), content_type=found.content_type, headers=kept
             )
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving(answering(answer)) as url:
+        yield url

@@ -22,6 +22,7 @@ from lightkube.resources.core_v1 import ConfigMap
 from tests.integration.nfs_backend import Authority, Backend
 from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import NEAR, document, free_port, host_of, stunnels_of, target
+from tests.serving import serving
 
 from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.local.apiserver import ApiServer
@@ -83,12 +84,8 @@ async def aws() -> AsyncIterator[Aws]:
     app.router.add_get("/2015-02-01/file-systems", fake.file_systems)
     app.router.add_get("/2015-02-01/mount-targets", fake.mount_targets)
     app.router.add_route("*", "/latest/{path:.*}", fake.metadata)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield fake
-    await runner.cleanup()
+    async with serving(app) as fake.url:
+        yield fake
 
 
 @pytest.fixture

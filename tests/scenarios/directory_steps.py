@@ -15,7 +15,9 @@ from lightkube.models.core_v1 import (
     PersistentVolumeSpec,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from lightkube.resources.storage_v1 import StorageClass
 from lightkube.types import PatchType
 from tests.scenarios import steps
@@ -249,3 +251,24 @@ async def has_logged(program: Program, event: str, **fields: str) -> None:
         return any(fields.items() <= entry.items() for entry in await log_lines(program, event))
 
     await steps.eventually(look, what=f"{program.name} has logged {event} {fields}")
+
+
+async def allow_lease(cluster: Cluster, name: str) -> None:
+    """What efs-provisioner's own manifests allow; those of kube-efs allow its own Lease only."""
+    meta = ObjectMeta(name=name, namespace=cluster.namespace)
+    rule = PolicyRule(
+        apiGroups=["coordination.k8s.io"],
+        resources=["leases"],
+        resourceNames=[name],
+        verbs=["get", "update"],
+    )
+    account = Subject(kind="ServiceAccount", name="efs-manager", namespace=cluster.namespace)
+    role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="Role", name=name)
+    await cluster.client.create(Role(metadata=meta, rules=[rule]))
+    await cluster.client.create(RoleBinding(metadata=meta, roleRef=role, subjects=[account]))
+
+
+async def bind(folder: Path, mount_point: Path) -> None:
+    """Show the folder at the mount point, too."""
+    process = await asyncio.create_subprocess_exec("mount", "--bind", str(folder), str(mount_point))
+    assert await process.wait() == 0

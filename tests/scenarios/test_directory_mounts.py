@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from lightkube.models.core_v1 import NFSVolumeSource
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
 from lightkube.resources.core_v1 import PersistentVolume
-from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from tests.scenarios import directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
@@ -40,7 +37,7 @@ class MountedController:
 
     async def mount(self) -> None:
         """Mount it, as the kubelet does before the pod starts."""
-        await _run("mount", "--bind", str(self.exported), str(self.mount_point))
+        await directory_steps.bind(self.exported, self.mount_point)
 
     async def unmount(self) -> None:
         """Take it away, if it is there."""
@@ -55,7 +52,7 @@ async def mounted(cluster: Cluster, cluster_folder: Path) -> AsyncGenerator[Moun
     exported, mount_point = cluster.efs.folder(system) / BASE.lstrip("/"), cluster_folder / "mounted"
     exported.mkdir(parents=True)
     mount_point.mkdir()
-    await _allow_lease(cluster)
+    await directory_steps.allow_lease(cluster, LEASE)
     settings = {
         "KUBE_EFS_BACKENDS": "directory",
         "PROVISIONER_NAME": PROVISIONER,
@@ -75,26 +72,6 @@ async def mounted(cluster: Cluster, cluster_folder: Path) -> AsyncGenerator[Moun
     finally:
         await program.stop()
         await running.unmount()
-
-
-async def _allow_lease(cluster: Cluster) -> None:
-    """What efs-provisioner's own manifests allow; those of kube-efs allow its own Lease only."""
-    meta = ObjectMeta(name=LEASE, namespace=cluster.namespace)
-    rule = PolicyRule(
-        apiGroups=["coordination.k8s.io"],
-        resources=["leases"],
-        resourceNames=[LEASE],
-        verbs=["get", "update"],
-    )
-    account = Subject(kind="ServiceAccount", name="efs-manager", namespace=cluster.namespace)
-    role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="Role", name=LEASE)
-    await cluster.client.create(Role(metadata=meta, rules=[rule]))
-    await cluster.client.create(RoleBinding(metadata=meta, roleRef=role, subjects=[account]))
-
-
-async def _run(*command: str) -> None:
-    process = await asyncio.create_subprocess_exec(*command)
-    assert await process.wait() == 0
 
 
 async def test_claims_are_served_and_removed_without_a_worker_pod(

@@ -6,9 +6,6 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import pytest_asyncio
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
-from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from tests.scenarios import directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
@@ -32,7 +29,7 @@ async def neighbour(
     folder = tmp_path_factory.mktemp("neighbour")
     system, mount_point = directory_steps.file_system(cluster), folder / "mounted"
     mount_point.mkdir()
-    await _allow_lease(cluster)
+    await directory_steps.allow_lease(cluster, LEASE)
     settings = {
         "KUBE_EFS_BACKENDS": "directory",
         "PROVISIONER_NAME": PROVISIONER,
@@ -44,7 +41,7 @@ async def neighbour(
         "POD_NAME": "neighbour-0",
     }
     program = cluster.controller.replica(folder / "controller.log", settings)
-    await _run("mount", "--bind", str(cluster.efs.folder(system)), str(mount_point))
+    await directory_steps.bind(cluster.efs.folder(system), mount_point)
     try:
         await program.start()
         await program.ready()
@@ -52,25 +49,6 @@ async def neighbour(
     finally:
         await program.stop()
         await asyncio.to_thread(unmount, mount_point)
-
-
-async def _allow_lease(cluster: Cluster) -> None:
-    meta = ObjectMeta(name=LEASE, namespace=cluster.namespace)
-    rule = PolicyRule(
-        apiGroups=["coordination.k8s.io"],
-        resources=["leases"],
-        resourceNames=[LEASE],
-        verbs=["get", "update"],
-    )
-    account = Subject(kind="ServiceAccount", name="efs-manager", namespace=cluster.namespace)
-    role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="Role", name=LEASE)
-    await cluster.client.create(Role(metadata=meta, rules=[rule]))
-    await cluster.client.create(RoleBinding(metadata=meta, roleRef=role, subjects=[account]))
-
-
-async def _run(*command: str) -> None:
-    process = await asyncio.create_subprocess_exec(*command)
-    assert await process.wait() == 0
 
 
 async def _classes(cluster: Cluster, first: int, last: int) -> tuple[str, str]:

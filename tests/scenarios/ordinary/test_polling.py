@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from tests.scenarios import csi_steps, steps
 from tests.scenarios.steps import Cluster
+from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -66,10 +67,5 @@ async def _aws_api(upstream: str, listing: asyncio.Lock) -> AsyncGenerator[str, 
         application = web.Application()
         application.router.add_get(_LISTING, list_file_systems)
         application.router.add_route("*", "/{path:.*}", pass_on)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+        async with serving(application) as url:
+            yield url

@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.serving import answering, serving
 
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, LoadedCredentials
 from kube_efs.aws.credential_loading import load_credentials, parse_credentials
@@ -99,14 +100,8 @@ class FakeAws:
 @pytest.fixture
 async def aws() -> AsyncIterator[FakeAws]:
     fake = FakeAws()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fake.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield fake
-    await runner.cleanup()
+    async with serving(answering(fake.handle)) as fake.url:
+        yield fake
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+from tests.serving import answering, serving
 
 from kube_efs.aws.location import (
     NodeLocation,
@@ -57,13 +58,8 @@ class FakeImds:
 @pytest.fixture
 async def imds() -> AsyncIterator[tuple[FakeImds, str]]:
     fake = FakeImds()
-    app = web.Application()
-    app.router.add_route("*", "/latest/{path:.*}", fake.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield fake, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with serving(answering(fake.handle, "/latest/")) as url:
+        yield fake, url
 
 
 async def test_the_instance_tells_who_and_where_it_is(imds: tuple[FakeImds, str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
+from tests.serving import answering, serving
 from tests.unit.provisioning.world import Folders, Moments
 from tests.unmounting import unmount
 
@@ -222,23 +223,15 @@ Answer = Callable[[web.Request], Awaitable[web.Response]]
 @asynccontextmanager
 async def gateway(answer: Answer) -> AsyncIterator[AwsGateway]:
     """A gateway to an AWS that answers everything like this."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
+    async with serving(answering(answer)) as url:
         options = AwsOptions(
             region=Region("us-east-1"),
-            endpoint_url=site.name,
+            endpoint_url=url,
             credentials=AwsCredentials(access_key_id="id", secret_access_key="key"),
             max_attempts=1,
         )
         async with AwsGateway(options) as made:
             yield made
-    finally:
-        await runner.cleanup()
 
 
 def error(status: int, code: str) -> web.Response:

@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import NodeSpec, Taint
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node
 from structlog.testing import capture_logs
+from tests.serving import answering, serving
 
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.csi.node_identity import identify_node
@@ -36,16 +37,8 @@ async def instance(*, has_zone_id: bool = True) -> AsyncIterator[InstanceMetadat
         texts = {"api/token": "token", **({ZONE_ID_PATH: "euw1-az2"} if has_zone_id else {})}
         return web.Response(text=texts[path]) if path in texts else web.Response(status=404)
 
-    app = web.Application()
-    app.router.add_route("*", "/latest/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with InstanceMetadata(f"http://127.0.0.1:{runner.addresses[0][1]}") as metadata:
-            yield metadata
-    finally:
-        await runner.cleanup()
+    async with serving(answering(answer, "/latest/")) as url, InstanceMetadata(url) as metadata:
+        yield metadata
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from aiohttp import web
+from tests.serving import answering, serving
 
 from kube_efs.local.kubelet.pods import Container, Probe
 from kube_efs.local.kubelet.probes import Check, ask, check_of, follow_readiness, until_dead
@@ -52,14 +53,10 @@ class Server:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    found, application = Server(), web.Application()
-    application.router.add_get("/", found.answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    yield found
-    await runner.cleanup()
+    found = Server()
+    async with serving(answering(found.answer)) as url:
+        found.url = f"{url}/"
+        yield found
 
 
 @pytest.mark.parametrize(
