@@ -169,6 +169,12 @@ class Truth:
             return None
         return self._efs.file_systems[place[0]].find(place[1])
 
+    def _claim_of(self, record: Record) -> Body | None:
+        """The claim that the volume is for, if it is there."""
+        claim = record.body["spec"].get("claimRef") or {}
+        found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
+        return found if found is not None and found["metadata"]["uid"] == record.claim_uid else None
+
     def author_of(self, pod: str) -> str:
         """The process that made that pod."""
         return self._authors.get(pod, "")
@@ -233,8 +239,7 @@ class Truth:
                 self.fail(f"claim {claim.get('name')} has two volumes, {other.name} and {record.name}")
         self._check_gid(record)
         self._check_home(record)
-        found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
-        if found is not None and found["metadata"]["uid"] == record.claim_uid:
+        if self._claim_of(record) is not None:
             if record.access_point_id is not None:
                 if record.access_point_id not in self._efs.access_points:
                     self.fail(f"volume {record.name} is made without its access point")
@@ -256,18 +261,30 @@ class Truth:
 
     def _check_gid(self, record: Record) -> None:
         gid = self.gid_of(record)
-        if not gid:
+        if not gid or not self._owns(record, gid):
             return
         for other in self.live():
             if (
                 other is not record
                 and not other.by_people
-                and not (other.committed is not None and self.folder_of(other) is None)
                 and self.gid_of(other) == gid
+                and self._owns(other, gid)
                 and self.located(other) != self.located(record)
                 and (record.has_group or other.has_group or self._shares_file_system(record, other))
             ):
                 self.fail(f"group id {gid} has two owners, {other.name} and {record.name}")
+
+    def _owns(self, record: Record, gid: int) -> bool:
+        """Whether pods or data of the volume have the group: by its claim, its access point or its directory.
+
+        A late copy of the request that made it can make it again when all of them are gone.
+        """
+        folder = self.folder_of(record)
+        return (
+            self._claim_of(record) is not None
+            or record.access_point_id in self._efs.access_points
+            or (folder is not None and folder.gid == gid)
+        )
 
     def _shares_file_system(self, one: Record, other: Record) -> bool:
         places = self.located(one), self.located(other)
@@ -302,11 +319,8 @@ class Truth:
 
     def _check_home(self, record: Record) -> None:
         """A claim that leaves the file system open gets the one where its directory is kept."""
-        claim = record.body["spec"].get("claimRef") or {}
-        found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
-        if found is None or found["metadata"]["uid"] != record.claim_uid:
-            return
-        if record.place is None or not _is_open(found):
+        claim = self._claim_of(record)
+        if claim is None or record.place is None or not _is_open(claim):
             return
         users = [
             one
@@ -380,9 +394,7 @@ class Truth:
             or record.body["status"]["phase"] not in {"Pending", "Available"}
         ):
             return False
-        claim = record.body["spec"].get("claimRef") or {}
-        found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
-        return found is None or found["metadata"]["uid"] != record.claim_uid
+        return self._claim_of(record) is None
 
     # --- what is written, and whether it is still there
 
@@ -402,6 +414,9 @@ class Truth:
             folder = self._efs.file_systems[place[0]].make(place[1])
         if folder.written.get(record.uid, 0) < record.written and record.is_protected:
             self.fail(f"volume {record.name} has lost {record.written} bytes")
+        if not record.by_people:
+            # Directories and access points come and go after their volumes were made, too.
+            self._check_gid(record)
         record.written += 1
         folder.written[record.uid] = record.written
 

@@ -1,0 +1,105 @@
+"""What the simulation's judge says of group ids."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.simulation.apiserver import ApiServer, Body
+from tests.simulation.efs import Efs
+from tests.simulation.history import History
+from tests.simulation.truth import Record, Truth
+from tests.simulation.virtual import VirtualLoop
+
+from kube_efs.model.gids import GID_ANNOTATION
+
+GID = 2007
+
+
+class World:
+    """A file system, an API server, and who judges them."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        history = History(loop.time)
+        self.server = ApiServer(loop, history)
+        efs = Efs()
+        self.file_system = efs.add("fs-0000000a")
+        self.truth = Truth(self.server, efs, history, loop.time)
+
+    def make_claim(self, name: str) -> str:
+        """A claim; gives its uid."""
+        body: Body = {"metadata": {"name": name, "namespace": "red"}, "spec": {"storageClassName": "group"}}
+        return str(self.server.create("persistentvolumeclaims", body)["metadata"]["uid"])
+
+    def make_directory(self, name: str) -> None:
+        """The directory of a claim, with the group."""
+        self.file_system.make(("dirs", name)).gid = GID
+
+    def make_volume(self, name: str, claim_uid: str) -> Record:
+        """The volume of a claim, with the group."""
+        body: Body = {
+            "metadata": {"name": f"pvc-{name}", "annotations": {GID_ANNOTATION: str(GID)}},
+            "spec": {
+                "nfs": {"server": "fs-0000000a.efs.eu-west-1.amazonaws.com", "path": f"/dirs/{name}"},
+                "claimRef": {"name": name, "namespace": "red", "uid": claim_uid},
+                "persistentVolumeReclaimPolicy": "Delete",
+            },
+        }
+        self.server.create("persistentvolumes", body)
+        return next(one for one in self.truth.live() if one.name == f"pvc-{name}")
+
+    def make_all(self, name: str) -> Record:
+        """A claim with its directory and its volume."""
+        uid = self.make_claim(name)
+        self.make_directory(name)
+        return self.make_volume(name, uid)
+
+    @property
+    def violation(self) -> str:
+        """What has been found, in words."""
+        return str(self.truth.violation or "")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    loop = VirtualLoop()
+    yield World(loop)
+    loop.close()
+
+
+def test_volumes_of_claims_do_not_share_a_group(world: World) -> None:
+    world.make_all("one")
+    world.make_all("two")
+    assert world.violation == "group id 2007 has two owners, pvc-one and pvc-two"
+
+
+def test_volume_made_late_owns_no_group_without_claim_and_directory(world: World) -> None:
+    world.make_all("one")
+    world.make_volume("late", "of-a-claim-that-is-gone")
+    assert not world.violation
+
+
+def test_group_is_free_while_a_volume_made_late_waits_to_be_removed(world: World) -> None:
+    world.make_volume("late", "of-a-claim-that-is-gone")
+    world.make_all("one")
+    assert not world.violation
+
+
+def test_volume_made_late_does_not_own_the_group_of_a_directory_that_people_made(world: World) -> None:
+    world.make_all("one")
+    world.file_system.make(("dirs", "late"))
+    world.make_volume("late", "of-a-claim-that-is-gone")
+    assert not world.violation
+
+
+def test_directory_that_is_left_owns_its_group_without_a_claim(world: World) -> None:
+    world.make_all("one")
+    world.make_directory("kept")
+    world.make_volume("kept", "of-a-claim-that-is-gone")
+    assert world.violation == "group id 2007 has two owners, pvc-one and pvc-kept"
+
+
+def test_directory_that_gets_the_group_later_is_found_at_the_next_write(world: World) -> None:
+    one = world.make_all("one")
+    world.make_volume("late", "of-a-claim-that-is-gone")
+    world.make_directory("late")
+    world.truth.write(one)
+    assert world.violation == "group id 2007 has two owners, pvc-late and pvc-one"
