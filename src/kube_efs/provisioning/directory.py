@@ -101,8 +101,10 @@ class DirectoryPlan:
         return gids.minimum + digest % min(gids.size, _SPREAD)
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
-        ledger = self.inventory.gid_ledger
-        with ledger.taking(gids, volume_name(self.claim), self.location, start=start) as gid:
+        name, ledger = volume_name(self.claim), self.inventory.gid_ledger
+        # An earlier request for the volume tells its id, and may still be carried out.
+        is_kept = start is None and self.inventory.is_expected(name)
+        with ledger.taking(gids, name, self.location, start=start, is_kept=is_kept) as gid:
             if gid is None:
                 _refuse_full(self.request)
             try:

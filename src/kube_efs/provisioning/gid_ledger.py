@@ -49,18 +49,26 @@ class GidLedger:
 
     @contextmanager
     def taking(
-        self, within: GidRange, name: str, location: Location, *, start: int | None = None
+        self,
+        within: GidRange,
+        name: str,
+        location: Location,
+        *,
+        start: int | None = None,
+        is_kept: bool = False,
     ) -> Iterator[int | None]:
         """A group id for the directory of a volume to come, None when the range is full.
 
-        It is the lowest free one, or the lowest from ``start`` on. When the block fails, it is free again
-        unless the directory had one before.
+        It is the lowest free one, or the lowest from ``start`` on; with ``is_kept`` the one that the volume
+        has, if it has one, whoever else does. When the block fails, it is free again unless the directory
+        had one before.
         """
         # A look sees nothing of a directory that is being made, so its group is not to be freed by one.
         before = self._lingering.pop(name, None)
         self._taking.add(name)
         try:
-            yield self.gids.take(within, name, start=start)
+            kept = self.gids.of(name) if is_kept else None
+            yield self.gids.take(within, name, start=start) if kept is None else kept
         except BaseException:
             if before is not None:
                 self._lingering[name] = before

@@ -183,6 +183,10 @@ class Inventory:
         if volume.name not in self._volumes:
             self._locate(volume)
 
+    def is_expected(self, name: str) -> bool:
+        """Whether a request to make that volume may have been, or may yet be, carried out unseen."""
+        return name in self._expected
+
     def refused_volume(self, volume: Volume) -> None:
         """Note that the API server has refused to make an expected volume; one of that name may be there."""
         self._expected.discard(volume.name)

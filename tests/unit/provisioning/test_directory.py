@@ -24,6 +24,7 @@ from kube_efs.model.errors import (
     ClaimRefused,
     GidRangeFull,
     KubeAlreadyExists,
+    KubeEfsError,
     KubeUnavailable,
     NotYet,
     RemovalRefused,
@@ -232,6 +233,27 @@ async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_
     assert await world.engine.provision(plan) == before
     assert world.folders.permissions[place_of(ONE)] == Permissions(mode=0o2771, gid=2002, enforced=True)
     assert world.inventory.gids.of(before.name) == 2002
+
+
+async def test_directory_keeps_the_group_that_an_unclear_request_for_its_volume_tells(world: World) -> None:
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    failing_at(world, "before create", KubeUnavailable("did not answer"))
+    late: list[Volume] = []
+
+    async def again(error: KubeEfsError, is_unclear: bool) -> bool:
+        assert is_unclear, error
+        if late:
+            world.add(*late)
+            return True
+        late.append(replace(plan.volume(0), uid="late"))
+        other = NfsSource(server="efs.example.com", path="/pvs/other")
+        world.add(replace(late[0], name="other", uid="other", claim=None, nfs=other))
+        return True
+
+    assert await world.engine.provision(plan, again=again) == late[0]
+    assert late[0].gid == 2000
+    assert world.folders.permissions[place_of(ONE)].gid == 2000
 
 
 async def test_a_volume_that_is_there_is_found_again(world: World) -> None:
