@@ -417,6 +417,9 @@ class Truth:
         if not record.by_people:
             # Directories and access points come and go after their volumes were made, too.
             self._check_gid(record)
+            gid = self.gid_of(record)
+            if record.has_group and record.is_protected and folder.gid != gid:
+                self.fail(f"volume {record.name} has group id {gid}, and its directory {folder.gid}")
         record.written += 1
         folder.written[record.uid] = record.written
 
