@@ -355,8 +355,9 @@ class Simulation:
     def _lonely_access_points(self) -> list[str]:
         """Access points that kube-efs made, and that no volume leads through.
 
-        Two exceptions: it was made by a process that ended before it had made the volume, and the claim was
-        gone before the next leader looked; or a copy of a request made it that was answered long before.
+        Two exceptions: it was made for a process that has ended since, and the claim was gone before the next
+        leader looked, or the volume before AWS made it; or a copy of a request made it that was answered long
+        before.
         """
         used = {one.access_point_id for one in self.truth.live()}
         kept = {one.access_point_id for one in self.truth.records.values() if not was_removed(one)}

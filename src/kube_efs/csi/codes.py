@@ -24,6 +24,7 @@ from kube_efs.model.errors import (
     KubeAlreadyExists,
     KubeConflict,
     KubeDenied,
+    KubeEfsError,
     KubeError,
     KubeInvalid,
     KubeNotFound,
@@ -81,4 +82,6 @@ def code_of(error: Exception) -> StatusCode | None:
     """The status code that a caller gets for this error; None if nobody has foreseen the error."""
     if isinstance(error, RequestRefused):
         return StatusCode[error.code]
+    if isinstance(error, KubeEfsError) and error.outcome_unknown:
+        return StatusCode.UNAVAILABLE
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), None)

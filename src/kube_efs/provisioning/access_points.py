@@ -6,9 +6,11 @@ removal depends on is asked of AWS after the question was put.
 
 A creation whose answer got lost may have succeeded, or may still succeed. It is remembered with its file
 system: when it is repeated, it is repeated there, with the same token and ids, until AWS says what became of
-it. So a volume never gets two access points.
+it. So a volume never gets two access points. AWS may carry out the lost creation late, also when a repetition
+was answered long before. As long as an access point has its token, that makes no other; so it stays so long.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +40,7 @@ from kube_efs.model.errors import (
     AwsUnavailable,
     GidRangeFull,
     KubeEfsError,
+    NotYet,
     RemovalRefused,
 )
 from kube_efs.model.gids import GidRange
@@ -101,6 +104,8 @@ class AccessPoints:
         self._full: dict[FileSystemId, float] = {}
         # By the name of the volume.
         self._unclear: dict[str, _Unclear] = {}
+        # By token, until when AWS may carry out a creation that it did not answer.
+        self._late_until: dict[tuple[FileSystemId, str], float] = {}
         # Access points that are gone while their directories may still belong to their ids.
         self._retired: set[AccessPointId] = set()
         self._listed_at: dict[FileSystemId, float] = {}
@@ -115,9 +120,9 @@ class AccessPoints:
     async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
         """The access point of the volume, on the first file system that has room; the same one if repeated.
 
-        An attempt that raises AwsUnavailable or AwsThrottled may have succeeded; it is to be repeated until
-        it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull, AwsLimitReached when no
-        file system has room, AwsError.
+        An attempt that raises an error with ``outcome_unknown`` may have succeeded, or may still succeed; it
+        is to be repeated until it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
+        AwsLimitReached when no file system has room, AwsError.
         """
         unclear = self._unclear.get(request.name)
         places = list(candidates) if unclear is None else [unclear.file_system_id, *candidates]
@@ -183,6 +188,16 @@ class AccessPoints:
                 remedy=f"look at the volume; its handle says {handle.file_system_id}",
             )
         return found
+
+    def check_stays_gone(self, found: AccessPoint) -> None:
+        """Raise NotYet while a lost creation could make the access point again after its deletion."""
+        if seconds := self._late_seconds(found.file_system_id, found.client_token):
+            raise NotYet(
+                "may be made again by an earlier call to AWS",
+                field="access point",
+                value=found.access_point_id,
+                remedy=f"it is removed in {seconds:.0f} s",
+            )
 
     async def location(self, handle: VolumeHandle) -> Location | None:
         """Where the data of a volume lies that has an access point; None if that is gone. Raises AwsError.
@@ -284,6 +299,8 @@ class AccessPoints:
         except AwsLimitReached as error:
             self._full[file_system_id] = self._clock() + _FULL_SECONDS
             log.warning("file-system-full", file_system=file_system_id, reason=str(error))
+            if error.outcome_unknown:
+                raise
             return None
 
     async def _create_on(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint:
@@ -294,11 +311,12 @@ class AccessPoints:
         self._unclear[request.name] = _Unclear(file_system_id=file_system_id)
         try:
             made = await self._made(wanted, request, is_repeated=is_repeated)
-        except _UNCLEAR as error:
-            error.outcome_unknown = True
-            raise
-        except KubeEfsError:
-            self._settle(request.name)
+        except KubeEfsError as error:
+            # A refusal of this attempt says nothing of an earlier one that may still be carried out.
+            late_seconds = self._late_seconds(file_system_id, wanted.client_token)
+            error.outcome_unknown = isinstance(error, _UNCLEAR) or late_seconds > 0
+            if not error.outcome_unknown:
+                self._settle(request.name)
             raise
         finally:
             if request.name in self._unclear:
@@ -314,7 +332,11 @@ class AccessPoints:
             return await self._api.create(wanted)
         except AwsAlreadyExists as error:
             found = await self._existing(error, wanted)
-        except _UNCLEAR:
+        except (AwsUnavailable, asyncio.CancelledError):
+            place = (wanted.file_system_id, wanted.client_token)
+            self._late_until[place] = self._clock() + _LATE_SECONDS
+            raise
+        except AwsThrottled:
             raise
         except AwsError:
             # What AWS says to this attempt says nothing of the earlier one.
@@ -353,6 +375,11 @@ class AccessPoints:
         """It is known what became of the creation: the ids are those of the access point, or free."""
         self._unclear.pop(volume, None)
         self._inventory.gids.release(volume)
+
+    def _late_seconds(self, file_system_id: FileSystemId, token: str) -> float:
+        """For how long AWS may still carry out a creation that it did not answer."""
+        until = self._late_until.get((file_system_id, token), self._clock())
+        return max(0.0, until - self._clock())
 
     def _user(self, request: VolumeRequest) -> PosixUser:
         parameters = request.parameters
@@ -417,6 +444,9 @@ class AccessPoints:
                 self._keep(one)
         self._full.pop(file_system_id, None)
         self._listed_at[file_system_id] = listing.began
+        self._late_until = {
+            place: until for place, until in self._late_until.items() if until > listing.began
+        }
         for volume, unclear in list(self._unclear.items()):
             # Nobody has asked again, and by now it is among those that were found, or will never be made.
             is_over = unclear.ended is not None and unclear.ended + _LATE_SECONDS <= listing.began

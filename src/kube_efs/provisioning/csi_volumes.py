@@ -145,7 +145,10 @@ class CsiVolumes:
     async def removal(
         self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
     ) -> Removal:
-        """What goes with the volume, nothing if it was never made here; raises RemovalRefused, AwsError."""
+        """What goes with the volume, nothing if it was never made here; raises RemovalRefused, AwsError.
+
+        Raises NotYet while its access point could be made again.
+        """
         if handle.base is not None:
             place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
             return Removal(location=place, base=handle.base, tenant=tenant)
@@ -155,6 +158,7 @@ class CsiVolumes:
         found = await account.access_points.find(handle)
         if found is None:
             return Removal(access_point=handle, role=role)
+        account.access_points.check_stays_gone(found)
         return Removal(
             location=Location(file_system_id=found.file_system_id, directory=found.directory),
             with_directory=self._removes_directories and not found.directory.is_root,

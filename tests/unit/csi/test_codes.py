@@ -59,6 +59,12 @@ def test_each_error_has_its_code(kind: type[KubeEfsError], code: StatusCode) -> 
     assert code_of(kind("is wrong")) is code
 
 
+def test_refusal_of_what_may_still_be_made_is_asked_again() -> None:
+    error = errors.AwsDenied("is not allowed")
+    error.outcome_unknown = True
+    assert code_of(error) is StatusCode.UNAVAILABLE
+
+
 def test_time_outs_and_what_is_not_implemented_have_codes_too() -> None:
     assert code_of(TimeoutError()) is StatusCode.DEADLINE_EXCEEDED
     assert code_of(NotImplementedError()) is StatusCode.UNIMPLEMENTED

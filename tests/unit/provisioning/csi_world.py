@@ -217,7 +217,7 @@ class CsiWorld:
         self.api = self.gateway.api
         self.inventory = Inventory()
         self.store = Listed(self.inventory)
-        points = AccessPoints(self.api, self.inventory, quota=quota)
+        points = AccessPoints(self.api, self.inventory, quota=quota, clock=clock)
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
         self.volumes = CsiVolumes(
             accounts=self.accounts,

@@ -117,9 +117,15 @@ async def test_a_lost_answer_and_a_refusal_afterwards_leave_no_access_point_unse
 
 
 async def test_a_creation_that_was_never_carried_out_gives_its_id_back_when_refused(scene: Scene) -> None:
+    early, late = (AwsDenied("is not allowed", field="create") for _ in range(2))
     await scene.fail(request(**NARROW), LOST)
+    scene.now += 299
+    await scene.fail(request(**NARROW), early)
+    assert early.outcome_unknown  # the first attempt may still be carried out
     assert scene.held == {1000}
-    await scene.fail(request(**NARROW), AwsDenied("is not allowed", field="create"))
+    scene.now += 1
+    await scene.fail(request(**NARROW), late)
+    assert not late.outcome_unknown
     assert scene.held == set()
 
 
@@ -164,7 +170,7 @@ async def test_an_unclear_creation_is_repeated_where_it_was_tried(scene: Scene) 
     assert (await scene.create(wanted, OTHER, FS)).file_system_id == FS
 
 
-async def test_an_unclear_creation_moves_on_once_it_is_known_to_have_failed(scene: Scene) -> None:
+async def test_an_unclear_creation_moves_on_once_it_can_no_longer_be_carried_out(scene: Scene) -> None:
     wanted = request(**BOTH, reuseAccessPoint="true")
     await scene.fail(wanted, LOST, FS, OTHER)
     real = scene.api.create
@@ -175,6 +181,11 @@ async def test_an_unclear_creation_moves_on_once_it_is_known_to_have_failed(scen
         return await real(request)
 
     scene.api.create = full_there  # type: ignore[method-assign]
+    scene.now += 299
+    with pytest.raises(AwsLimitReached) as refused:
+        await scene.create(wanted, FS, OTHER)
+    assert refused.value.outcome_unknown
+    scene.now += 1
     made = await scene.create(wanted, FS, OTHER)
     assert list(scene.api.points.values()) == [made]
     assert made.file_system_id == OTHER

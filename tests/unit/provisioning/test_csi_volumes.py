@@ -1,16 +1,19 @@
 """The driver's volumes: the same for the same name, and removed only when nobody else needs them."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from tests.unit.provisioning.csi_world import FS, OTHER, CsiWorld, request
 
+from kube_efs.model.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.cross_account import CrossAccountRole
 from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import (
     AwsLimitReached,
+    AwsThrottled,
     AwsUnavailable,
     GidRangeFull,
     NotYet,
@@ -359,6 +362,54 @@ async def test_access_point_stays_with_its_volume_while_a_call_to_delete_it_may_
         await world.volumes.settled(removal)
     now += 181
     await world.volumes.settled(removal)
+
+
+async def test_access_point_is_not_deleted_while_an_unanswered_creation_could_make_it_again() -> None:
+    now = 1000.0
+    world = CsiWorld(clock=lambda: now)
+    world.api.faults["create"] = AwsUnavailable("was not answered", field="CreateAccessPoint")
+    with pytest.raises(AwsUnavailable):
+        await world.volumes.create(request())
+    del world.api.faults["create"]
+    handle = (await world.volumes.create(request())).handle
+    now += 299
+    with pytest.raises(NotYet, match=r"may be made again by an earlier call to AWS.*in 1 s"):
+        await world.volumes.delete(handle)
+    assert list(world.api.points) == [handle.access_point_id]
+    now += 1
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_access_point_is_not_deleted_soon_after_a_call_that_made_it_was_cancelled() -> None:
+    world = CsiWorld()
+    asked, made = asyncio.Event(), world.api.create
+
+    async def unanswered(request: AccessPointRequest) -> AccessPoint:
+        asked.set()
+        await asyncio.Event().wait()
+        return await made(request)
+
+    world.api.create = unanswered  # type: ignore[method-assign]
+    call = asyncio.create_task(world.volumes.create(request()))
+    await asked.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    world.api.create = made  # type: ignore[method-assign]
+    handle = (await world.volumes.create(request())).handle
+    with pytest.raises(NotYet, match="may be made again"):
+        await world.volumes.delete(handle)
+
+
+async def test_access_point_whose_creation_was_throttled_goes_at_once() -> None:
+    world = CsiWorld()
+    world.api.faults["create"] = AwsThrottled("was throttled", field="CreateAccessPoint")
+    with pytest.raises(AwsThrottled):
+        await world.volumes.create(request())
+    del world.api.faults["create"]
+    await world.volumes.delete((await world.volumes.create(request())).handle)
+    assert not world.api.points
 
 
 async def test_volume_of_an_attempt_whose_answer_got_lost_is_not_in_its_own_way() -> None:
