@@ -127,6 +127,11 @@ class Volume:
         return self.phase is VolumePhase.RELEASED and self.reclaim_policy is ReclaimPolicy.DELETE
 
     @property
+    def is_let_go(self) -> bool:
+        """Whether it was to go with its data, and nobody's finalizer holds it for that any more."""
+        return self.to_be_reclaimed and self.deleting and FINALIZER not in self.finalizers
+
+    @property
     def annotated(self) -> FileSystemId | None:
         """The file system that its annotation names; None without a readable one."""
         try:

@@ -302,10 +302,15 @@ class Guards:
         return view
 
     async def _some_existing(self, names: Iterable[str]) -> set[str]:
-        """A few of those that are there; watches may miss a deletion, so each is looked up."""
+        """A few of those that are there; watches may miss a deletion, so each is looked up.
+
+        One that has been let go because another had its directory, too, and is not gone yet, is not there:
+        else of two that lie in one directory each leaves the data to the other.
+        """
         found: set[str] = set()
         for name in sorted(names):
-            if await self._live(name) is not None:
+            live = await self._live(name)
+            if live is not None and not live.is_let_go:
                 found.add(name)
             if len(found) == _NAMED:
                 break

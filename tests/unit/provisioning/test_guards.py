@@ -109,6 +109,20 @@ async def test_path_of_a_volume_counts_from_the_root_of_its_access_point(
     assert done.data is data
 
 
+@pytest.mark.parametrize(
+    ("finalizers", "data"),
+    [((FINALIZER,), DataFate.SHARED), (("kubernetes.io/pv-protection",), DataFate.REMOVED)],
+)
+async def test_volume_that_was_let_go_and_lingers_does_not_keep_the_data(
+    world: World, finalizers: tuple[str, ...], data: DataFate
+) -> None:
+    leaving = replace(RELEASED, name="leaving", uid="l", deleting=True, finalizers=finalizers)
+    world.add(leaving)
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is data
+
+
 async def test_access_point_made_after_the_first_look_is_seen(world: World) -> None:
     def make(moment: str) -> int:
         if moment == "before confirm":
