@@ -249,7 +249,9 @@ class Simulation:
         self.weather.clear()
         self.people.leave()
         for one in self.efs.file_systems.values():
-            one.is_full, one.listed = False, True
+            one.is_full = False
+            if not one.listed:
+                one.listed, one.since = True, self.loop.time()
         for node in self.nodes.all:
             if not node.is_well:
                 self.nodes.recover(node)

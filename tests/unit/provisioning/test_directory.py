@@ -117,7 +117,7 @@ async def test_a_class_may_do_without_groups(world: World) -> None:
         pytest.param(asyncio.CancelledError(), id="cancelled"),
     ],
 )
-async def test_a_group_whose_directory_cannot_be_made_is_free_again(
+async def test_a_group_whose_directory_cannot_be_made_is_free_once_a_look_finds_no_directory(
     world: World, error: BaseException
 ) -> None:
     use_class(world, gidMin="2000", gidMax="2000")
@@ -125,7 +125,9 @@ async def test_a_group_whose_directory_cannot_be_made_is_free_again(
     with pytest.raises(type(error)):
         await world.provision(ONE)
     well(world)
-    assert len(world.inventory.gids) == 0
+    with pytest.raises(GidRangeFull):
+        await world.provision(TWO)
+    await world.scan()
     assert (await world.provision(TWO)).gid == 2000
 
 

@@ -115,7 +115,10 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     @rule(data=st.data())
     def fail_to_make(self, data: st.DataObject) -> None:
-        attempt = self.attempts.pop(data.draw(st.sampled_from(sorted(self.attempts))))
+        name = data.draw(st.sampled_from(sorted(self.attempts)))
+        attempt = self.attempts.pop(name)
+        if data.draw(st.booleans(), label="its worker had made it"):
+            self.directories[name] = attempt.gid
         attempt.taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
 
     @precondition(lambda self: self.known())

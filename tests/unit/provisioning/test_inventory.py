@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kube_efs.model.claims import ReclaimPolicy, StorageClass
 from kube_efs.model.directories import Directory, Relation, parse_directory
+from kube_efs.model.errors import GidRangeFull, GidTaken, WorkerFailed
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import PortUse, TunnelTarget, TunnelTargets
@@ -433,19 +434,31 @@ def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None
     assert free(inventory) == 2001
 
 
-def failing(inventory: Inventory, within: GidRange, name: str) -> int | None:
+def failing(inventory: Inventory, name: str, error: Exception, within: GidRange = RANGE) -> int | None:
     """The group that an attempt had which failed."""
     had: list[int | None] = []
-    with suppress(KeyError), inventory.gid_ledger.taking(within, name, at(f"/pvs/{name}")) as gid:
+    with suppress(type(error)), inventory.gid_ledger.taking(within, name, at(f"/pvs/{name}")) as gid:
         had.append(gid)
-        raise KeyError
+        raise error
     return had[0]
 
 
-def test_a_group_is_given_back_unless_the_block_succeeds() -> None:
+def test_a_group_that_another_directory_has_is_given_back() -> None:
     inventory = looking()
-    assert failing(inventory, RANGE, "a") == 2000
+    assert failing(inventory, "a", GidTaken("belongs to another")) == 2000
     assert free(inventory) == 2000
+
+
+def test_a_group_is_held_after_a_failure_until_a_look_finds_no_directory() -> None:
+    inventory = looking()
+    assert failing(inventory, "a", WorkerFailed("was killed")) == 2000
+    assert free(inventory) == 2001
+    scan(inventory)
+    assert free(inventory) == 2000
+
+
+def test_a_group_is_held_after_a_success_until_a_look_finds_no_directory() -> None:
+    inventory = looking()
     with inventory.gid_ledger.taking(RANGE, "a", at("/pvs/a")):
         pass
     assert free(inventory) == 2001
@@ -456,7 +469,7 @@ def test_a_group_is_given_back_unless_the_block_succeeds() -> None:
 def test_a_group_that_a_directory_had_before_stays_with_it_when_the_block_fails() -> None:
     inventory = looking()
     scan(inventory, a=2000)
-    assert failing(inventory, RANGE, "a") == 2000
+    assert failing(inventory, "a", WorkerFailed("was killed")) == 2000
     assert free(inventory) == 2001
 
 
@@ -464,7 +477,7 @@ def test_a_range_that_is_full_is_no_group() -> None:
     inventory = looking()
     one = GidRange(minimum=2000, maximum=2000)
     inventory.put_volume(with_gid("a", 2000))
-    assert failing(inventory, one, "b") is None
+    assert failing(inventory, "b", GidRangeFull("is full"), one) is None
     assert inventory.gids.of("b") is None
 
 
