@@ -7,7 +7,7 @@ from typing import Any
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 from tests.simulation.efs import Efs
 from tests.simulation.history import History
-from tests.simulation.virtual import Process, VirtualLoop
+from tests.simulation.virtual import Process, State, VirtualLoop
 from tests.simulation.weather import Fault, Weather
 
 from kube_efs.aws.access_points import AwsAccessPoints
@@ -97,7 +97,7 @@ class Connection:
         def arrive(*, is_answered: bool) -> None:
             before = set(self._efs.access_points)
             outcome = self._outcome(operation, parameters)
-            if not is_answered:
+            if not is_answered or self._process.state is State.DEAD:
                 self._efs.strays |= self._efs.access_points.keys() - before
             if is_answered and fate.code is not None:
                 outcome = _error(operation, "InternalServerError", fate.code)

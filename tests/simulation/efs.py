@@ -92,7 +92,8 @@ class Efs:
         self.access_points: dict[str, dict[str, Any]] = {}
         self.on_removal: list[RemovalObserver] = []
         self.on_access_point_removal: list[Callable[[dict[str, Any]], None]] = []
-        # Those made by a copy of a request that was answered long before: nobody can know of them.
+        # Those made late, by a copy of a request that was answered before or when the process that asked has
+        # ended: nobody knows that they will come.
         self.strays: set[str] = set()
         self._made = 0
 

@@ -277,8 +277,11 @@ class Truth:
     def _owns(self, record: Record, gid: int) -> bool:
         """Whether pods or data of the volume have the group: by its claim, its access point or its directory.
 
-        A late copy of the request that made it can make it again when all of them are gone.
+        A late copy of the request that made it can make it again when all of them are gone. An access point
+        that is made late has an id that may have been given to another by then.
         """
+        if record.access_point_id in self._efs.strays:
+            return False
         folder = self.folder_of(record)
         return (
             self._claim_of(record) is not None
