@@ -168,6 +168,7 @@ class _Container:
         self.name: str = pod["metadata"]["name"]
         self.namespace: str = pod["metadata"]["namespace"]
         self.work: Iterator[None] | None = None
+        self.hang_rate = 0.0
         self.is_dead = False
         self.result: tuple[int, str] | None = None
 
@@ -209,7 +210,8 @@ class Nodes:
         hang_rate = rng.choice((0.0, 0.0, 0.0, 0.05))
         self._start_most = theme.start_seconds or start
         self._step_most = theme.step_seconds or step
-        self._hang_rate = theme.hang_rate or hang_rate
+        self._hang_rate = hang_rate
+        self._removals_hang = theme.removals_hang or hang_rate
         self.is_calm = False
         self.all = [Node("node-a"), Node("node-b")]
         for node in self.all:
@@ -350,6 +352,7 @@ class Nodes:
             return
         container = node.containers[pod["metadata"]["uid"]] = _Container(node, pod)
         arguments = [one.replace("$$", "$") for one in pod["spec"]["containers"][0]["args"]]
+        container.hang_rate = self._removals_hang if Action.REMOVE in arguments else self._hang_rate
         container.work = self._work(container, file_system, arguments)
         self._history.note(
             "{} starts in {}: {}", container.name, file_system.file_system_id, " ".join(arguments[1:])
@@ -394,7 +397,7 @@ class Nodes:
             container.result = done.value
             self._loop.after(self._rng.uniform(0.01, 0.3), self._report, container)
             return
-        if not self.is_calm and self._rng.random() < self._hang_rate:
+        if not self.is_calm and self._rng.random() < container.hang_rate:
             pause = self._rng.uniform(5.0, 60.0)
             self._history.note("{} hangs for {:.1f} s", container.name, pause)
         else:

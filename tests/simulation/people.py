@@ -28,6 +28,7 @@ _BOTH = f"{FIRST},{SECOND}"
 
 CLASSES: dict[str, tuple[str, dict[str, str]]] = {
     "tunnel": (_TUNNEL, {"default_file_system_id": FIRST, "file_system_ids": _BOTH}),
+    "second": (_TUNNEL, {"default_file_system_id": SECOND}),
     "auto": (_TUNNEL, {"default_file_system_id": "auto"}),
     "group": (DIRECTORY_PROVISIONER, {"gidMin": "2000", "gidMax": "2006"}),
     "open": (DIRECTORY_PROVISIONER, {"gidAllocate": "false"}),

@@ -32,6 +32,7 @@ from tests.simulation.virtual import State, Stuck, VirtualLoop, current_process
 from tests.simulation.weather import Weather
 
 from kube_efs.aws.connection import AwsConnection
+from kube_efs.provisioning.work import Action
 from kube_efs.settings import BackendName
 
 _ACTIVE_SECONDS = 240.0
@@ -116,6 +117,7 @@ class Simulation:
             crashed=self.truth.fail,
         )
         aws_quota = max(rng.choice((quota, quota, 1)), 2)
+        self._quota = quota
         self._access_points_most = min(quota, aws_quota)
         replicas, trouble_seconds = rng.choice((1, 2, 2, 3)), rng.choice((0.0, 5.0, 20.0, 60.0))
         self.replicas = [
@@ -213,11 +215,12 @@ class Simulation:
                 self.server.delete("pods", pod["metadata"]["name"], NAMESPACE)
 
     def _cut_off(self) -> None:
-        """A node at work is lost, goes on, and its pods are deleted as people do then."""
+        """A node that removes something is lost, goes on, and its pods are deleted as people do then."""
         for pod in self.server.all("pods"):
             for node in self.nodes.all:
                 is_on = pod["spec"].get("nodeName") == node.name and pod["status"]["phase"] == "Running"
-                if is_on and all(one.is_well for one in self.nodes.all):
+                removes = Action.REMOVE in pod["spec"]["containers"][0]["args"]
+                if is_on and removes and all(one.is_well for one in self.nodes.all):
                     self.nodes.fail(node, has_power=True)
                     self._delete_pods()
                     self.loop.after(60.0, self._recover, node)
@@ -240,6 +243,13 @@ class Simulation:
         one = self._rng.choice(list(self.efs.file_systems.values()))
         one.is_full = not one.is_full
         self.history.note("{} is {}", one.file_system_id, "full" if one.is_full else "no longer full")
+
+    def _use_up_access_points(self) -> None:
+        """Others make access points until there is no room on the first file system."""
+        others = {"FileSystemId": FIRST, "RootDirectory": {"Path": "/others"}, "Tags": []}
+        while sum(one["FileSystemId"] == FIRST for one in self.efs.access_points.values()) < self._quota:
+            token = f"others-{len(self.efs.access_points)}"
+            self.efs.add_access_point("", ClientToken=token, **others)
 
     # --- the end
 

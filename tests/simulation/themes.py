@@ -5,8 +5,7 @@ a function of the seed alone; every other seed has none, and is what it would be
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.simulation.weather import Fault
@@ -38,7 +37,7 @@ class Theme:
     binder_seconds: float | None = None
     start_seconds: float | None = None
     step_seconds: float | None = None
-    hang_rate: float | None = None
+    removals_hang: float | None = None
 
 
 _TUNNEL = (BackendName.TUNNEL,)
@@ -46,20 +45,32 @@ _CSI = (BackendName.TUNNEL, BackendName.CSI)
 _DIRECTORY = (BackendName.TUNNEL, BackendName.DIRECTORY)
 _ALL = (BackendName.TUNNEL, BackendName.DIRECTORY, BackendName.CSI)
 _KILLS = ("kill_leader", "kill_leader", "pause_leader")
-_BUSY_CLAIMS = MappingProxyType({"delete_and_create_claim": 10, "delete_claim": 5, "create_claim": 8})
+_BUSY_CLAIMS = {"delete_and_create_claim": 10, "delete_claim": 5, "create_claim": 8}
+# What pods of earlier leaders do to directories that are made and removed all the time.
+_PODS = Theme(
+    backends=_TUNNEL,
+    classes=("tunnel",),
+    pace=0.7,
+    actions=_BUSY_CLAIMS,
+    start_seconds=0.5,
+    step_seconds=0.2,
+)
 
 THEMES: Final[tuple[Theme, ...]] = (
-    # Ports: what carries one, and what the leader knows of it.
+    # Ports: what carries one, and what the leader knows of it; file systems come and go.
     Theme(
         name="ports",
         backends=_TUNNEL,
-        pace=2.0,
-        actions=MappingProxyType({"make_static": 8, "create_claim": 6, "delete_claim": 6, "set_policy": 3}),
-        sources=("loopback", "loopback", "annotated", "address"),
-        places=("same", "below"),
-        trouble=("delete_config_map", "toggle_file_system", "list_nothing", "kill_leader", "cut_watches"),
-        trouble_seconds=5.0,
-        targets=MappingProxyType({"PATCH configmaps": (Fault.LATE, 0.2)}),
+        classes=("second", "second", "auto"),
+        pace=3.0,
+        actions={"make_static": 5, "create_claim": 5, "delete_claim": 6, "set_policy": 1},
+        sources=("loopback", "loopback", "loopback", "annotated", "address"),
+        places=("same",),
+        trouble=("toggle_file_system", "toggle_file_system", "delete_config_map", "list_nothing"),
+        trouble_seconds=8.0,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        removals_hang=0.3,
     ),
     # Access points: in, above and below the directories of other volumes.
     Theme(
@@ -67,13 +78,13 @@ THEMES: Final[tuple[Theme, ...]] = (
         backends=_CSI,
         classes=("tunnel", "beside", "named"),
         pace=1.0,
-        actions=MappingProxyType({**_BUSY_CLAIMS, "make_static": 4}),
+        actions={**_BUSY_CLAIMS, "make_static": 4},
         sources=("point", "same point", "same point"),
         places=("same", "below"),
         trouble=_KILLS,
         trouble_seconds=20.0,
         start_seconds=5.0,
-        targets=MappingProxyType({"CreateAccessPoint": (Fault.LATE, 0.2)}),
+        targets={"CreateAccessPoint": (Fault.LATE, 0.2)},
     ),
     # A claim of the same name again and again, with one access point.
     Theme(
@@ -81,11 +92,11 @@ THEMES: Final[tuple[Theme, ...]] = (
         backends=_CSI,
         classes=("reused", "named"),
         pace=1.0,
-        actions=MappingProxyType({**_BUSY_CLAIMS, "set_policy": 4, "delete_volume": 1}),
-        trouble=_KILLS,
-        trouble_seconds=60.0,
+        actions={**_BUSY_CLAIMS, "set_policy": 4, "delete_volume": 1},
+        trouble=("kill_leader",),
+        trouble_seconds=30.0,
         binder_seconds=2.0,
-        targets=MappingProxyType({"DeleteAccessPoint": (Fault.LATE, 0.4)}),
+        targets={"DeleteAccessPoint": (Fault.LATE, 0.4)},
     ),
     # Group ids: leaders that begin, and a range that is nearly used up.
     Theme(
@@ -93,7 +104,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         backends=_ALL,
         classes=("group", "secure", "point", "points"),
         pace=1.0,
-        actions=MappingProxyType({**_BUSY_CLAIMS, "set_policy": 2}),
+        actions={**_BUSY_CLAIMS, "set_policy": 2},
         trouble=("kill_leader", "pause_leader"),
         trouble_seconds=15.0,
     ),
@@ -102,66 +113,54 @@ THEMES: Final[tuple[Theme, ...]] = (
         name="late looks",
         backends=_TUNNEL,
         pace=0.5,
-        actions=MappingProxyType(
-            {"create_claim": 8, "delete_claim": 6, "make_static": 8, "set_policy": 8, "delete_static": 6}
-        ),
+        actions={"create_claim": 8, "delete_claim": 6, "make_static": 8, "set_policy": 8, "delete_static": 6},
         sources=("dns", "csi"),
         places=("same", "below"),
         lag=(0.3, 10.0),
         start_seconds=0.5,
-        targets=MappingProxyType({"POST pods": (Fault.LATE, 0.3)}),
+        targets={"POST pods": (Fault.LATE, 0.3)},
     ),
-    # Two leaders' pods on one directory: nodes that are cut off, and orders that arrive late.
-    Theme(
+    # A pod of an earlier leader is slow to remove what the next one removes and makes anew.
+    replace(
+        _PODS,
         name="two leaders",
-        backends=_TUNNEL,
-        classes=("tunnel",),
-        pace=1.0,
-        actions=_BUSY_CLAIMS,
-        trouble=(*_KILLS, "pause_leader", "lose_node"),
-        trouble_seconds=8.0,
+        trouble=_KILLS,
+        trouble_seconds=10.0,
         replicas=3,
-        start_seconds=50.0,
-        step_seconds=2.0,
-        hang_rate=0.2,
-        targets=MappingProxyType({"POST pods": (Fault.LATE, 0.2), "PATCH pods": (Fault.LATE, 0.2)}),
+        step_seconds=0.2,
+        removals_hang=0.5,
     ),
     # Pods that are made when nobody waits for them any more.
-    Theme(
+    replace(
+        _PODS,
         name="late pods",
-        backends=_TUNNEL,
-        classes=("tunnel",),
-        pace=0.7,
-        actions=_BUSY_CLAIMS,
         trouble=("cut_watches",),
         trouble_seconds=60.0,
-        start_seconds=0.5,
         step_seconds=0.2,
-        targets=MappingProxyType({"POST pods": (Fault.LATE, 0.4)}),
+        targets={"POST pods": (Fault.LATE, 0.4)},
     ),
     # Programs that go on where nobody sees them.
-    Theme(
+    replace(
+        _PODS,
         name="lost nodes",
-        backends=_TUNNEL,
-        classes=("tunnel",),
-        pace=0.7,
-        actions=_BUSY_CLAIMS,
         trouble=("cut_off",),
         trouble_seconds=3.0,
-        start_seconds=0.5,
-        hang_rate=0.4,
+        removals_hang=0.7,
     ),
-    # A pod of an earlier leader removes what an access point has been made for.
+    # A pod of an earlier leader removes what others have got meanwhile.
     Theme(
         name="orders of before",
         backends=_CSI,
         classes=("tunnel", "beside"),
-        pace=0.7,
-        actions=_BUSY_CLAIMS,
+        pace=1.0,
+        actions={**_BUSY_CLAIMS, "delete_and_create_claim": 5, "set_policy": 6, "make_static": 6},
+        sources=("dns", "csi"),
+        places=("same", "below"),
         trouble=("kill_leader",),
-        trouble_seconds=6.0,
-        start_seconds=20.0,
-        hang_rate=0.2,
+        trouble_seconds=8.0,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        removals_hang=0.8,
     ),
     # Claims that leave the file system open.
     Theme(
@@ -169,20 +168,37 @@ THEMES: Final[tuple[Theme, ...]] = (
         backends=_TUNNEL,
         classes=("auto",),
         pace=2.0,
-        actions=MappingProxyType({"create_claim": 8, "delete_claim": 3}),
+        actions={"create_claim": 8, "delete_claim": 3},
         trouble=("kill_leader",),
         trouble_seconds=60.0,
     ),
-    # Answers about volumes get lost.
+    # Volumes that are made late, in directories of which other volumes go.
     Theme(
         name="unclear volumes",
-        backends=_DIRECTORY,
-        pace=1.0,
-        actions=_BUSY_CLAIMS,
-        targets=MappingProxyType(
-            {"POST persistentvolumes": (Fault.UNANSWERED, 0.5), "PATCH persistentvolumes": (Fault.LATE, 0.2)}
-        ),
-        lag=(0.3, 40.0),
+        backends=_TUNNEL,
+        classes=("tunnel",),
+        pace=2.0,
+        actions={"create_claim": 8, "delete_claim": 4},
+        trouble=("cut_watches",),
+        trouble_seconds=60.0,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        targets={"POST persistentvolumes": (Fault.LATE, 0.5)},
+    ),
+    # Access points on the second file system of their class.
+    Theme(
+        name="second choice",
+        backends=_CSI,
+        classes=("named",),
+        pace=4.0,
+        actions={"create_claim": 8, "delete_claim": 4},
+        quota=5,
+        trouble=("use_up_access_points",),
+        trouble_seconds=5.0,
+        binder_seconds=0.5,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        removals_hang=0.7,
     ),
     # No room: on one file system after the other.
     Theme(
@@ -194,7 +210,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         quota=2,
         trouble=("fill_file_system", "toggle_file_system", "kill_leader"),
         trouble_seconds=10.0,
-        targets=MappingProxyType({"CreateAccessPoint": (Fault.UNANSWERED, 0.3)}),
+        targets={"CreateAccessPoint": (Fault.UNANSWERED, 0.3)},
     ),
 )
 
