@@ -7,7 +7,7 @@ from typing import Any
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 from tests.simulation.efs import Efs
 from tests.simulation.history import History
-from tests.simulation.virtual import Process, State, VirtualLoop
+from tests.simulation.virtual import Process, State, VirtualLoop, settle
 from tests.simulation.weather import Fault, Weather
 
 from kube_efs.aws.access_points import AwsAccessPoints
@@ -102,7 +102,7 @@ class Connection:
             if is_answered and fate.code is not None:
                 outcome = _error(operation, "InternalServerError", fate.code)
             if is_answered and fate.answers is not None:
-                self._loop.after(fate.answers, _settle, future, outcome)
+                self._loop.after(fate.answers, settle, future, outcome)
 
         if fate.arrives is not None:
             self._loop.after(fate.arrives, lambda: arrive(is_answered=True))
@@ -110,7 +110,7 @@ class Connection:
                 self._loop.after(fate.arrives + fate.again, lambda: arrive(is_answered=False))
         elif fate.fault is Fault.BUSY:
             error = _error(operation, "ThrottlingException", 429)
-            self._loop.after(fate.answers or 0.0, _settle, future, error)
+            self._loop.after(fate.answers or 0.0, settle, future, error)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 return await future
@@ -199,12 +199,3 @@ class Connection:
 def _error(operation: str, code: str, status: int) -> ClientError:
     response: Any = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(response, operation)
-
-
-def _settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

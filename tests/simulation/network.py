@@ -20,7 +20,7 @@ from lightkube.config.models import Cluster, User
 from lightkube.core.generic_client import GenericAsyncClient
 from tests.simulation.apiserver import Answer, ApiServer, Request, Watch
 from tests.simulation.history import History
-from tests.simulation.virtual import Process, State, VirtualLoop
+from tests.simulation.virtual import Process, State, VirtualLoop, settle
 from tests.simulation.weather import Fate, Weather
 
 from kube_efs.kube.client import FIELD_MANAGER, PATIENCE_SECONDS, REQUEST_TIMEOUT_SECONDS
@@ -80,7 +80,7 @@ class Network(httpx2.AsyncBaseTransport):
             answer = self._server.serve(request, self._weather.lag)
             if is_answered and fate.answers is not None:
                 given = answer if fate.code is None else _failure(fate.code)
-                self._loop.after(fate.answers, _settle, future, given)
+                self._loop.after(fate.answers, settle, future, given)
 
         if fate.arrives is not None:
             self._loop.after(fate.arrives, lambda: arrive(is_answered=True))
@@ -88,11 +88,11 @@ class Network(httpx2.AsyncBaseTransport):
                 self._loop.after(fate.arrives + fate.again, lambda: arrive(is_answered=False))
             if fate.answers is None:
                 lost = httpx2.ReadError("connection reset")
-                self._loop.after(fate.arrives + 0.01, _settle, future, lost)
+                self._loop.after(fate.arrives + 0.01, settle, future, lost)
         elif fate.code is not None:
-            self._loop.after(fate.answers or 0.0, _settle, future, _failure(fate.code))
+            self._loop.after(fate.answers or 0.0, settle, future, _failure(fate.code))
         else:
-            self._loop.after(fate.answers or 0.0, _settle, future, httpx2.ReadError("connection reset"))
+            self._loop.after(fate.answers or 0.0, settle, future, httpx2.ReadError("connection reset"))
 
 
 class _Http:
@@ -176,12 +176,3 @@ def _story(fate: Fate) -> str:
         return f"{fate.fault}{again}"
     code = f", answered {fate.code}" if fate.code else ""
     return f"{fate.fault}: done after {fate.arrives:.1f} s{again}{code}"
-
-
-def _settle(future: "asyncio.Future[Any]", outcome: Answer | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

@@ -74,6 +74,16 @@ def current_process() -> str:
     return process.name if process else "nobody"
 
 
+def settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
+    """Give the one who waits his answer, or raise it there, if he still waits."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
 class Stuck(Exception):
     """Nothing will ever happen again, or the same moment never ends."""
 
