@@ -227,7 +227,8 @@ class Guards:
 
     async def _check_unlocated(self, location: Location, itself: frozenset[str], view: Inventory) -> None:
         """Raise NotYet when a volume may lie there of which the file system cannot be told now."""
-        for name, directory in view.unlocated.items():
+        # A list, since what is looked up and not there is forgotten.
+        for name, directory in list(view.unlocated.items()):
             if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
                 continue
             if await self._live(name) is not None:

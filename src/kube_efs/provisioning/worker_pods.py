@@ -386,20 +386,20 @@ class WorkerPods:
     def _note(self, change: Change[Pod]) -> None:
         match change:
             case Listed(objects):
-                pods = [self._observed(pod) for pod in objects]
-                self._pods = {pod.name: pod for pod in pods}
+                before = self._pods
+                self._pods = {pod.name: pod for pod in map(self._observed, objects)}
                 self._pods_listed = True
-                for pod in pods:
-                    self._note_removal(pod)
+                for pod in self._pods.values():
+                    self._note_removal(before.get(pod.name), pod)
             case Applied(found):
                 pod = self._observed(found)
+                self._note_removal(self._pods.get(pod.name), pod)
                 self._pods[pod.name] = pod
-                self._note_removal(pod)
             case Deleted(found):
                 self._pods.pop(self._observed(found).name, None)
 
-    def _note_removal(self, pod: ObservedPod) -> None:
-        if pod.action is Action.REMOVE and pod.has_ended and not pod.is_deleting:
+    def _note_removal(self, before: ObservedPod | None, pod: ObservedPod) -> None:
+        if pod.action is Action.REMOVE and pod.has_ended and not (before and before.has_ended):
             self.on_removed(pod.file_system_id)
 
     def _overdue(self) -> list[ObservedPod]:

@@ -332,6 +332,20 @@ async def test_volume_of_an_unknown_file_system_keeps_data_of_the_same_path(
         assert done.data is DataFate.REMOVED
 
 
+async def test_volumes_of_unknown_file_systems_that_have_gone_unseen_are_no_obstacle(world: World) -> None:
+    for number in range(3):
+        gone = replace(
+            SHARER,
+            name=f"gone-{number}",
+            file_system_id=None,
+            nfs=NfsSource(server="10.9.9.9", path="/team/example"),
+        )
+        world.inventory.put_volume(gone)
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is DataFate.REMOVED
+
+
 async def test_old_answer_is_not_acted_upon() -> None:
     """A process that was stopped between the answer and the act must ask again."""
     now = 0.0

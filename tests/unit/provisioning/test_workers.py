@@ -634,6 +634,27 @@ async def test_removals_of_other_processes_are_noticed(kube: AsyncClient, eventu
     assert set(removed) == {"fs-2"}
 
 
+async def test_removal_of_a_pod_that_was_deleted_and_went_on_is_noticed_once(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    removed: list[str] = []
+    name, arguments = "efs-clean-data-abcde", "worker remove --root /efs -- /data"
+    async with deadline(), pool_of(kube) as pool:
+        pool.on_removed(removed.append)
+        await leave(kube, name, "Running", "fs-2", arguments)
+        await kube.patch(Pod, name, {"metadata": {"finalizers": ["example.com/node"]}}, namespace="default")
+        await kube.delete(Pod, name, namespace="default")
+        await set_status(kube, name, {"phase": "Succeeded"})
+
+        async def noticed() -> bool:
+            return bool(removed)
+
+        await eventually(noticed)
+        await kube.patch(Pod, name, {"metadata": {"finalizers": None}}, namespace="default")
+        await eventually(lambda: none_left(kube))
+    assert removed == ["fs-2"]
+
+
 async def test_a_trash_of_which_nothing_is_said_is_not_taken_for_empty(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
