@@ -4,6 +4,7 @@ Whoever asks, a claim here or csi-provisioner by the CSI protocol, gets the same
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from kube_efs.model.csi_parameters import (
 from kube_efs.model.directories import Directory, Permissions
 from kube_efs.model.errors import AwsDenied, GidRangeFull, NotYet, PlatformError
 from kube_efs.model.file_systems import MountTarget
+from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import FileSystemId, ZoneName
 from kube_efs.model.volume_attributes import VolumeAttributes
 from kube_efs.model.volume_handles import VolumeHandle
@@ -95,6 +97,7 @@ class CsiVolumes:
         # When a call to delete an access point was last under way.
         self._ordered: dict[VolumeHandle, float] = {}
         self._scanned: set[Location] = set()
+        self._being_made: Counter[Location] = Counter()
 
     async def create(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
         """The volume of that name.
@@ -289,7 +292,9 @@ class CsiVolumes:
                 # Their numbers are taken, too.
                 await account.access_points.loaded(file_system_id)
             await self._scan(Location(file_system_id=file_system_id, directory=parameters.base))
-            taken = account.access_points.take_id(parameters.gids, str(place))
+            taken = self._id_of_others_in(place, parameters.gids)
+            if taken is None:
+                taken = account.access_points.take_id(parameters.gids, str(place))
             if taken is None:
                 raise GidRangeFull(
                     "has no free id left",
@@ -298,12 +303,25 @@ class CsiVolumes:
                     remedy="delete a volume, or make a class with a wider range",
                 )
             uid, gid = (taken if uid is None else uid), (taken if gid is None else gid)
-        async with self._guards.reservations.making(place):
-            permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True)
-            await self._hands().make(place, permissions)
+        self._being_made[place] += 1
+        try:
+            async with self._guards.reservations.making(place):
+                permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True)
+                await self._hands().make(place, permissions)
+        finally:
+            self._being_made -= Counter([place])  # which drops what has come to zero
         log.info("directory-made", volume=request.name, location=str(place))
         handle = VolumeHandle(file_system_id=file_system_id, directory=directory, base=parameters.base)
         return handle, taken
+
+    def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
+        """The id of a directory that other volumes have, or are about to have, if it is one of the class's.
+
+        It stays even when somebody else has it: another one would take the directory from those volumes.
+        """
+        taken = self._inventory.gids.of(str(place))
+        has_others = self._being_made[place] or self._inventory.volumes_at(place)
+        return taken if taken is not None and taken in gids and has_others else None
 
     def _hands(self) -> Directories:
         if self._directories is None:

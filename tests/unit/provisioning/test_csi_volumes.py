@@ -10,7 +10,7 @@ from kube_efs.model.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.cross_account import CrossAccountRole
 from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.directories import Permissions, parse_directory
 from kube_efs.model.errors import (
     AwsLimitReached,
     AwsThrottled,
@@ -25,7 +25,7 @@ from kube_efs.model.file_systems import LifeCycleState
 from kube_efs.model.ids import ZoneName
 from kube_efs.model.volume_attributes import render_attributes
 from kube_efs.model.volume_handles import VolumeHandle
-from kube_efs.model.volumes import VolumePhase
+from kube_efs.model.volumes import Location, VolumePhase
 
 ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")
 LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
@@ -287,6 +287,35 @@ async def test_a_directory_volume_has_ids_of_its_own_and_gives_them_back() -> No
     assert world.folders.removed == [f"{FS}:/b/pvc-1 in /b"]
     await world.volumes.create(request("pvc-3", **plain))
     assert permissions[f"{FS}:/b/pvc-3"].gid == 5
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+async def test_volumes_of_one_directory_have_its_ids_whoever_else_has_them(
+    is_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, gate = CsiWorld(), asyncio.Event()
+    shared = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "provisioningMode": "efs-dir"}
+    plain = {**shared, "gidRangeStart": "5", "gidRangeEnd": "7"}
+    make, arrived = world.folders.make, asyncio.Queue[Location]()
+
+    async def wait_and_make(location: Location, permissions: Permissions) -> None:
+        arrived.put_nowait(location)
+        await gate.wait()
+        await make(location, permissions)
+
+    monkeypatch.setattr(world.folders, "make", wait_and_make)
+    first = asyncio.create_task(world.volumes.create(request("pvc-1", **plain)))
+    await arrived.get()
+    if is_made:
+        gate.set()
+        world.note("pvc-1", (await first).handle)
+    world.inventory.gids.hold(5, "a volume that was made again late")
+    second = asyncio.create_task(world.volumes.create(request("pvc-2", **plain)))
+    await arrived.get()
+    gate.set()
+    await asyncio.gather(first, second)
+    assert {one.gid for one in world.folders.made.values()} == {5}
+    assert (await second).directory_id == 5
 
 
 async def test_a_controller_that_has_just_started_learns_which_ids_directories_have() -> None:
