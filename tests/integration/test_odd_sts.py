@@ -253,7 +253,7 @@ async def test_the_controller_goes_on_to_discover_when_it_can(
         await until(has_targets, "the file system is discovered")
         assert await metric(controller, "kube_efs_file_systems") == 1
         assert await is_alive(controller)
-        # The boundary has translated the answer: no duty has met an error that nobody has foreseen.
+        # The boundary has translated the answer: no duty has met an unexpected error.
         assert await metric(controller, "kube_efs_duty_failures_total") == 0
     finally:
         await controller.stop()

@@ -152,7 +152,7 @@ async def _no_vpcs() -> frozenset[VpcId]:
 
 
 class _Duties(Duties):
-    """A duty is started anew after an error that nobody has foreseen; here that is a fault."""
+    """A duty is started anew after an unexpected error; here that is a fault."""
 
     def __init__(self, process: str, registry: CollectorRegistry, world: World) -> None:
         super().__init__(registry, clock=world.loop.time)

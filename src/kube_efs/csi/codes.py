@@ -79,7 +79,7 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
 
 
 def code_of(error: Exception) -> StatusCode | None:
-    """The status code that a caller gets for this error; None if nobody has foreseen the error."""
+    """The status code that a caller gets for this error; None for an unexpected one."""
     if isinstance(error, RequestRefused):
         return StatusCode[error.code]
     if isinstance(error, KubeEfsError) and error.outcome_unknown:

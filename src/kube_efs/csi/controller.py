@@ -104,7 +104,11 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     async def ListVolumes(
         self, request: csi_pb2.ListVolumesRequest, context: object
     ) -> csi_pb2.ListVolumesResponse:
-        """Not offered: the volumes of an account may be tens of thousands, and Kubernetes does not ask."""
+        """Not offered: the volumes of an account may be tens of thousands, and Kubernetes does not ask.
+
+        UNIMPLEMENTED is what CSI asks for where a capability is not announced. It is declared all the same,
+        because the types of the protocol have every call as abstract.
+        """
         raise NotImplementedError
 
     async def ControllerGetVolume(

@@ -144,7 +144,9 @@ class NodeVolumes:
         except TimeoutError as error:
             raise _unfinished("unmounted", mount.target, timeout_seconds) from error
         if not await to_its_end(asyncio.to_thread(remove_target, mount.target)):
-            raise MountFailed("is mounted on all the same", field="target_path", value=str(mount.target))
+            raise MountFailed(
+                "is still a mount point after unmounting", field="target_path", value=str(mount.target)
+            )
         self._published.pop(mount.target, None)
         await self._let_go(mount.holder)
         log.info("volume-unmounted", volume=mount.volume_id, target=str(mount.target))

@@ -119,7 +119,7 @@ class KubeEfsError(Exception):
 def told(error: BaseException) -> str:
     """What may leave the process of an error: the text of our own ones, of others no more than their class.
 
-    Nobody has judged the words of an error that nobody has foreseen; they are for the log.
+    The words of an unexpected error may hold anything; they are for the log.
     """
     if isinstance(error, KubeEfsError):
         return str(error)

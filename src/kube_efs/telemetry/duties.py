@@ -1,7 +1,7 @@
 """Duties of a process: what it does time and again for as long as it runs.
 
 A duty must survive whatever it meets, such as an answer that nobody has thought of, and must never end
-another one. So each is supervised: an error that nobody has foreseen is logged and counted, and the duty is
+another one. So each is supervised: an unexpected error is logged and counted, and the duty is
 started anew after a pause. A fault that stays costs this duty alone, and shows in the log, in a metric and in
 ``problems``.
 

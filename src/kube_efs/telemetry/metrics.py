@@ -48,7 +48,7 @@ class DutyMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.failures = Counter(
             "kube_efs_duty_failures",
-            "Failures of a long-running duty of the process that nobody has foreseen; it is started anew",
+            "Unexpected failures of a long-running duty of the process, which is started anew",
             ["duty"],
             registry=registry,
         )
