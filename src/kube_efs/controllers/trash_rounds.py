@@ -249,7 +249,7 @@ def trash_rounds(
     metrics: ControllerMetrics,
     emptiers: Collection[object],
 ) -> TrashRounds:
-    """The rounds over every file system to which there is a tunnel, and those that are mounted in this pod.
+    """The rounds over every file system that workers can mount, and those that are mounted in this pod.
 
     Events are of the root claim of a file system, or of the controller's Lease where there is none; both
     are in the controller's own namespace.
@@ -264,7 +264,7 @@ def trash_rounds(
     trashes = [
         Trashes(
             emptier=one,
-            file_system_ids=lambda: inventory.targets.targets,
+            file_system_ids=lambda: _with_root(inventory),
             subject=root_claim,
         )
         for one in emptiers
@@ -277,6 +277,14 @@ def trash_rounds(
     ]
     seconds = max(1, round(settings.worker_timeout_seconds * _SHARE_OF_POD))
     return TrashRounds(trashes, EmptyingTerms(seconds=seconds), recorder, metrics)
+
+
+def _with_root(inventory: Inventory) -> Collection[FileSystemId]:
+    """The file systems that have a tunnel and a root volume.
+
+    A pod that is started before could wait for ever for a root that is never made, if its file system goes.
+    """
+    return [fs for fs in inventory.targets.targets if root_name(fs) in inventory.volumes]
 
 
 _VERSIONS: Final[Mapping[type, str]] = {PersistentVolumeClaim: "v1", Lease: "coordination.k8s.io/v1"}

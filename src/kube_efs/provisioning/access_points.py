@@ -386,7 +386,9 @@ class AccessPoints:
         uid, gid = parameters.uid, parameters.gid
         if uid is not None and gid is not None:
             return PosixUser(uid=uid, gid=gid)
-        taken = self.take_id(parameters.gids, request.name)
+        # An earlier attempt that may still be carried out tells its id, whoever else has that by now.
+        kept = self._inventory.gids.of(request.name) if request.name in self._unclear else None
+        taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
         if taken is None:
             raise GidRangeFull(
                 "has no free id left",

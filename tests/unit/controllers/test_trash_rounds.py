@@ -17,7 +17,11 @@ from kube_efs.controllers.trash_rounds import Trashes, TrashRounds
 from kube_efs.kube.events import EventRecorder, Subject
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.ids import FileSystemId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.trash import StuckEntry, TrashReport
+from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
+from kube_efs.model.volumes import Volume
+from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.work import EmptyingTerms
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -298,3 +302,11 @@ async def test_the_object_of_events_is_found_by_its_name(kube: AsyncClient) -> N
     assert (there.kind, there.uid) == ("PersistentVolumeClaim", made.metadata.uid)
     missing = await trash_rounds._subject(kube, PersistentVolumeClaim, "other", "default")
     assert (missing.name, missing.uid) == ("other", "")
+
+
+async def test_trash_waits_for_the_root_volume_that_its_pods_mount() -> None:
+    inventory = Inventory()
+    inventory.targets = TunnelTargets(targets={A: TunnelTarget(file_system_id=A, port=20490)})
+    assert not trash_rounds._with_root(inventory)
+    inventory.put_volume(Volume(name=root_name(A), uid="r", storage_class=ROOT_CLASS))
+    assert trash_rounds._with_root(inventory) == [A]

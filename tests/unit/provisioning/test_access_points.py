@@ -108,6 +108,13 @@ async def test_a_lost_answer_is_followed_by_the_same_access_point(scene: Scene) 
     assert scene.held == {1001}
 
 
+async def test_a_creation_is_repeated_with_its_id_even_if_somebody_else_has_it_by_now(scene: Scene) -> None:
+    await scene.lose(request(**NARROW))
+    scene.inventory.gids.hold(1000, "a volume that was made again late")
+    scene.inventory.gids.hold(1001, "another one")
+    assert (await scene.create(request(**NARROW))).user == PosixUser(uid=1000, gid=1000)
+
+
 async def test_a_lost_answer_and_a_refusal_afterwards_leave_no_access_point_unseen(scene: Scene) -> None:
     await scene.lose(request(**NARROW))
     scene.api.faults["create"] = AwsDenied("is not allowed", field="create")
