@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 # A call to AWS with all its repetitions takes at most 120 s (AwsOptions), and begins at most 30 s after the
 # order was confirmed (Order.confirm).
 _CALL_SECONDS: Final = 180.0
+_SCAN_AGAIN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,8 @@ class CsiVolumes:
         self._began = clock()
         # When a call to delete an access point was last under way.
         self._ordered: dict[VolumeHandle, float] = {}
-        self._scanned: set[Location] = set()
+        # When the directories there were read last.
+        self._scanned: dict[Location, float] = {}
         self._being_made: Counter[Location] = Counter()
 
     async def create(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
@@ -291,9 +293,12 @@ class CsiVolumes:
             with suppress(AwsDenied):  # Where access points may not be listed, none is made here.
                 # Their numbers are taken, too.
                 await account.access_points.loaded(file_system_id)
-            await self._scan(Location(file_system_id=file_system_id, directory=parameters.base))
+            base = Location(file_system_id=file_system_id, directory=parameters.base)
+            await self._scan(base)
             taken = self._id_of_others_in(place, parameters.gids)
             if taken is None:
+                taken = account.access_points.take_id(parameters.gids, str(place))
+            if taken is None and await self._free_ids(base, parameters.gids):
                 taken = account.access_points.take_id(parameters.gids, str(place))
             if taken is None:
                 raise GidRangeFull(
@@ -342,7 +347,30 @@ class CsiVolumes:
             place = Location(file_system_id=base.file_system_id, directory=directory)
             if self._inventory.gids.of(str(place)) is None:
                 self._inventory.gids.hold(child.gid, str(place))
-        self._scanned.add(base)
+        self._scanned[base] = self._clock()
+
+    async def _free_ids(self, base: Location, gids: GidRange) -> bool:
+        """Free the ids of directories that others have removed, such as pods of an earlier leader.
+
+        A range that stays full is no reason to read the directories again and again.
+        """
+        if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
+            return False
+        held = self._inventory.gids.holders_within(
+            gids
+        )  # asked first: what is made meanwhile is not among them
+        self._scanned[base] = self._clock()
+        there = {child.name for child in await self._hands().children(base)}
+        prefix = f"{base}".rstrip("/") + "/"
+        for holder in held:
+            name = holder.removeprefix(prefix)
+            if name == holder or "/" in name or name in there:
+                continue
+            directory = Directory((*base.directory.parts, name))
+            place = Location(file_system_id=base.file_system_id, directory=directory)
+            if not self._being_made[place] and not self._inventory.volumes_at(place):
+                self._inventory.gids.release(holder)
+        return True
 
 
 def _root(found: AccessPoint) -> Location:

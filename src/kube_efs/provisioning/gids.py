@@ -59,6 +59,10 @@ class GidIndex:
         """How many ids of the range are held; it costs a look at each that is."""
         return sum(gid in within for gid in self._holders)
 
+    def holders_within(self, within: GidRange) -> set[str]:
+        """Everybody who holds an id of the range; it costs a look at each id that is held."""
+        return {holder for gid, holders in self._holders.items() if gid in within for holder in holders}
+
     def of(self, holder: str) -> int | None:
         """The group id of that holder."""
         return self._gids.get(holder)

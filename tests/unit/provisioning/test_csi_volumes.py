@@ -328,6 +328,24 @@ async def test_a_controller_that_has_just_started_learns_which_ids_directories_h
     assert [one.gid for one in world.folders.made.values()] == [5, 6]
 
 
+async def test_ids_of_directories_that_others_have_removed_are_free_once_the_range_is_full() -> None:
+    now = 0.0
+    world = CsiWorld(clock=lambda: now)
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
+    made = [await world.volumes.create(request(f"pvc-{number}", **plain)) for number in (1, 2)]
+    world.note("still-there", made[1].handle)
+    world.folders.made.clear()
+    now += 60
+    await world.volumes.create(request("pvc-3", **plain))
+    assert world.folders.made[f"{FS}:/b/pvc-3"].gid == 5
+    world.folders.made.clear()
+    with pytest.raises(GidRangeFull):  # it was looked at just now
+        await world.volumes.create(request("pvc-4", **plain))
+    now += 60
+    await world.volumes.create(request("pvc-4", **plain))
+    assert world.folders.made[f"{FS}:/b/pvc-4"].gid == 5
+
+
 async def test_a_directory_that_could_not_be_made_costs_no_second_id() -> None:
     world = CsiWorld()
     plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6"}
