@@ -92,17 +92,20 @@ class TunnelClient:
     async def _reached(self) -> AsyncIterator[None]:
         """An agent that is just being replaced is waited for a little, so that no mount fails for that."""
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._channel.channel_ready()
-        except TimeoutError as error:
-            raise self._unavailable(f"is not there for {_PATIENCE_SECONDS:g} s") from error
-        try:
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    await self._channel.channel_ready()
+            except TimeoutError as error:
+                raise self._unavailable(f"is not there for {_PATIENCE_SECONDS:g} s") from error
             yield
         except grpc.aio.AioRpcError as error:
             for key, value in error.trailing_metadata() or ():
                 if key == FAILURE_KEY and isinstance(value, bytes):
                     raise parse_failure(value) from error
             raise self._failure(error) from error
+        # The process ends while something is still undone.
+        except grpc.aio.UsageError as error:
+            raise self._unavailable("is not asked any more, this process ends") from error
 
     def _failure(self, error: grpc.aio.AioRpcError) -> TunnelError:
         if error.code() in _NOT_REACHED:
