@@ -9,8 +9,8 @@ import grpc.aio
 
 from kube_efs.model.errors import KubeEfsError
 
-# An orphan of a node that was killed is forgotten after two reconciliations. An access point stays for five minutes
-# after a creation that was cancelled, since AWS may still carry that out.
+# An orphan of a node that was killed is forgotten after two reconciliations. An access point stays for five
+# minutes after a creation that was cancelled, since AWS may still carry that out.
 PATIENCE_SECONDS: Final = 400.0
 _PAUSE_SECONDS: Final = 0.2
 # The pauses between gRPC's own attempts to connect would grow to two minutes.
