@@ -41,6 +41,7 @@ from kube_efs.model.targets import (
     follow_discovery,
     joined,
     parse_targets,
+    remaining,
     render_reserved,
     render_targets,
     render_zones,
@@ -168,6 +169,8 @@ class TunnelTargetsController:
             ports_in_use=self._inventory.ports_in_use(),
         )
         if wanted != self._published:
+            # No volume is made with a port that is being given away.
+            self._inventory.targets = remaining(self._inventory.targets, wanted)
             await self._publish(wanted)
         if wanted != self._inventory.targets:
             self._inventory.targets = wanted

@@ -125,6 +125,12 @@ def joined(ours: TunnelTargets, theirs: TunnelTargets) -> TunnelTargets:
     )
 
 
+def remaining(before: TunnelTargets, after: TunnelTargets) -> TunnelTargets:
+    """The targets of before whose port stays theirs, and what is reserved after."""
+    targets = {fs: one for fs, one in before.targets.items() if after.port_of(fs) == one.port}
+    return replace(before, targets=MappingProxyType(targets), reserved=after.reserved)
+
+
 def follow_discovery(
     current: TunnelTargets,
     discovery: Discovery,

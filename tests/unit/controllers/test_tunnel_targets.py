@@ -408,6 +408,25 @@ async def test_a_file_system_that_is_gone_leaves_with_its_root(
         await eventually(is_alone)
 
 
+async def test_no_volume_can_get_a_port_while_it_is_being_given_away(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(kube, document({FS1: 20490, FS2: 20491}))
+    here = Scene(kube)
+    await here.controller.load()
+    publish, seen = here.controller._publish, list[Mapping[FileSystemId, int]]()
+
+    async def look_and_publish(targets: TunnelTargets) -> None:
+        seen.append(here.inventory.targets.ports)
+        await publish(targets)
+
+    monkeypatch.setattr(here.controller, "_publish", look_and_publish)
+    here.controller.discovered(discovery(system(FS1), system(FS3)))
+    await here.controller._reconcile()
+    assert seen == [{FS1: 20490}]
+    assert here.inventory.targets.ports == {FS1: 20490, FS3: 20491}
+
+
 async def test_a_root_that_cannot_be_made_keeps_nobody_from_the_ports(
     kube: AsyncClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,9 @@ from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import NotYet
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import FileSystemId, VpcId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import VolumePhase
-from kube_efs.provisioning.tunnel import TunnelBackend
+from kube_efs.provisioning.tunnel import TunnelBackend, TunnelPlan
 
 FS1, FS2 = FILE_SYSTEMS
 # Sorts before the others, as an id that AWS gives to a new file system may.
@@ -27,6 +28,22 @@ def place_of(world: World, name: str = "data") -> FileSystemId:
     plan = backend.plan(claim(name), EFS)
     assert plan is not None
     return plan.request.location.file_system_id
+
+
+async def test_a_volume_is_not_made_with_a_port_that_was_given_away_since(world: World) -> None:
+    plan = world.engine.plan(claim("data"))
+    assert isinstance(plan, TunnelPlan)
+    fs = plan.request.location.file_system_id
+    targets = world.inventory.targets
+    others = {one: target for one, target in targets.targets.items() if one != fs}
+    given = TunnelTarget(file_system_id=FS0, port=plan.port)
+    world.inventory.targets = TunnelTargets(targets={**others, FS0: given})
+    with pytest.raises(NotYet, match=f"{plan.port}.*no longer"):
+        await world.engine.provision(plan)
+    assert not world.store.volumes
+    # While volumes carry it, the port stays that of a file system that is gone.
+    world.inventory.targets = TunnelTargets(targets=others, reserved={fs: plan.port})
+    assert (await world.engine.provision(plan)).loopback_ports == {plan.port}
 
 
 def see(world: World, *file_systems: FileSystemId) -> None:
