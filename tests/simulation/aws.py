@@ -111,11 +111,11 @@ class Connection:
         elif fate.fault is Fault.BUSY:
             error = _error(operation, "ThrottlingException", 429)
             self._loop.after(fate.answers or 0.0, settle, future, error)
-        try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                return await future
-        except TimeoutError as error:
-            raise ReadTimeoutError(endpoint_url="https://elasticfilesystem") from error
+        # An answer that comes while the process stands still counts when it goes on.
+        await asyncio.wait({future}, timeout=_TIMEOUT_SECONDS)
+        if not future.done():
+            raise ReadTimeoutError(endpoint_url="https://elasticfilesystem")
+        return future.result()
 
     def _outcome(self, operation: str, given: Mapping[str, Any]) -> Any:
         try:
