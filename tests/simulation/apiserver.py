@@ -25,6 +25,8 @@ Body: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, str]
 # Kind, the object before and after; None when it was, or is, not there.
 Observer: TypeAlias = Callable[[str, Body | None, Body | None], None]
+# Kind and name of an object that a client is given.
+Reader: TypeAlias = Callable[[str, str], None]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 ENDED = frozenset({"Succeeded", "Failed"})
@@ -198,6 +200,7 @@ class ApiServer:
         self._watches: dict[str, list[Watch]] = {plural: [] for plural in _KINDS}
         self._pages: dict[str, tuple[int, list[bytes]]] = {}
         self.observers: list[Observer] = []
+        self.readers: list[Reader] = []
         # The process whose request is being carried out, and when it sent that; empty for people.
         self.author = ""
         self.sent_at = 0.0
@@ -340,6 +343,8 @@ class ApiServer:
         self._existing(plural, key)
         if sub == "log":
             return Answer(200, "".join(f"{line}\n" for line in self.logs.get(name, ())).encode())
+        for reader in self.readers:
+            reader(plural, name)
         return Answer(200, self._raw[plural][key])
 
     def _list(self, plural: str, selection: Selection, query: Mapping[str, str]) -> bytes:

@@ -50,6 +50,10 @@ CLASSES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "plain": (_DRIVER, {"provisioningMode": "efs-dir", "fileSystemId": FIRST, "basePath": "/csi"}),
+    "plain-second": (
+        _DRIVER,
+        {"provisioningMode": "efs-dir", "fileSystemId": SECOND, "basePath": "/csi", "uid": "0", "gid": "0"},
+    ),
     "plain-named": (
         _DRIVER,
         {
@@ -72,6 +76,8 @@ CLASSES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
+# Classes that are there when a theme has them only.
+_OF_THEMES = frozenset({"plain-second"})
 
 
 def gid_range(provisioner: str, parameters: Mapping[str, str]) -> tuple[int, int]:
@@ -108,7 +114,11 @@ class People:
         self._made = 0
         self._gone = False
         kinds = {_TUNNEL: "tunnel", DIRECTORY_PROVISIONER: "directory", _DRIVER: "csi"}
-        known = [name for name, (by, _) in CLASSES.items() if kinds[by] in backends]
+        known = [
+            name
+            for name, (by, _) in CLASSES.items()
+            if kinds[by] in backends and (name not in _OF_THEMES or name in theme.classes)
+        ]
         self._classes = rng.sample(known, min(len(known), rng.choice((1, 2, 3, 5, 12))))
         self._classes = [one for one in theme.classes if one in known] or self._classes
         self._theme = theme
@@ -251,13 +261,20 @@ class People:
         if volumes:
             record = self._rng.choice(volumes)
             before = record.body["spec"]["persistentVolumeReclaimPolicy"]
-            policy = "Retain" if before == "Delete" else "Delete"
-            self._history.note("people set {} to {}", record.name, policy)
-            self._server.update(
-                "persistentvolumes",
-                record.name,
-                lambda body: body["spec"].update(persistentVolumeReclaimPolicy=policy),
-            )
+            self._set(record, "Retain" if before == "Delete" else "Delete")
+
+    def keep(self, record: Record) -> None:
+        """Set the volume to Retain, if it is there."""
+        if not record.is_gone:
+            self._set(record, "Retain")
+
+    def _set(self, record: Record, policy: str) -> None:
+        self._history.note("people set {} to {}", record.name, policy)
+        self._server.update(
+            "persistentvolumes",
+            record.name,
+            lambda body: body["spec"].update(persistentVolumeReclaimPolicy=policy),
+        )
 
     def _delete_volume(self) -> None:
         volumes = self._volumes(by_people=False)

@@ -1,8 +1,7 @@
 """Faults on purpose: each takes away one guard, fence or reservation, or puts back a defect of the past.
 
 The simulation must find them, or it proves nothing. ``make simulate PLANTED=1`` runs each until a seed finds
-it that is clean without it; those in ``NOT_FOUND`` are left out, and are what is left to do here. A plant is
-set in a process of its own and never taken back.
+it that is clean without it. A plant is set in a process of its own and never taken back.
 
 Some are not here, since nothing can find them: a second fence behind a first one that already holds. The uid
 of the patch that lifts a gate: names of pods are never used twice. A lane's wait for a pod: ``_be_alone``
@@ -66,17 +65,6 @@ class Plant:
 
 
 PLANTS: Final[dict[str, Plant]] = {}
-
-# Not found by 100 seeds of their theme; each can be tried alone: ``make simulate PLANT=name``. An old answer
-# lifts no gate, as the next leader has deleted the pod, and deletes an access point only after a standstill
-# of more than the three minutes that its volume is kept. Of the others nobody has proved that a fence holds.
-NOT_FOUND: Final = frozenset(
-    {
-        "old-answers-count",
-        "relists-forget-nothing",
-        "volumes-of-unknown-file-systems-are-ignored",
-    }
-)
 
 
 def plant(leads_to: re.Pattern[str], theme: str = "") -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -332,9 +320,9 @@ def group_ids_are_not_held() -> None:
     _put(Inventory, "_hold_gid", lambda *_: None)
 
 
-@plant(STUCK)
+@plant(STUCK, "file systems")
 def relists_forget_nothing() -> None:
-    """A volume that went while a watch was broken stays known."""
+    """A volume that went while a watch was broken stays known: root volumes are not made again."""
 
     def added_only(self: Any, volumes: Iterable[Volume]) -> None:
         for one in volumes:
@@ -413,16 +401,19 @@ def access_points_do_not_look_for_pods() -> None:
     _put(WorkerPool, "settled", _nothing)
 
 
-@plant(LOSS, "two leaders")
+@plant(LOSS, "standstills")
 def old_answers_count() -> None:
-    """A process that stood still acts on what the guards said before."""
+    """A process that stood still deletes an access point by what the guards said before.
+
+    It lifts no gate by that, as the next leader has deleted the pod.
+    """
     _put(guards, "_ANSWER_SECONDS", 1e9)
 
 
 # --- file systems and ports
 
 
-@plant(LOSS, "ports")
+@plant(LOSS, "file systems")
 def volumes_of_unknown_file_systems_are_ignored() -> None:
     """A volume that may lie anywhere keeps nobody from removing its directory."""
     _put(Guards, "_check_unlocated", _nothing)

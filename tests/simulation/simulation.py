@@ -36,6 +36,8 @@ from kube_efs.provisioning.work import Action
 from kube_efs.settings import BackendName
 
 _ACTIVE_SECONDS = 240.0
+# Longer than a volume is kept for the calls of an earlier leader.
+_STANDSTILL_SECONDS = (200.0, 300.0)
 _SETTLING_SECONDS = 1500.0
 # Methods of the simulation, for what goes wrong beside the weather.
 _TROUBLES = (
@@ -128,7 +130,9 @@ class Simulation:
         self._troubles: list[Callable[[], object]] = [
             getattr(self, f"_{one}") for one in theme.trouble or _TROUBLES
         ]
-        self._is_calm = False
+        self._active_seconds = theme.active_seconds or _ACTIVE_SECONDS
+        self._is_calm = self._stops_at_look = False
+        self.server.readers.append(self._looked)
         self.history.note("theme {}, backends {}, quota {}, {}", theme.name, backends, quota, self.weather)
 
     def run(self) -> None:
@@ -141,11 +145,11 @@ class Simulation:
         self.people.begin()
         if self._trouble:
             self.loop.after(self._rng.expovariate(1 / self._trouble), self._make_trouble)
-        while self.loop.time() < _ACTIVE_SECONDS:
+        while self.loop.time() < self._active_seconds:
             await self._look()
         self._calm_down()
         reasons = self._unsettled()
-        while reasons and self.loop.time() < _ACTIVE_SECONDS + _SETTLING_SECONDS:
+        while reasons and self.loop.time() < self._active_seconds + _SETTLING_SECONDS:
             await self._look()
             reasons = self._unsettled()
         self.truth.check_data()
@@ -187,6 +191,33 @@ class Simulation:
                 self.history.note("{} stands still for {:g} s", process.name, seconds)
                 process.pause()
                 self.loop.after(seconds, process.resume, self.loop)
+
+    def _stop_at_look(self) -> None:
+        """The next leader that looks at a volume which it removes stands still with the answer."""
+        self._stops_at_look = all(one.process.state is not State.PAUSED for one in self.replicas)
+
+    def _looked(self, plural: str, name: str) -> None:
+        if self._is_calm or not self._stops_at_look or plural != "persistentvolumes":
+            return
+        # With a pod that has not begun, the next leader deletes that, and the order with it.
+        if any(pod["spec"].get("schedulingGates") for pod in self.server.all("pods")):
+            return
+        author = self.server.author
+        leader = next((one for one in self.replicas if one.is_leading and one.process.name == author), None)
+        record = next((one for one in self.truth.live() if one.name == name), None)
+        is_going = record is not None and record.committed is not None and record.is_to_go
+        # It is looked at when its removal begins, too.
+        if leader and record and is_going and record.access_point_id and self._rng.random() < 0.5:
+            self._stops_at_look = False
+            self._stop(leader, record)
+
+    def _stop(self, replica: Replica, record: Record) -> None:
+        """It stands still until the volume may be gone, which people want to keep by then."""
+        seconds, process = self._rng.uniform(*_STANDSTILL_SECONDS), replica.process
+        self.history.note("{} stands still for {:g} s", process.name, seconds)
+        process.pause()
+        self.loop.after(seconds, process.resume, self.loop)
+        self.loop.after(self._rng.uniform(1.0, 10.0), self.people.keep, record)
 
     def _cut_watches(self) -> None:
         self.history.note("watches break")

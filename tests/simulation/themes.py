@@ -38,6 +38,7 @@ class Theme:
     start_seconds: float | None = None
     step_seconds: float | None = None
     removals_hang: float | None = None
+    active_seconds: float | None = None
 
 
 _TUNNEL = (BackendName.TUNNEL,)
@@ -63,10 +64,16 @@ THEMES: Final[tuple[Theme, ...]] = (
         backends=_TUNNEL,
         classes=("second", "second", "auto"),
         pace=3.0,
-        actions={"make_static": 5, "create_claim": 5, "delete_claim": 6, "set_policy": 1},
-        sources=("loopback", "loopback", "loopback", "annotated", "address"),
+        actions={"make_static": 6, "create_claim": 4, "delete_claim": 8},
+        sources=("loopback", "loopback", "loopback", "loopback", "annotated"),
         places=("same",),
-        trouble=("toggle_file_system", "toggle_file_system", "delete_config_map", "list_nothing"),
+        trouble=(
+            "toggle_file_system",
+            "toggle_file_system",
+            "delete_config_map",
+            "list_nothing",
+            "kill_leader",
+        ),
         trouble_seconds=8.0,
         start_seconds=0.5,
         step_seconds=0.2,
@@ -211,6 +218,35 @@ THEMES: Final[tuple[Theme, ...]] = (
         trouble=("fill_file_system", "toggle_file_system", "kill_leader"),
         trouble_seconds=10.0,
         targets={"CreateAccessPoint": (Fault.UNANSWERED, 0.3)},
+    ),
+    # A leader stands still for longer than its successor waits for its calls.
+    Theme(
+        name="standstills",
+        backends=_CSI,
+        classes=("reused",),
+        pace=4.0,
+        actions={"create_claim": 6, "delete_claim": 4, "delete_and_create_claim": 4, "set_policy": 0.0},
+        trouble=("stop_at_look",),
+        trouble_seconds=20.0,
+        replicas=2,
+        active_seconds=420.0,
+    ),
+    # File systems that go and come: nobody can tell meanwhile where volumes lie that are known by an address,
+    # and of what went then a leader is not told when its watch expires.
+    Theme(
+        name="file systems",
+        backends=_CSI,
+        classes=("second", "plain-second"),
+        pace=1.5,
+        actions={"create_claim": 8, "delete_claim": 6, "make_static": 6},
+        sources=("address",),
+        places=("same",),
+        trouble=("toggle_file_system", "expire_watches", "expire_watches"),
+        trouble_seconds=5.0,
+        replicas=1,
+        lag=(0.5, 10.0),
+        start_seconds=0.5,
+        step_seconds=0.2,
     ),
 )
 
