@@ -36,8 +36,8 @@ def tunnel_mount_options(storage_class: StorageClass) -> tuple[str, ...]:
 
 
 def tunnel_port(file_system_id: FileSystemId, targets: TunnelTargets) -> int:
-    """The loopback port of the file system's tunnel; raises NotYet before it has one."""
-    port = targets.port_of(file_system_id)
+    """The loopback port of the file system, also when that is gone; raises NotYet when it has none."""
+    port = targets.ports.get(file_system_id)
     if port is None:
         remedy = "it gets one with the next discovery"
         raise NotYet("has no tunnel port yet", field="file system", value=str(file_system_id), remedy=remedy)

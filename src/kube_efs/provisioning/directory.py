@@ -3,7 +3,7 @@
 import asyncio
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import structlog
@@ -32,6 +32,7 @@ from kube_efs.model.errors import (
     RemovalRefused,
 )
 from kube_efs.model.gids import GidRange
+from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.backends import Directories, remove_directory
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
@@ -117,7 +118,12 @@ class DirectoryPlan:
     def volume(self, attempt: int) -> Volume:
         """The volume, which has one name only: no other claim's can have this claim's uid."""
         gid = self.inventory.gids.of(volume_name(self.claim)) if self.request.gids else None
-        return volume_for(self.request, gid=gid)
+        request = self.request
+        if request.port is not None:
+            # The file system may have gone and come back with another one since the claim was planned.
+            port = tunnel_port(request.location.file_system_id, self.inventory.targets)
+            request = replace(request, port=port)
+        return volume_for(request, gid=gid)
 
     async def adopt(self, found: Volume) -> None:
         """Give the directory back the group that the volume tells; raises KubeAlreadyExists."""

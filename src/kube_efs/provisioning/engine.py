@@ -163,8 +163,8 @@ class Engine:
 
     async def _create(self, plan: Plan) -> Volume:
         for attempt in range(_NAMES_TRIED):
+            # Nothing may come between the two: what the volume has is only now nobody else's to get.
             wanted = replace(plan.volume(attempt), finalizers=(FINALIZER,))
-            self._check_ports(wanted)
             self._inventory.expect_volume(wanted)
             try:
                 return await self._store.create(wanted)
@@ -183,16 +183,6 @@ class Engine:
             value=plan.volume(0).name,
             remedy="delete the volumes of that name that nobody uses",
         )
-
-    def _check_ports(self, wanted: Volume) -> None:
-        """Raise NotYet for a port that its file system no longer has: it may have gone meanwhile.
-
-        From here on the volume is expected, and its port given to nobody else.
-        """
-        for port in wanted.loopback_ports:
-            if (owner := wanted.annotated) and self._inventory.targets.ports.get(owner) != port:
-                problem = f"{port} is no longer that of file system {owner}"
-                raise NotYet(problem, field="tunnel port", remedy="the claim is looked at again")
 
     async def _claims_own(self, wanted: Volume, plan: Plan) -> Volume | None:
         """The volume of that name if an earlier attempt made it for this claim."""

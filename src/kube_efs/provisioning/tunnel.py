@@ -24,11 +24,11 @@ from kube_efs.provisioning.inventory import Inventory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelPlan:
-    """A directory behind the tunnel at ``port``."""
+    """A directory behind the tunnel of its file system."""
 
     request: TunnelRequest
-    port: int
     provisioner: str
+    inventory: Inventory
     directories: Directories
 
     @property
@@ -55,8 +55,12 @@ class TunnelPlan:
         await self.directories.make(self.request.location, Permissions())
 
     def volume(self, attempt: int) -> Volume:
-        """The volume of that attempt."""
-        return volume_for(self.request, port=self.port, provisioner=self.provisioner, attempt=attempt)
+        """The volume of that attempt, with the port of now; raises NotYet.
+
+        The file system may have gone and come back with another one since the claim was planned.
+        """
+        port = tunnel_port(self.request.location.file_system_id, self.inventory.targets)
+        return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
 
     async def adopt(self, found: Volume) -> None:
         """Nothing: whoever made the volume made the same directory."""
@@ -92,9 +96,9 @@ class TunnelBackend:
             own_vpcs=known.own_vpcs,
         )
         request = parse_request(claim, storage_class, view)
-        port = tunnel_port(request.location.file_system_id, self._inventory.targets)
+        tunnel_port(request.location.file_system_id, known.targets)  # Without one, the claim waits.
         return TunnelPlan(
-            request=request, port=port, provisioner=self._provisioner, directories=self._directories
+            request=request, provisioner=self._provisioner, inventory=known, directories=self._directories
         )
 
     def owns(self, volume: Volume) -> bool:

@@ -30,20 +30,20 @@ def place_of(world: World, name: str = "data") -> FileSystemId:
     return plan.request.location.file_system_id
 
 
-async def test_a_volume_is_not_made_with_a_port_that_was_given_away_since(world: World) -> None:
+async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(world: World) -> None:
     plan = world.engine.plan(claim("data"))
     assert isinstance(plan, TunnelPlan)
-    fs = plan.request.location.file_system_id
-    targets = world.inventory.targets
+    fs, targets = plan.request.location.file_system_id, world.inventory.targets
+    (port,) = plan.volume(0).loopback_ports
     others = {one: target for one, target in targets.targets.items() if one != fs}
-    given = TunnelTarget(file_system_id=FS0, port=plan.port)
-    world.inventory.targets = TunnelTargets(targets={**others, FS0: given})
-    with pytest.raises(NotYet, match=f"{plan.port}.*no longer"):
+    others[FS0] = TunnelTarget(file_system_id=FS0, port=port)
+    world.inventory.targets = TunnelTargets(targets=others)
+    with pytest.raises(NotYet, match="no tunnel port"):
         await world.engine.provision(plan)
     assert not world.store.volumes
-    # While volumes carry it, the port stays that of a file system that is gone.
-    world.inventory.targets = TunnelTargets(targets=others, reserved={fs: plan.port})
-    assert (await world.engine.provision(plan)).loopback_ports == {plan.port}
+    # It comes back.
+    world.inventory.targets = TunnelTargets(targets={**others, fs: replace(targets.targets[fs], port=20999)})
+    assert (await world.engine.provision(plan)).loopback_ports == {20999}
 
 
 def see(world: World, *file_systems: FileSystemId) -> None:
