@@ -97,7 +97,8 @@ class Connection:
         def arrive(*, is_answered: bool) -> None:
             before = set(self._efs.access_points)
             outcome = self._outcome(operation, parameters)
-            if not is_answered or self._process.state is State.DEAD:
+            is_leader = self._process.state is not State.DEAD and self._process.name == self._efs.leader
+            if not (is_answered and is_leader):
                 self._efs.strays |= self._efs.access_points.keys() - before
             if is_answered and fate.code is not None:
                 outcome = _error(operation, "InternalServerError", fate.code)

@@ -92,8 +92,10 @@ class Efs:
         self.access_points: dict[str, dict[str, Any]] = {}
         self.on_removal: list[RemovalObserver] = []
         self.on_access_point_removal: list[Callable[[dict[str, Any]], None]] = []
-        # Those made late, by a copy of a request that was answered before or when the process that asked has
-        # ended: nobody knows that they will come.
+        # The process that has come to lead last.
+        self.leader = ""
+        # Those made late, by a copy of a request that was answered before, or when the process that asked
+        # has ended or another one leads: that one does not know that they will come.
         self.strays: set[str] = set()
         self._made = 0
 

@@ -111,7 +111,7 @@ class Replica:
             leadership = Leadership(lease_client, _lease_terms(settings), clock)
             await leadership.acquire()
             stack.push_async_callback(leadership.release)
-            self.is_leading = True
+            self.is_leading, self._world.efs.leader = True, process.name
             self._world.history.note("{} leads", process.name)
             surroundings = Surroundings(
                 settings=settings,
