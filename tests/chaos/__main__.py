@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ from kube_efs.local.program import Program
 
 _PROBE_SECONDS: Final = 1
 _FOLLOWING_SECONDS: Final = 30.0
+_LOOKS_AT_DESCRIPTORS: Final = 12
 # What changes a little later than what the agent promises.
 _STEADY: Final = ("processes", "ports", "files", "mounts")
 _SETTINGS: Final = {
@@ -81,13 +82,21 @@ class Run:
             after = await self._sample()
             is_steady = all(before.get(kind) == after[kind] for kind in _STEADY)
             if is_steady or time.monotonic() > deadline:
-                return after
+                return {**after, "descriptors": await self._descriptors(after)}
             before = after
             await asyncio.sleep(2 * _PROBE_SECONDS)
 
+    async def _descriptors(self, sample: Amounts) -> Mapping[str, int]:
+        """The least of many looks: probes have some for a moment, and what leaks has them always."""
+        least = dict(sample["descriptors"])
+        for _ in range(_LOOKS_AT_DESCRIPTORS):
+            await asyncio.sleep(_PROBE_SECONDS / 3)
+            now = (await self._own_amounts())["descriptors"]
+            least = {name: min(count, now.get(name, 0)) for name, count in least.items()}
+        return least
+
     async def _sample(self) -> Amounts:
-        sockets = self.cluster._folders.sockets
-        amounts = dict(await asyncio.to_thread(take_sample, (self.folder / "cluster", sockets), self.targets))
+        amounts = dict(await self._own_amounts())
         access_points, directories = Counter[str](), Counter[str]()
         async with Aws.of(self.cluster) as aws:
             for system in self.cluster.file_system_ids:
@@ -95,6 +104,10 @@ class Run:
                 folder = self.cluster.efs.folder(system)
                 directories.update(await asyncio.to_thread(_directories, folder, system))
         return amounts | {"access points": access_points, "directories": directories}
+
+    async def _own_amounts(self) -> Amounts:
+        folders = (self.folder / "cluster", self.cluster._folders.sockets)
+        return await asyncio.to_thread(take_sample, folders, self.targets)
 
     def judge(self, title: str, growths: Iterable[Growth]) -> None:
         """Show what has grown, and remember what must not."""
