@@ -16,6 +16,7 @@ from kube_efs.aws.errors import translate
 from kube_efs.aws.gateway import AwsGateway
 
 # As long as the client library tries.
+_UNAWARE_SECONDS = 2.0
 _TIMEOUT_SECONDS = 30.0
 
 
@@ -97,8 +98,7 @@ class Connection:
         def arrive(*, is_answered: bool) -> None:
             before = set(self._efs.access_points)
             outcome = self._outcome(operation, parameters)
-            is_leader = self._process.state is not State.DEAD and self._process.name == self._efs.leader
-            if not (is_answered and is_leader):
+            if not is_answered or self._is_late():
                 self._efs.strays |= self._efs.access_points.keys() - before
             if is_answered and fate.code is not None:
                 outcome = _error(operation, "InternalServerError", fate.code)
@@ -117,6 +117,12 @@ class Connection:
         if not future.done():
             raise ReadTimeoutError(endpoint_url="https://elasticfilesystem")
         return future.result()
+
+    def _is_late(self) -> bool:
+        """Whether the process that asked has ended, or has just gone on while another one leads."""
+        process = self._process
+        is_unaware = self._loop.time() < process.resumed_at + _UNAWARE_SECONDS
+        return process.state is State.DEAD or (is_unaware and process.name != self._efs.leader)
 
     def _outcome(self, operation: str, given: Mapping[str, Any]) -> Any:
         try:

@@ -40,6 +40,8 @@ class Process:
         self.name = name
         self.state = State.RUNNING
         self.held: list[asyncio.Handle] = []
+        # When it has gone on after a standstill.
+        self.resumed_at = -1e9
 
     def start(self, loop: "VirtualLoop", main: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run ``main`` as this process."""
@@ -55,7 +57,7 @@ class Process:
     def resume(self, loop: "VirtualLoop") -> None:
         """Let it go on."""
         if self.state is State.PAUSED:
-            self.state = State.RUNNING
+            self.state, self.resumed_at = State.RUNNING, loop.time()
             held, self.held = self.held, []
             loop.take_back(held)
 
