@@ -33,7 +33,7 @@
     │   ├── TunnelNotReady       a tunnel on demand could not be had in time
     │   └── TunnelAgentUnavailable
     ├── WorkerFailed             a worker pod could not make or remove directories
-    │   ├── WorkerRefused        a guard inside the file system says no; it may say yes another time
+    │   ├── WorkerRefused        a link or file is in the way; nothing was touched
     │   └── GidTaken             another directory has the group id
     ├── MountFailed              a volume could not be mounted or unmounted on this node
     │   └── MountUnfinished      nor is it known whether that still comes about
@@ -288,7 +288,7 @@ class MountUnfinished(MountFailed):
 
 
 class WorkerRefused(WorkerFailed):
-    """A guard of data removal says no, such as a link in the path; nothing was touched."""
+    """Something is in the way, such as a link in the path, and a directory was neither made nor removed."""
 
 
 class GidTaken(WorkerFailed):

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
-from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import TrashReport
 from kube_efs.provisioning import gid_marks, trash
 from kube_efs.provisioning.gid_marks import MARKS
@@ -32,8 +32,8 @@ def make_directory(root: Path, directory: Directory, permissions: Permissions) -
     One that is there keeps its contents, and its mode and owners too unless ``permissions`` are enforced;
     the root keeps everything. A new one with owners is closed to others until they are set, which only an
     enforcing attempt finishes once it was interrupted. One whose permissions the server does not take is
-    removed again if it is new. Raises GidTaken when ``permissions`` want a group that another directory has,
-    and WorkerFailed, also when something else is in the way.
+    removed again if it is new. Raises WorkerRefused when a link or file is in the way, GidTaken when
+    ``permissions`` want a group that another directory has, and WorkerFailed.
     """
     with _failing("could not be made", directory), _opened_root(root) as descriptor:
         return not directory.is_root and _make_below(descriptor, directory, permissions)
@@ -83,7 +83,7 @@ def _make_below(root: int, directory: Directory, permissions: Permissions) -> bo
     parent = os.dup(root)
     try:
         for name in directory.parts[:-1]:
-            child, _ = _open_or_make(parent, name, _PARENT_MODE)
+            child, _ = _open_or_make(parent, name, _PARENT_MODE, directory)
             os.close(parent)
             parent = child
         return _make_leaf(root, parent, directory, permissions)
@@ -97,7 +97,8 @@ def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permis
     # Nobody may come in while it belongs to the wrong group. Without owners the mode goes with the call:
     # a chmod afterwards could be lost to a crash in between.
     in_steps = has_owners or permissions.enforced
-    leaf, is_new = _open_or_make(parent, name, _UNFINISHED_MODE if in_steps else permissions.mode)
+    mode = _UNFINISHED_MODE if in_steps else permissions.mode
+    leaf, is_new = _open_or_make(parent, name, mode, directory)
     try:
         if in_steps and (is_new or permissions.enforced):
             if permissions.own_group and permissions.gid is not None:
@@ -120,14 +121,15 @@ def _claim_group(root: int, parent: int, directory: Directory, gid: int, leaf: i
     gid_marks.claim(gid, places, has_group=os.fstat(leaf).st_gid == gid)
 
 
-def _open_or_make(parent: int, name: str, mode: int) -> tuple[int, bool]:
-    """A descriptor of the child, and whether it is new."""
+def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tuple[int, bool]:
+    """A descriptor of the child on the way to the directory, and whether it is new."""
     try:
         os.mkdir(name, mode, dir_fd=parent)
         is_new = True
     except FileExistsError:
         is_new = False
-    child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
+    with _failing("could not be made", directory, in_the_way=WorkerRefused):
+        child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
     try:
         if is_new:
             _unmask(child, mode)
@@ -287,12 +289,15 @@ def _opened(start: int, names: Sequence[str]) -> Iterator[int]:
 
 
 @contextmanager
-def _failing(problem: str, directory: Directory) -> Iterator[None]:
-    """Raise WorkerFailed for what the operating system says."""
+def _failing(
+    problem: str, directory: Directory, *, in_the_way: type[WorkerFailed] = WorkerFailed
+) -> Iterator[None]:
+    """Raise WorkerFailed for what the operating system says, or ``in_the_way`` for a link or file."""
     try:
         yield
     except OSError as error:
-        raise WorkerFailed(
+        kind = in_the_way if error.errno in NO_DIRECTORY else WorkerFailed
+        raise kind(
             f"{problem} ({error.strerror})", field="directory", value=str(directory), remedy=_hint(error)
         ) from error
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kube_efs.model.errors import GidTaken
+from kube_efs.model.errors import GidTaken, WorkerRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.gids import GidIndex
@@ -61,8 +61,8 @@ class GidLedger:
         """A group id for the directory of a volume to come, None when the range is full.
 
         It is the lowest free one, or the lowest from ``start`` on; with ``is_kept`` the one that the volume
-        has, if it has one, whoever else does. When the block fails, the directory may be there all the same
-        unless the error is GidTaken: the next look tells whether the id is free again.
+        has, even when another has it too. When the block fails, the directory may be there all the same: the
+        next look tells whether the id is free again. GidTaken and WorkerRefused say that it is not there.
         """
         # A look sees nothing of a directory that is being made, so its group is not to be freed by one.
         before = self._lingering.pop(name, None)
@@ -74,7 +74,8 @@ class GidLedger:
             if before is not None:
                 self._lingering[name] = before
             elif name not in self._volumes:
-                self.vanished(name, None if isinstance(error, GidTaken) else location)
+                is_missing = isinstance(error, (GidTaken, WorkerRefused))
+                self.vanished(name, None if is_missing else location)
             raise
         finally:
             self._taking.discard(name)

@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
-from kube_efs.model.errors import GidTaken, InvalidValue, KubeEfsError, RemovalRefused, told
+from kube_efs.model.errors import (
+    GidTaken,
+    InvalidValue,
+    KubeEfsError,
+    RemovalRefused,
+    WorkerRefused,
+    told,
+)
 from kube_efs.model.secrets import shortened, text_without_secrets
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
@@ -107,7 +114,7 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
             problem = _attempt(options, item)
             if problem is not None:
                 failed[path_in(item)] = _reason(problem)
-            if isinstance(problem, RemovalRefused):
+            if isinstance(problem, (RemovalRefused, WorkerRefused)):
                 refused.add(path_in(item))
             if isinstance(problem, GidTaken):
                 taken.add(path_in(item))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unmounting import unmount
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
-from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed
+from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.provisioning import file_system
 from kube_efs.provisioning.file_system import empty_trash, list_children, make_directory, move_to_trash
@@ -103,7 +103,7 @@ def test_what_is_in_the_way_is_not_passed(tmp_path: Path, at: str, what: str) ->
     (root / at).parent.mkdir(parents=True)
     outside.mkdir()
     _plant(root / at, what, outside)
-    with pytest.raises(WorkerFailed) as caught:
+    with pytest.raises(WorkerRefused) as caught:
         make(root, "/team/data/deep")
     error = caught.value
     assert (error.field, error.value) == ("directory", "/team/data/deep")

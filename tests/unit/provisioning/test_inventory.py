@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kube_efs.model.claims import ReclaimPolicy, StorageClass
 from kube_efs.model.directories import Directory, Relation, parse_directory
-from kube_efs.model.errors import GidRangeFull, GidTaken, WorkerFailed
+from kube_efs.model.errors import GidRangeFull, GidTaken, WorkerFailed, WorkerRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import PortUse, TunnelTarget, TunnelTargets
@@ -443,9 +443,10 @@ def failing(inventory: Inventory, name: str, error: Exception, within: GidRange 
     return had[0]
 
 
-def test_a_group_that_another_directory_has_is_given_back() -> None:
+@pytest.mark.parametrize("error", [GidTaken("belongs to another"), WorkerRefused("has a link in the way")])
+def test_a_group_is_given_back_when_no_directory_was_made(error: WorkerFailed) -> None:
     inventory = looking()
-    assert failing(inventory, "a", GidTaken("belongs to another")) == 2000
+    assert failing(inventory, "a", error) == 2000
     assert free(inventory) == 2000
 
 

@@ -65,6 +65,7 @@ def test_one_failure_leaves_the_others(pod: Pod) -> None:
             "a link or file is in the way; move it",
             "relative": "path: 'relative' is not an absolute path; begin it with /",
         },
+        refused=frozenset({"/team/file"}),
         complete=True,
     )
 
