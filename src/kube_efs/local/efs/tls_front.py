@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -103,7 +103,13 @@ class TlsFront:
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+
+        # A task that is cancelled before its first step never comes to its own clean-up.
+        def ended(_: asyncio.Task[None]) -> None:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.traffic.connections += 1
@@ -116,12 +122,9 @@ class TlsFront:
             log.warning("mount_target_refused_client", address=self.address, reason=str(error))
         except OSError as error:
             self._log_failure(error)
-        except asyncio.CancelledError:
-            writer.transport.abort()
-            raise
         finally:
             self.traffic.open -= 1
-            await _close(writer)
+        await _close(writer)
 
     async def _pass(self, client: TlsStream) -> None:
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
@@ -166,8 +169,6 @@ class TlsFront:
 async def _close(writer: asyncio.StreamWriter) -> None:
     """Close, with a moment for the peer to take what is still to be sent."""
     writer.close()
-    try:
+    with suppress(OSError):
         async with asyncio.timeout(_CLOSE_SECONDS):
             await writer.wait_closed()
-    except OSError:
-        writer.transport.abort()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -285,3 +286,16 @@ async def test_stopping_ends_every_connection(laboratory: Laboratory) -> None:
         with contextlib.suppress(OSError):
             assert await reader.read() == b""
         await close(writer)
+
+
+async def test_stopping_ends_a_connection_that_came_in_the_same_moment(laboratory: Laboratory) -> None:
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks()
+    with socket.create_connection((laboratory.front.address, NFS_PORT), timeout=20) as client:
+        client.setblocking(False)
+        # Each step of the loop is looked at, so that the connection's task is seen before its first.
+        while not any("_serve" in str(task.get_coro()) for task in asyncio.all_tasks() - others):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await laboratory.front.stop()
+        with contextlib.suppress(ConnectionResetError):
+            assert await loop.sock_recv(client, 1) == b""
