@@ -27,7 +27,7 @@ class SingleFlight(Generic[Answer]):
             self._next = asyncio.create_task(self._asked())
             # Its error goes to those who wait; when all of them were cancelled, to nobody.
             self._next.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # Whoever is cancelled must not take the answer from the others.
+        # A caller that is cancelled must not take the answer from the others.
         return await asyncio.shield(self._next)
 
     async def any_answer(self) -> Answer:

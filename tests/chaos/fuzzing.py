@@ -35,7 +35,7 @@ _HUGE: Final = 200_000
 _UNEXPECTED: Final = "an error that should not happen"
 # What gRPC itself answers to garbage, with the code UNKNOWN.
 _GARBAGE: Final = "Error parsing message"
-# Whoever tells the agent that these are all the holders is believed: that is what the call is for.
+# A caller that says that these are all the holders is believed: that is what the call is for.
 _LEFT_OUT: Final = frozenset({"Reconcile"})
 _HOSTILE: Final = (
     "",

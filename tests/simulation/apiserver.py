@@ -274,7 +274,7 @@ class ApiServer:
             self._commit(plural, key, old, new)
 
     def remove(self, plural: str, name: str, namespace: str = "") -> None:
-        """Take it away, whoever holds it, if it is there: only what has ended it may do so."""
+        """Take it away if it is there, also from others: only what has ended it may do so."""
         old = self._objects[plural].get((namespace, name))
         if old is not None:
             self._commit(plural, (namespace, name), old, None)

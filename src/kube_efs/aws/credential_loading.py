@@ -74,7 +74,7 @@ def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
 def _checked(
     key: object, secret_key: object, token: object, *, expiration: object, origin: str
 ) -> LoadedCredentials:
-    """The credentials, which whoever signs with them can rely on; ``token`` may be None."""
+    """The credentials, in a form that can be signed with; ``token`` may be None."""
     texts = [
         value for value in (key, secret_key, token) if isinstance(value, str) and _CREDENTIAL.fullmatch(value)
     ]

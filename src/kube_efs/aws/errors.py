@@ -4,7 +4,7 @@
 takes an answer apart. The library lets out more than its own errors: a parser meets what it does not expect.
 So both translate every exception, not a list of them.
 
-No part of an answer is part of a message, whoever gave it: AWS, a proxy in between, a program of a profile.
+No part of an answer is part of a message, be it from AWS, a proxy in between or a program of a profile.
 STS repeats the token that it refuses, programs print keys, and messages get into logs, events and answers to
 the kubelet. So a message says what we know ourselves (the call, the resource, the permission), the HTTP
 status, AWS's code of the error when it has the shape of one, and the names of exceptions' classes. AWS's own

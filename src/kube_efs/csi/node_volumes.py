@@ -229,7 +229,7 @@ class NodeVolumes:
                 raise _in_use(wanted.use, f"is mounted at {shown(str(other))}")
 
     async def _targets_of_the_same_volume(self, wanted: Publication) -> frozenset[Path]:
-        """Where it is or was mounted, whoever has mounted it."""
+        """Where it is or was mounted, by us or by others."""
         if wanted.plan.encrypted:
             mounts = filter(None, map(mount_of, await self._holders()))
             places = {one.target for one in mounts if one.volume == wanted.mount.volume}

@@ -1,4 +1,4 @@
-"""What is mounted where, read no more often than is needed, however many ask and whoever mounts meanwhile.
+"""What is mounted where, read no more often than is needed, also when many ask and others mount meanwhile.
 
 **Is anything mounted here?** The kernel answers that exactly about one path (``mount_points``), and the table
 is not read at all. Only a kernel that cannot has its table read.

@@ -274,7 +274,7 @@ class AccessPoints:
     async def _made_before(
         self, request: VolumeRequest, places: Sequence[FileSystemId]
     ) -> AccessPoint | None:
-        """The access point that an earlier attempt has made, on whichever of the file systems."""
+        """The access point that an earlier attempt has made, on any of the file systems."""
         for file_system_id in places:
             token = client_token(request, file_system_id)
             access_point_id = self._by_token.get((file_system_id, token))
@@ -386,7 +386,7 @@ class AccessPoints:
         uid, gid = parameters.uid, parameters.gid
         if uid is not None and gid is not None:
             return PosixUser(uid=uid, gid=gid)
-        # An earlier attempt that may still be carried out tells its id, whoever else has that by now.
+        # An earlier attempt that may still be carried out tells its id, even when another has it by now.
         kept = self._inventory.gids.of(request.name) if request.name in self._unclear else None
         taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
         if taken is None:

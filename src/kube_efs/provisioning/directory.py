@@ -66,7 +66,7 @@ class DirectoryPlan:
         return self.request.location
 
     async def locations(self) -> tuple[Location, ...]:
-        """The same, for whoever reserves it."""
+        """The same, as what is to be reserved."""
         return (self.request.location,)
 
     @property

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 # A name is 5 characters of a hash long; that four claims of one directory share them will not happen.
 _NAMES_TRIED = 4
-# What is answered before anything was made, or by whoever refuses to make it.
+# Errors after which nothing was made.
 NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
 # How often a volume may change while its removal is decided on.
 _CHANGES_FOLLOWED = 5

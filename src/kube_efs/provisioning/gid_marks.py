@@ -6,8 +6,8 @@ group G is an entry of the folder ``.kube-efs-gids/G``. Its maker makes the dire
 lists that folder. It has G only if every other mark in there is of a directory that does not exist.
 
 Of two makers that want G, the one that made its mark later lists the folder after both marks are there.
-So at least one of them sees the other, and whoever sees another mark gives G up. Both may do so; each then
-tries another id.
+So at least one of them sees the other, and a maker that sees another mark gives G up. Both may do so; each
+then tries another id.
 
 A mark of a directory that does not exist is left from a volume that was removed. The next maker that wants
 the id removes it. The directory may be made anew at that moment; but its maker lists the folder later,

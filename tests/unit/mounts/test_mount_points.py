@@ -68,7 +68,7 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
 @needs_root
 @pytest.mark.skipif(not FUSE.exists(), reason="the kernel has no FUSE")
 def test_file_system_that_never_answers_is_not_waited_for(place: Path) -> None:
-    # A server of FUSE that has not said a word: whoever enters the mount waits until it is aborted.
+    # A server of FUSE that has not said a word: a program that enters the mount waits until it is aborted.
     with FUSE.open("r+b", buffering=0) as server:
         options = f"fd={server.fileno()},rootmode=40000,user_id=0,group_id=0"
         command = ["mount", "--internal-only", "-i", "-t", "fuse", "-o", options, "none", str(place)]

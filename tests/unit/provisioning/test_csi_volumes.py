@@ -290,7 +290,7 @@ async def test_a_directory_volume_has_ids_of_its_own_and_gives_them_back() -> No
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-async def test_volumes_of_one_directory_have_its_ids_whoever_else_has_them(
+async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
     is_made: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, gate = CsiWorld(), asyncio.Event()

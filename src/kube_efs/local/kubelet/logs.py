@@ -25,7 +25,7 @@ class LogSource(Protocol):
 async def read_log(source: LogSource, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
     """The last lines of a log, all for None, and with ``follow`` what is added until it is finished."""
     try:
-        # In a thread it would stay open when whoever waits for it is cancelled.
+        # Opened in a thread it would stay open when the waiting task is cancelled.
         file = source.path.open("rb")
     except FileNotFoundError:
         return
