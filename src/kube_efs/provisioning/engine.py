@@ -11,6 +11,7 @@ people set before it, is always heeded; the guards are asked once more at the la
 (``guards.py``). The volume object goes when its data is dealt with.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerRefused,
 )
+from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends import Backend, Plan
@@ -47,6 +49,8 @@ _NAMES_TRIED = 4
 NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
 # How often a volume may change while its removal is decided on.
 _CHANGES_FOLLOWED = 5
+# So long after its answer got lost the API server no longer carries out a request: its own limit is a minute.
+_LATE_SECONDS = 300.0
 
 
 class DataFate(StrEnum):
@@ -72,6 +76,14 @@ class Reclaimed:
     above: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    """A request to make a volume whose answer got lost at that time."""
+
+    volume: Volume
+    at: float
+
+
 class Engine:
     """Decides what is to be done for a claim or a volume, and does it in the right order."""
 
@@ -82,11 +94,15 @@ class Engine:
         backends: Sequence[Backend],
         store: VolumeStore,
         guards: Guards,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inventory = inventory
         self._backends = {backend.provisioner: backend for backend in backends}
         self._store = store
         self._guards = guards
+        self._clock = clock
+        # By the uid of the claim.
+        self._lost: dict[ClaimUid, _Lost] = {}
         # By their uids, the volumes that this process has made Terminating.
         self._ordered: set[str] = set()
 
@@ -141,25 +157,54 @@ class Engine:
         volume. The directory is reserved all the while.
         """
         async with self._guards.reservations.making(*await plan.locations()):
-            is_volume_unclear = False
-            while True:
-                if is_volume_unclear and (known := self._inventory.volume_of(plan.claim.uid)):
-                    return known
-                is_made = False
-                try:
-                    await plan.make()
-                    is_made = True
-                    volume = await self._create(plan)
-                except KubeEfsError as error:
-                    is_volume_unclear = is_volume_unclear or (is_made and error.outcome_unknown)
-                    # A clear refusal to make what the volume stands on settles what was unclear about that.
-                    is_unclear = is_volume_unclear or error.outcome_unknown
-                    may_have_begun = is_unclear or not isinstance(error, NOTHING_BEGUN)
-                    if not (again and may_have_begun and await again(error, is_unclear)):
-                        raise
-                else:
-                    self._inventory.made_volume(volume)
-                    return volume
+            try:
+                while True:
+                    if (volume := await self._attempt(plan, again)) is not None:
+                        return volume
+            finally:
+                self._lost.pop(plan.claim.uid, None)
+
+    async def _attempt(
+        self, plan: Plan, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None
+    ) -> Volume | None:
+        """The volume; None when this failed and is to be repeated."""
+        uid = plan.claim.uid
+        if uid in self._lost and (known := self._inventory.volume_of(uid)):
+            return known
+        try:
+            await plan.make()
+            volume = await self._create(plan)
+        except KubeEfsError as error:
+            # A clear refusal to make what the volume stands on settles what was unclear about that.
+            is_unclear = await self._is_unclear(plan.claim) or error.outcome_unknown
+            may_have_begun = is_unclear or not isinstance(error, NOTHING_BEGUN)
+            if not (again and may_have_begun and await again(error, is_unclear)):
+                raise
+            return None
+        self._inventory.made_volume(volume)
+        return volume
+
+    async def _is_unclear(self, claim: Claim) -> bool:
+        """Whether a request for the claim's volume may have been, or may still be, carried out.
+
+        This must come to an end although nothing is heard: what the volume stands on may be refused since
+        another volume is to be removed with it, whose removal waits for the directory that we hold.
+        """
+        lost = self._lost.get(claim.uid)
+        if lost is None:
+            return False
+        if self._clock() < lost.at + _LATE_SECONDS:
+            return True
+        try:
+            found = await self._store.get(lost.volume.name)
+        except KubeNotFound:
+            self._inventory.refused_volume(lost.volume)
+            del self._lost[claim.uid]
+            return False
+        except KubeEfsError as error:
+            log.warning("volume-not-read", volume=lost.volume.name, claim=claim.key, reason=str(error))
+            return True
+        return found.claim is not None and found.claim.uid == claim.uid
 
     async def _create(self, plan: Plan) -> Volume:
         for attempt in range(_NAMES_TRIED):
@@ -174,7 +219,9 @@ class Engine:
                 self._inventory.refused_volume(wanted)
                 log.warning("volume-name-taken", volume=wanted.name, claim=plan.claim.key)
             except KubeEfsError as error:
-                if not error.outcome_unknown:
+                if error.outcome_unknown:
+                    self._lose(wanted, plan)
+                else:
                     self._inventory.refused_volume(wanted)
                 raise
         raise KubeAlreadyExists(
@@ -190,11 +237,15 @@ class Engine:
             found = await self._store.get(wanted.name)
         except KubeEfsError as error:
             error.outcome_unknown = True
+            self._lose(wanted, plan)
             raise
         if found.claim is None or found.claim.uid != plan.claim.uid:
             return None
         await plan.adopt(found)
         return found
+
+    def _lose(self, wanted: Volume, plan: Plan) -> None:
+        self._lost[plan.claim.uid] = _Lost(volume=wanted, at=self._clock())
 
     async def reclaim(self, volume: Volume) -> Reclaimed | None:
         """Delete a released volume and its data; None when it is not to be deleted.

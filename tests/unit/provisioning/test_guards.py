@@ -269,6 +269,42 @@ async def test_unclear_creation_is_repeated_with_the_same_plan_until_it_is_known
     assert set(world.store.volumes) == {"pv", volume.name}
 
 
+@pytest.mark.parametrize("is_carried_out", [True, False])
+async def test_unclear_creation_holds_the_directory_no_longer_than_it_may_be_carried_out(
+    world: World, is_carried_out: bool
+) -> None:
+    plan = world.engine.plan(claim("u2", volume_name="other"))
+    assert plan is not None
+    unclear: list[float] = []
+
+    def fail(moment: str) -> int:
+        if unclear and moment == "before make":
+            raise NotYet("is about to be removed with another volume", field="directory")
+        if moment == ("after create" if is_carried_out else "before create"):
+            raise KubeUnavailable("could not be reached", field="volume")
+        return 0
+
+    async def again(_error: KubeEfsError, is_unclear: bool) -> bool:
+        if is_unclear:
+            unclear.append(world.now)
+        world.now += 100
+        if is_carried_out and world.now > 400:
+            world.inventory.replace_volumes(world.store.volumes.values())
+        return is_unclear
+
+    world.moment.on_moment = fail
+    if is_carried_out:
+        assert (await world.engine.provision(plan, again=again)).claim == plan.volume(0).claim
+        assert unclear == [0, 100, 200, 300, 400]
+        return
+    with pytest.raises(NotYet):
+        await world.engine.provision(plan, again=again)
+    assert unclear == [0, 100, 200]
+    [location] = await plan.locations()
+    async with asyncio.timeout(5), world.guards.reservations.removing(location):
+        assert not world.inventory.directories.sharers(location, "pv")
+
+
 def _lost_answers(count: int) -> Callable[[str], int]:
     left = count
 

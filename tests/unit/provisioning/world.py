@@ -201,6 +201,7 @@ class World:
         self.classes = {EFS.name: EFS, AWS_EFS.name: AWS_EFS}
         self.access_points: list[AccessPoint] = []
         self.pace = ScanPace(retry_seconds=0, least_seconds=0)
+        self.now = 0.0
         self.start()
 
     def start(self) -> Engine:
@@ -233,6 +234,7 @@ class World:
             backends=[tunnel, self.directory],
             store=self.store,
             guards=self.guards,
+            clock=lambda: self.now,
         )
         return self.engine
 
