@@ -73,26 +73,34 @@ class Run:
     def targets(self) -> Path:
         return self.folder / "targets"
 
-    async def sample(self) -> Amounts:
-        """All that is there, once it is quiet, and stunnel and the disk have followed."""
+    async def sample(self, before: Amounts | None = None) -> Amounts:
+        """All that is there, once it is quiet, and stunnel and the disk have followed.
+
+        With ``before``, connections that nobody uses get the time to be closed.
+        """
         await self.work.quiet()
         deadline = time.monotonic() + _FOLLOWING_SECONDS
-        before: Amounts = {}
+        last: Amounts = {}
         while True:
-            after = await self._sample()
-            is_steady = all(before.get(kind) == after[kind] for kind in _STEADY)
+            now = await self._sample()
+            is_steady = all(last.get(kind) == now[kind] for kind in _STEADY)
             if is_steady or time.monotonic() > deadline:
-                return {**after, "descriptors": await self._descriptors(after)}
-            before = after
+                return {**now, "descriptors": await self._descriptors(now, before)}
+            last = now
             await asyncio.sleep(2 * _PROBE_SECONDS)
 
-    async def _descriptors(self, sample: Amounts) -> Mapping[str, int]:
-        """The least of many looks: probes have some for a moment, and what leaks has them always."""
+    async def _descriptors(self, sample: Amounts, before: Amounts | None) -> Mapping[str, int]:
+        """The least of many looks: probes have some for a moment, pools for 15 s, and what leaks for ever."""
         least = dict(sample["descriptors"])
-        for _ in range(_LOOKS_AT_DESCRIPTORS):
+        deadline = time.monotonic() + _FOLLOWING_SECONDS
+        looks = 0
+        while looks < _LOOKS_AT_DESCRIPTORS or (
+            before and _are_more(before, least) and time.monotonic() < deadline
+        ):
             await asyncio.sleep(_PROBE_SECONDS / 3)
             now = (await self._own_amounts())["descriptors"]
             least = {name: min(count, now.get(name, 0)) for name, count in least.items()}
+            looks += 1
         return least
 
     async def _sample(self) -> Amounts:
@@ -127,7 +135,7 @@ async def soak(run: Run, seconds: float) -> None:
     await run.work.run(seconds * 0.2, roughly=False)
     before, reloads_before = await run.sample(), await steps.metric(run.cluster.tunnel, reloads)
     await run.work.run(seconds * 0.8, roughly=False)
-    after = await run.sample()
+    after = await run.sample(before)
     done = int(await steps.metric(run.cluster.tunnel, reloads) - reloads_before)
     run.console.print(f"worked: {dict(run.work.done)}, {done} reloads of stunnel")
     allowed = _KIBIBYTES_A_TUNNEL_AND_RELOAD * after["ports"]["stunnel"] * done + _MORE_KIBIBYTES
@@ -160,7 +168,7 @@ async def chaos(run: Run, seconds: float) -> None:
             tasks.create_task(run.work.run(seconds, roughly=True))
             tasks.create_task(fuzzer.run(seconds))
         await fuzzer.settle()
-        after = await run.sample()
+        after = await run.sample(before)
         run.console.print(f"worked: {dict(run.work.done)}")
         run.console.print(f"{fuzzer.answers.total()} calls answered: {dict(fuzzer.answers.most_common())}")
         run.judge("ended and killed", compare(before, after))
@@ -242,6 +250,11 @@ def _unforeseen(folder: Path) -> Iterator[str]:
 def _stunnel_deaths(folder: Path) -> int:
     """How often an agent has found that stunnel is gone."""
     return (folder / "cluster" / "tunnel.log").read_text(encoding="utf-8").count('"event": "stunnel-died"')
+
+
+def _are_more(before: Amounts, descriptors: Mapping[str, int]) -> bool:
+    then, now = before["descriptors"], descriptors
+    return any(one.is_leak for one in compare({"descriptors": then}, {"descriptors": now}))
 
 
 def _logs(folder: Path) -> list[Path]:
