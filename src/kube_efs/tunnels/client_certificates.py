@@ -255,8 +255,17 @@ class ClientCertificates:
             credentials_expire_at=loaded.expires_at if loaded else None,
         )
         path = self._path(spec.name)
+        writing = asyncio.ensure_future(asyncio.to_thread(_write, path, certificate))
         try:
-            await asyncio.to_thread(_write, path, certificate)
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # The thread goes on, and what it writes would be nobody's.
+            await asyncio.wait([writing])
+            with suppress(OSError):
+                writing.result()
+            if spec.name not in self._files:
+                self._forgotten.add(spec.name)
+            raise
         except OSError as error:
             raise TunnelNotReady(
                 f"cannot be written ({error.strerror})", field="certificate", value=str(path)

@@ -156,7 +156,10 @@ class DemandedTunnels:
         return gone
 
     async def look(self, reading: PortReading | None) -> None:
-        """Close what nobody holds and, by this and many earlier readings, nobody uses."""
+        """Close what nobody holds and, by this and many earlier readings, nobody uses.
+
+        Certificates of tunnels that did not come to be are forgotten.
+        """
         now = self._clock()
         unheld = self._wanted.unheld
         self._idleness = self._idleness.after(reading, unheld, now=now)
@@ -166,6 +169,7 @@ class DemandedTunnels:
             log.info("demanded-tunnels-closed", tunnels=sorted(closing))
             with suppress(TunnelNotReady):  # told in the log; it is remembered with the next change
                 await self._remember(self._want(self._wanted.close(closing)))
+        self._forget_certificates()
 
     async def _promise(self, spec: TunnelSpec, holder: Holder) -> int:
         ports = self._demand.ports
@@ -215,8 +219,12 @@ class DemandedTunnels:
                 wanted, changes = self._wanted, self._changes
                 await self._write(wanted)
                 self.demands, self._changes_remembered = wanted, changes
-                self._certificates.forget_all_but(wanted.tunnels.keys() | self._asked.keys())
+                self._forget_certificates()
                 self._surroundings.apply()
+
+    def _forget_certificates(self) -> None:
+        known = self.demands.tunnels.keys() | self._wanted.tunnels.keys()
+        self._certificates.forget_all_but(known | self._asked.keys())
 
     async def _write(self, demands: Demands) -> None:
         path = self._options.demands_path

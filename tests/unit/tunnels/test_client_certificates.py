@@ -1,8 +1,10 @@
 """Certificates of tunnels: made once, renewed in time from the same source, kept through failures."""
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -25,6 +27,7 @@ from kube_efs.tunnels.certificates import IAM_OID, ClientInfo, ClientKey
 from kube_efs.tunnels.client_certificates import ClientCertificates
 from kube_efs.tunnels.demand_specs import TunnelSpec
 from kube_efs.tunnels.demands import DemandedTunnel
+from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 
 FS = FileSystemId("fs-0123456789abcdef0")
@@ -244,6 +247,32 @@ async def test_that_of_a_closed_tunnel_is_removed_when_stunnel_needs_it_no_more(
     assert not path.exists()
     assert dict(node.certificates.files) == {}
     assert await node.certificates.renew_due([]) == START + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("is_asked_again", [False, True])
+async def test_one_that_is_written_for_nobody_any_more_is_removed(
+    is_asked_again: bool, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(path: Path, text: str, **options: Any) -> None:
+        began.set()
+        assert may_end.wait(30)
+        write_atomically(path, text, **options)
+
+    monkeypatch.setattr("kube_efs.tunnels.client_certificates.write_atomically", slow)
+    asking = asyncio.create_task(node.certificates.ensure(PLAIN, None))
+    assert await asyncio.to_thread(began.wait, 30)
+    asking.cancel()
+    asyncio.get_running_loop().call_soon(may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    if is_asked_again:
+        await node.certificates.ensure(PLAIN, None)
+    node.certificates.remove_forgotten([])
+    left = list(node.options.certificates_path.iterdir())
+    assert left == [one.path for one in node.certificates.files.values()]
+    assert bool(left) is is_asked_again
 
 
 async def test_a_folder_that_cannot_be_written_is_told(node: Node) -> None:

@@ -59,6 +59,7 @@ class Agent:
     now: float = 0.0
     applied: int = 0
     stuck: bool = False
+    certificates: Certificates = field(init=False)
     tunnels: DemandedTunnels = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,9 +76,9 @@ class Agent:
             ensure_timeout_seconds=0.3 if self.stuck else 60,
         )
         self.path = options.demands_path
-        certificates = Certificates(options, demand, TunnelMetrics(CollectorRegistry()), self.apply)
+        self.certificates = Certificates(options, demand, TunnelMetrics(CollectorRegistry()), self.apply)
         self.tunnels = DemandedTunnels(
-            options, demand, certificates, self, lambda: self.now, lambda: self.reading
+            options, demand, self.certificates, self, lambda: self.now, lambda: self.reading
         )
 
     def targets(self) -> TunnelTargets:
@@ -142,6 +143,19 @@ async def test_without_a_good_reading_no_new_tunnel_is_given_but_a_known_one_is(
     with pytest.raises(TunnelNotReady, match="connections of the node"):
         await agent.tunnels.ensure(spec(2), POD)
     assert agent.open == 1
+
+
+async def test_certificate_of_a_tunnel_that_was_refused_goes_with_the_next_look(agent: Agent) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    kept = {one.path for one in agent.certificates.files.values()}
+    agent.reading = None
+    with pytest.raises(TunnelNotReady):
+        await agent.tunnels.ensure(spec(2), POD)
+    [folder] = {path.parent for path in kept}
+    assert len(list(folder.iterdir())) == 2
+    await agent.look()
+    agent.certificates.remove_forgotten([])
+    assert set(folder.iterdir()) == kept
 
 
 async def test_why_stunnel_does_not_listen_is_told_and_the_holder_may_ask_again(agent: Agent) -> None:
