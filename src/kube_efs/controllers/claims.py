@@ -182,7 +182,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             return
         log.info("claim-gone", claim=plan.claim.key, reason="what was begun for it is finished, then removed")
         try:
-            await self._engine.provision(plan, again=self._persistence(plan))
+            await self._engine.provision(plan, again=self._persistence(plan), is_begun=True)
         except KubeEfsError as error:
             log.warning("claim-left-unfinished", claim=plan.claim.key, reason=str(error))
         finally:

@@ -148,21 +148,40 @@ class Engine:
         )
 
     async def provision(
-        self, plan: Plan, *, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None = None
+        self,
+        plan: Plan,
+        *,
+        again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None = None,
+        is_begun: bool = False,
     ) -> Volume:
         """Make the volume; doing it again gives the same one. Raises KubeEfsError.
 
         After a failure ``again`` is asked whether to go on with this very plan, after a pause of its own. It
         is given the error and whether the outcome is unclear: then another plan could give the claim a second
-        volume. The directory is reserved all the while.
+        volume. The directory is reserved all the while. Unless an earlier attempt ``is_begun`` with the plan,
+        NotYet is raised when the claim would lie elsewhere by the time that its directory is free.
         """
-        async with self._guards.reservations.making(*await plan.locations()):
+        locations = await plan.locations()
+        async with self._guards.reservations.making(*locations) as has_waited:
+            if has_waited and not is_begun:
+                await self._check_still_so(plan, locations)
             try:
                 while True:
                     if (volume := await self._attempt(plan, again)) is not None:
                         return volume
             finally:
                 self._lost.pop(plan.claim.uid, None)
+
+    async def _check_still_so(self, plan: Plan, locations: Sequence[Location]) -> None:
+        """Raise NotYet when another plan would be made by now: volumes of a directory decide where it is."""
+        now = self.plan(plan.claim)
+        if now is not None and set(await now.locations()) != set(locations):
+            raise NotYet(
+                "was chosen before a removal that has changed the choice",
+                field="directory",
+                value=plan.place,
+                remedy="it is chosen anew",
+            )
 
     async def _attempt(
         self, plan: Plan, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None

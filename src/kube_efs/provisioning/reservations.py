@@ -22,13 +22,18 @@ class Reservations:
         self._let_go = asyncio.Event()
 
     @asynccontextmanager
-    async def making(self, *locations: Location) -> AsyncIterator[None]:
-        """Hold the directories for a volume to come; waits while one of them or near it is being removed."""
+    async def making(self, *locations: Location) -> AsyncIterator[bool]:
+        """Hold the directories for a volume to come; waits while one of them or near it is being removed.
+
+        Gives whether it has waited: what was known before may be no longer so.
+        """
+        has_waited = False
         while _near(locations, self._removing):
+            has_waited = True
             await self._let_go.wait()
         self._making.update(locations)
         try:
-            yield
+            yield has_waited
         finally:
             self._making.subtract(locations)
             for location in locations:

@@ -26,7 +26,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volume_handles import AccessPointId
-from kube_efs.model.volumes import FINALIZER, CsiSource, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import FINALIZER, CsiSource, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import DataFate
 from kube_efs.provisioning.guards import Order, Permit
 
@@ -254,6 +254,34 @@ async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - each step of the loop may make it true
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_choice_of_before_a_removal_is_made_anew_unless_something_was_made_by_it(
+    world: World, is_begun: bool
+) -> None:
+    elsewhere = Location(file_system_id=FileSystemId("fs-2"), directory=DATA.directory)
+    world.add(replace(SHARER, provisioned_by=RELEASED.provisioned_by))
+    plan = world.engine.plan(claim("u2"))
+    assert plan is not None
+    assert list(await plan.locations()) == [DATA]
+    async with world.guards.reservations.removing(DATA):
+        making = asyncio.create_task(world.engine.provision(plan, is_begun=is_begun))
+        await asyncio.sleep(0)
+        for gone in list(world.store.volumes.values()):
+            world.inventory.drop_volume(world.store.volumes.pop(gone.name))
+        world.add(
+            replace(SHARER, nfs=NfsSource(server="127.0.0.1", path="/team/example"), file_system_id="fs-2")
+        )
+        assert world.inventory.volumes_at(elsewhere)
+    if is_begun:
+        assert (await making).claim == plan.volume(0).claim
+    else:
+        with pytest.raises(NotYet, match="was chosen before a removal"):
+            await making
+        again = world.engine.plan(claim("u2"))
+        assert again is not None
+        assert list(await again.locations()) == [elsewhere]
 
 
 # --- unclear answers, and what the API server refuses

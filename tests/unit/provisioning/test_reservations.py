@@ -26,12 +26,12 @@ async def turns() -> None:
 class Holder:
     """A task that holds a reservation until it is let go."""
 
-    def __init__(self, reservation: AbstractAsyncContextManager[None]) -> None:
+    def __init__(self, reservation: AbstractAsyncContextManager[object]) -> None:
         self.holds = False
         self._let_go = asyncio.Event()
         self._task = asyncio.create_task(self._hold(reservation))
 
-    async def _hold(self, reservation: AbstractAsyncContextManager[None]) -> None:
+    async def _hold(self, reservation: AbstractAsyncContextManager[object]) -> None:
         async with reservation:
             self.holds = True
             await self._let_go.wait()
@@ -47,7 +47,7 @@ class Holder:
 
 
 @asynccontextmanager
-async def holding(reservation: AbstractAsyncContextManager[None]) -> AsyncIterator[Holder]:
+async def holding(reservation: AbstractAsyncContextManager[object]) -> AsyncIterator[Holder]:
     holder = Holder(reservation)
     await turns()
     try:
