@@ -29,10 +29,11 @@ from kube_efs.model.directories import Relation
 from kube_efs.model.errors import RemovalRefused
 from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning import csi_volumes, guards, worker_objects
+from kube_efs.provisioning import access_points, csi_volumes, guards, worker_objects
 from kube_efs.provisioning import engine as engines
 from kube_efs.provisioning import inventory as inventories
 from kube_efs.provisioning.access_points import AccessPoints
+from kube_efs.provisioning.csi_directories import CsiDirectories
 from kube_efs.provisioning.csi_volumes import CsiVolumes
 from kube_efs.provisioning.directory import DirectoryBackend
 from kube_efs.provisioning.gids import GidIndex
@@ -377,6 +378,60 @@ def leaders_never_give_up() -> None:
         await asyncio.Event().wait()
 
     _put(Leadership, "keep", always)
+
+
+@plant(STUCK, "clocks")
+def late_creations_are_timed_by_the_clock() -> None:
+    """When the clock is set back, AWS is expected to make access points late until the time comes round."""
+    init = AccessPoints.__init__
+
+    def with_clock(self: Any, *given: Any, **options: Any) -> None:
+        init(self, *given, **options, clock=vars(access_points)["time"].time)
+
+    _put(AccessPoints, "__init__", with_clock)
+
+
+# --- csi-provisioner
+
+
+@plant(STUCK, "csi-provisioner")
+def pools_clear_away_each_others_pods() -> None:
+    """What a pod has found is gone before the pool that has started it reads it."""
+    _put(WorkerPods, "_is_own", lambda *_: True)
+
+
+@plant(LOSS, "csi-provisioner")
+def removals_go_on_without_their_volumes() -> None:
+    """People who set a volume to Retain and delete it lose its data to a call of before."""
+    _put(Guards, "volumes_of", lambda *_: frozenset())
+
+
+@plant(LOSS, "csi-provisioner")
+def handles_are_enough() -> None:
+    """A volume is removed with what is known of it, its policy or its phase being another by now."""
+
+    async def known(self: Any) -> Any:
+        return self._inventory
+
+    _put(Guards, "_list_volumes", known)
+
+
+@plant(IDS, "csi-provisioner")
+def directories_of_other_replicas_are_not_read() -> None:
+    """A directory gets an id that a directory of another replica's volume has."""
+    _put(CsiDirectories, "learn_ids_of_others", _nothing)
+    make_at = CsiDirectories._make_at
+
+    async def unclaimed(self: Any, *given: Any, own_group: bool = False) -> None:
+        await make_at(self, *given)
+
+    _put(CsiDirectories, "_make_at", unclaimed)
+
+
+@plant(IDS, "csi-provisioner")
+def access_points_of_other_replicas_are_not_listed() -> None:
+    """An access point gets the id of one that another replica has made since the first list."""
+    _put(access_points, "_FRESH_SECONDS", 1e9)
 
 
 # --- what an earlier leader has begun

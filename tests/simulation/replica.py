@@ -3,9 +3,9 @@ process.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from lightkube import AsyncClient
 from prometheus_client import CollectorRegistry
@@ -14,21 +14,26 @@ from tests.simulation.aws import Connection, SimulatedGateway
 from tests.simulation.efs import REGION, Efs
 from tests.simulation.history import History
 from tests.simulation.network import Network
-from tests.simulation.virtual import Process, State, VirtualLoop
+from tests.simulation.truth import Truth
+from tests.simulation.virtual import Process, State, VirtualLoop, settle
 from tests.simulation.weather import Weather
 
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.controllers.csi import Aws
+from kube_efs.controllers.csi_socket import open_controller
 from kube_efs.controllers.directory_backends import DirectoryService
 from kube_efs.controllers.leading import Surroundings, lead
 from kube_efs.controllers.run import _lease_terms, _while_leading
+from kube_efs.csi.controller import Controller
 from kube_efs.kube.leases import Leadership
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.errors import KubeUnavailable
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import FileSystemId, Region, VpcId
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.provisioning.guards import Permit, Removal
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import (
@@ -53,7 +58,7 @@ class World:
     efs: Efs
     weather: Weather
     history: History
-    crashed: Callable[[str], None]
+    truth: Truth
 
 
 class Replica:
@@ -69,6 +74,10 @@ class Replica:
         self.process = Process(name)
         self.process.state = State.DEAD
         self.is_leading = False
+        # What csi-provisioner calls, once it is served, and the calls that are under way.
+        self.driver: Controller | None = None
+        self.calls: list[asyncio.Future[Any]] = []
+        self.clock_offset = 0.0
 
     def start(self) -> None:
         """A new process in the pod, unless one runs."""
@@ -77,6 +86,7 @@ class Replica:
         self._lives += 1
         self.is_leading = False
         self.process = Process(f"{self.name}.{self._lives}")
+        self.process.clock_offset = self.clock_offset
         self._world.history.note("{} starts", self.process.name)
         task = self.process.start(self._world.loop, self._main(self.process))
         task.add_done_callback(lambda done: self._ended(self.process, done), context=self._world.loop.outside)
@@ -84,18 +94,29 @@ class Replica:
     def kill(self) -> None:
         """kill -9."""
         self._world.history.note("{} is killed (leading: {})", self.process.name, self.is_leading)
-        self.process.kill()
-        self.is_leading = False
+        self._end(self.process)
+
+    def step_clock(self, seconds: float) -> None:
+        """Set the clock of its machine."""
+        self._world.history.note("the clock of {} is set by {:+g} s", self.name, seconds)
+        self.clock_offset += seconds
+        self.process.clock_offset = self.clock_offset
+
+    def _end(self, process: Process) -> None:
+        process.kill()
+        self.is_leading, self.driver = False, None
+        for answer in self.calls:
+            settle(answer, ConnectionResetError("the driver has ended"))
+        self.calls.clear()
 
     def _ended(self, process: Process, task: "asyncio.Task[None]") -> None:
         """It has ended by itself, as one does that has lost the lead; the kubelet starts it again."""
         error = task.exception()
         self._world.history.note("{} ends: {!r}", process.name, error)
-        if not _is_lost_lead(error):
-            self._world.crashed(f"{process.name} ends: {error!r}")
+        if not is_lost_lead(error):
+            self._world.truth.fail(f"{process.name} ends: {error!r}")
         if process is self.process:
-            process.kill()
-            self.is_leading = False
+            self._end(process)
             self._world.loop.after(1.0, self.start)
 
     async def _main(self, process: Process) -> None:
@@ -108,6 +129,12 @@ class Replica:
             metrics = AwsMetrics(registry)
             clock = self._world.loop.time
             catalogue = Catalogue(gateway, settings.polling_interval_seconds, metrics=metrics, clock=clock)
+            aws = Aws(gateway=gateway, options=AwsOptions(region=Region(REGION)), metrics=metrics)
+            controller_metrics = ControllerMetrics(registry)
+            duties = _Duties(process.name, registry, self._world)
+            if settings.csi_endpoint is not None:
+                tasks = await stack.enter_async_context(asyncio.TaskGroup())
+                tasks.create_task(self._serve_csi(client, aws, controller_metrics, duties))
             leadership = Leadership(lease_client, _lease_terms(settings), clock)
             await leadership.acquire()
             stack.push_async_callback(leadership.release)
@@ -116,17 +143,27 @@ class Replica:
             surroundings = Surroundings(
                 settings=settings,
                 client=client,
-                aws=Aws(gateway=gateway, options=AwsOptions(region=Region(REGION)), metrics=metrics),
+                aws=aws,
                 catalogue=catalogue,
                 directories=(_directories(),) if BackendName.DIRECTORY in settings.backends else (),
-                metrics=ControllerMetrics(registry),
+                metrics=controller_metrics,
                 shared_volume_metrics=SharedVolumeMetrics(registry),
                 usage_metrics=UsageMetrics(registry),
-                duties=_Duties(process.name, registry, self._world),
+                duties=duties,
                 loaded=lambda: None,
                 own_vpcs=_no_vpcs(),
             )
             await _while_leading(leadership, lead(surroundings), settings.lease_name)
+
+    async def _serve_csi(
+        self, client: AsyncClient, aws: Aws, metrics: ControllerMetrics, duties: Duties
+    ) -> None:
+        """The calls of the CSI service, without gRPC between them and csi-provisioner."""
+        async with AsyncExitStack() as stack:
+            driver = await open_controller(stack, self._settings, client, aws, metrics, duties)
+            _note_confirmations(driver, self._world)
+            self.driver = driver
+            await asyncio.Event().wait()
 
     def _client(self, process: Process) -> AsyncClient:
         world = self._world
@@ -157,7 +194,7 @@ class _Duties(Duties):
     def __init__(self, process: str, registry: CollectorRegistry, world: World) -> None:
         super().__init__(registry, clock=world.loop.time)
         self._process = process
-        self._crashed = world.crashed
+        self._crashed = world.truth.fail
 
     def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
         """Take it for what it is."""
@@ -165,10 +202,24 @@ class _Duties(Duties):
         super().note(name, error, retry_seconds=retry_seconds)
 
 
-def _is_lost_lead(error: BaseException | None) -> bool:
+def _note_confirmations(driver: Controller, world: World) -> None:
+    """Nothing marks the moment from which on it is too late to keep a volume, as it does with our own."""
+    guards = driver._volumes._guards
+    check = guards.check_handle
+
+    async def noting(removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
+        version, leaving = world.server.version, world.truth.to_go_with(str(handle))
+        permit = await check(removal, handle, asked_for)
+        world.truth.confirmed(leaving, version)
+        return permit
+
+    guards.check_handle = noting  # type: ignore[method-assign]
+
+
+def is_lost_lead(error: BaseException | None) -> bool:
     """Whether the process has ended as it should."""
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_lost_lead, error.exceptions))
+        return all(map(is_lost_lead, error.exceptions))
     return isinstance(error, KubeUnavailable) and error.field == "leadership"
 
 
@@ -185,7 +236,9 @@ def _directories() -> DirectoryService:
     )
 
 
-def settings_for(backends: tuple[BackendName, ...], *, removes_roots: bool, quota: int) -> ControllerSettings:
+def settings_for(
+    backends: tuple[BackendName, ...], *, removes_roots: bool, quota: int, has_socket: bool
+) -> ControllerSettings:
     """The settings of a run: shorter intervals than the defaults, or little would happen in a few minutes."""
     return ControllerSettings(
         namespace=NAMESPACE,
@@ -202,6 +255,7 @@ def settings_for(backends: tuple[BackendName, ...], *, removes_roots: bool, quot
         delete_access_point_root_dir=removes_roots,
         access_point_quota=quota,
         access_point_refresh_seconds=900.0,
+        csi_endpoint="unix:///csi/csi.sock" if has_socket else None,
         usage_interval_seconds=0.0,
         shared_volumes=False,
     )

@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 from tests.simulation.apiserver import BEGIN, ApiServer
 from tests.simulation.cluster import Binder, Nodes
+from tests.simulation.csi_provisioner import CsiProvisioner
 from tests.simulation.efs import Efs, directories, root_of
 from tests.simulation.history import History, Violation
 from tests.simulation.people import CLASSES, People, gid_range
@@ -28,7 +29,7 @@ from tests.simulation.replica import FIRST, NAMESPACE, SECOND, THIRD, Replica, W
 from tests.simulation.targets import published
 from tests.simulation.themes import theme_of
 from tests.simulation.truth import Record, Truth, is_in, was_removed
-from tests.simulation.virtual import State, Stuck, VirtualLoop, current_process
+from tests.simulation.virtual import State, Stuck, VirtualLoop, clock_offset, current_process
 from tests.simulation.weather import Weather
 
 from kube_efs.aws.connection import AwsConnection
@@ -54,6 +55,7 @@ _TROUBLES = (
     "toggle_file_system",
     "fill_file_system",
     "delete_pods",
+    "step_clock",
 )
 
 
@@ -109,14 +111,16 @@ class Simulation:
         )
         quota = rng.choice((2, 100, 100))
         quota = theme.quota or quota
-        settings = settings_for(backends, removes_roots=rng.random() < 0.8, quota=quota)
+        settings = settings_for(
+            backends, removes_roots=rng.random() < 0.8, quota=quota, has_socket=theme.has_socket
+        )
         world = World(
             loop=self.loop,
             server=self.server,
             efs=self.efs,
             weather=self.weather,
             history=self.history,
-            crashed=self.truth.fail,
+            truth=self.truth,
         )
         aws_quota = max(rng.choice((quota, quota, 1)), 2)
         self._quota = quota
@@ -125,6 +129,11 @@ class Simulation:
         self.replicas = [
             Replica(world, f"replica-{number}", settings, quota=aws_quota)
             for number in range(theme.replicas or replicas)
+        ]
+        self.sidecars = [
+            CsiProvisioner(world, one, random.Random(rng.getrandbits(64)))
+            for one in self.replicas
+            if theme.has_socket
         ]
         self._trouble = theme.trouble_seconds or trouble_seconds
         self._troubles: list[Callable[[], object]] = [
@@ -140,8 +149,8 @@ class Simulation:
         self.loop.run_until_complete(self._live())
 
     async def _live(self) -> None:
-        for replica in self.replicas:
-            self.loop.after(self._rng.uniform(0.0, 2.0), replica.start)
+        for start in [one.start for one in self.replicas] + [one.start for one in self.sidecars]:
+            self.loop.after(self._rng.uniform(0.0, 2.0), start)
         self.people.begin()
         if self._trouble:
             self.loop.after(self._rng.expovariate(1 / self._trouble), self._make_trouble)
@@ -191,6 +200,16 @@ class Simulation:
                 self.history.note("{} stands still for {:g} s", process.name, seconds)
                 process.pause()
                 self.loop.after(seconds, process.resume, self.loop)
+
+    def _kill_sidecar(self) -> None:
+        sidecar = self._rng.choice(self.sidecars)
+        if sidecar.process.state is not State.DEAD:
+            sidecar.kill()
+            self.loop.after(self._rng.choice((0.1, 2.0, 20.0)), sidecar.start)
+
+    def _step_clock(self) -> None:
+        seconds = self._rng.choice((-86_400.0, -300.0, -20.0, 20.0, 300.0, 86_400.0))
+        self._rng.choice(self.replicas).step_clock(seconds)
 
     def _stop_at_look(self) -> None:
         """The next leader that looks at a volume which it removes stands still with the answer."""
@@ -299,6 +318,8 @@ class Simulation:
         for replica in self.replicas:
             replica.process.resume(self.loop)
             self.loop.after(1.0, replica.start)
+        for sidecar in self.sidecars:
+            self.loop.after(1.0, sidecar.start)
 
     def _unsettled(self) -> list[str]:
         """What is left to do, or was left behind."""
@@ -392,8 +413,10 @@ class Simulation:
         return found + [f"directory {one} has no volume" for one in self._lonely_directories()]
 
     def _was_lost(self, maker: str) -> bool:
-        """Whether the process that made it has ended since: nobody else knew of it, and its claim is gone."""
-        return all(maker != replica.process.name for replica in self.replicas)
+        """Whether a process has ended since that alone knew of it when its claim was gone."""
+        return all(maker != replica.process.name for replica in self.replicas) or any(
+            sidecar.lives > 1 for sidecar in self.sidecars
+        )
 
     def _lonely_access_points(self) -> list[str]:
         """Access points that kube-efs made, and that no volume leads through.
@@ -460,6 +483,8 @@ def run(seed: int, *, with_logs: bool = False) -> Outcome:
     history = simulation.history.lines() if violation or with_logs else []
     for replica in simulation.replicas:
         replica.process.kill()
+    for sidecar in simulation.sidecars:
+        sidecar.process.kill()
     return Outcome(seed, violation, history, time.perf_counter() - started)
 
 
@@ -499,9 +524,13 @@ class _Seeded:
         class Datetime(real_datetime.datetime):
             @classmethod
             def now(cls, tz: real_datetime.tzinfo | None = None) -> Any:
-                return BEGIN + real_datetime.timedelta(seconds=loop.time())
+                return BEGIN + real_datetime.timedelta(seconds=loop.time() + clock_offset())
 
-        clock = SimpleNamespace(monotonic=loop.time, time=loop.time, perf_counter=loop.time)
+        clock = SimpleNamespace(
+            monotonic=loop.time,
+            time=lambda: BEGIN.timestamp() + loop.time() + clock_offset(),
+            perf_counter=loop.time,
+        )
         rng = self._rng
         chance = SimpleNamespace(
             choice=rng.choice, token_hex=lambda n=16: f"{rng.getrandbits(8 * n):0{2 * n}x}"

@@ -17,6 +17,7 @@ from kube_efs.settings import BackendName
 class Theme:
     """A bias; None and empty values leave it to chance.
 
+    With ``has_socket`` claims of the CSI driver are served through csi-provisioner, beside the tunnels' own.
     ``actions`` has weights of what people do, by the names of the methods; ``sources`` and ``places`` are
     what their own volumes lead to; ``trouble`` are faults by the names of the methods.
     """
@@ -39,6 +40,7 @@ class Theme:
     step_seconds: float | None = None
     removals_hang: float | None = None
     active_seconds: float | None = None
+    has_socket: bool = False
 
 
 _TUNNEL = (BackendName.TUNNEL,)
@@ -247,6 +249,32 @@ THEMES: Final[tuple[Theme, ...]] = (
         lag=(0.5, 10.0),
         start_seconds=0.5,
         step_seconds=0.2,
+    ),
+    # Two pools of workers in one process: that of the leader, and that of the CSI service.
+    Theme(
+        name="csi-provisioner",
+        backends=_CSI,
+        classes=("plain", "plain-named", "point", "named", "tunnel", "beside"),
+        pace=1.5,
+        actions={**_BUSY_CLAIMS, "make_static": 4, "set_policy": 5, "delete_volume": 3},
+        trouble=("kill", "kill_sidecar", "cut_watches"),
+        trouble_seconds=30.0,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        has_socket=True,
+    ),
+    # Machines whose clocks are set.
+    Theme(
+        name="clocks",
+        backends=_CSI,
+        classes=("point", "points", "tunnel"),
+        pace=1.0,
+        actions={**_BUSY_CLAIMS, "set_policy": 2},
+        trouble=("step_clock",),
+        trouble_seconds=10.0,
+        binder_seconds=2.0,
+        start_seconds=0.5,
+        targets={"CreateAccessPoint": (Fault.LATE, 0.4)},
     ),
 )
 

@@ -154,6 +154,22 @@ class Truth:
             self.violation = Violation(text)
             self._history.note("VIOLATION: {}", text)
 
+    def to_go_with(self, handle: str) -> list[Record]:
+        """The volumes of that handle that are to go right now."""
+        return [
+            one
+            for one in self.live()
+            if (one.body["spec"].get("csi") or {}).get("volumeHandle") == handle and one.is_to_go
+        ]
+
+    def confirmed(self, records: list[Record], version: int) -> None:
+        """The driver has looked for the last time, from that version on, before it removes these."""
+        for record in records:
+            if record.committed is None:
+                record.committed, record.was_to_go = version, True
+                record.is_unpromised = record.is_unpromised or (record.is_kept and record.accepted > version)
+                self._history.note("the removal of volume {} is confirmed", record.name)
+
     def located(self, record: Record) -> tuple[str, Parts] | None:
         """Where the data of the volume lies right now; None when its access point is gone."""
         place, access_point_id = record.place, record.access_point_id

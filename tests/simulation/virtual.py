@@ -40,6 +40,8 @@ class Process:
         self.name = name
         self.state = State.RUNNING
         self.held: list[asyncio.Handle] = []
+        # By which its machine's clock is wrong, in seconds.
+        self.clock_offset = 0.0
         # When it has gone on after a standstill.
         self.resumed_at = -1e9
 
@@ -74,6 +76,12 @@ def current_process() -> str:
     """The name of the process that runs right now."""
     process = _PROCESS.get()
     return process.name if process else "nobody"
+
+
+def clock_offset() -> float:
+    """By how many seconds the clock is wrong of the machine that runs right now."""
+    process = _PROCESS.get()
+    return process.clock_offset if process else 0.0
 
 
 def settle(future: "asyncio.Future[Any]", outcome: Any) -> None:

@@ -19,6 +19,7 @@ from kube_efs.provisioning.access_points import AccessPoints
 from kube_efs.provisioning.accounts import Accounts
 from kube_efs.provisioning.backends import Directories
 from kube_efs.provisioning.csi_claims import CsiBackend
+from kube_efs.provisioning.csi_directories import CsiDirectories
 from kube_efs.provisioning.csi_volumes import CsiVolumes
 from kube_efs.provisioning.guards import AccessPointRoots, Guards
 from kube_efs.provisioning.inventory import Inventory
@@ -57,7 +58,10 @@ class CsiService:
 
 
 async def open_accounts(
-    stack: AsyncExitStack, settings: ControllerSettings, aws: Aws, inventory: Inventory
+    stack: AsyncExitStack,
+    settings: ControllerSettings,
+    aws: Aws,
+    inventory: Inventory,
 ) -> Accounts:
     """EFS in every account in use, for as long as the stack is open; no call is made yet."""
 
@@ -67,6 +71,7 @@ async def open_accounts(
             inventory,
             quota=settings.access_point_quota,
             tags=settings.access_point_tags,
+            is_alone=_is_alone(settings),
         )
 
     return await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, index))
@@ -97,10 +102,18 @@ def csi_service(
     aws.metrics.access_points.read = lambda: [([name], count) for name, count in accounts.counts.items()]
     aws.metrics.access_point_quota.read = lambda: [([name], quota) for name in accounts.counts]
     references = References(client)
+    made = None
+    if directories is not None:
+        made = CsiDirectories(
+            directories,
+            inventory=inventory,
+            reservations=guards.reservations,
+            is_alone=_is_alone(settings),
+        )
     volumes = CsiVolumes(
         accounts=accounts,
         references=references,
-        directories=directories,
+        directories=made,
         inventory=inventory,
         guards=guards,
         removes_directories=settings.delete_access_point_root_dir,
@@ -116,3 +129,8 @@ def csi_service(
         accounts=accounts,
         refresh_seconds=settings.access_point_refresh_seconds,
     )
+
+
+def _is_alone(settings: ControllerSettings) -> bool:
+    """Whether no other replica makes volumes: csi-provisioner calls the one in the pod of its own leader."""
+    return settings.csi_endpoint is None

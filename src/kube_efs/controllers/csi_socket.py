@@ -42,29 +42,8 @@ async def serve_csi(
     duties: Duties,
 ) -> None:
     """Serve until cancelled; raises InvalidSetting when the endpoint cannot be had."""
-    inventory, listed = Inventory(), asyncio.Event()
     async with AsyncExitStack() as stack:
-        workers = None
-        if BackendName.TUNNEL in settings.backends:
-            pool = WorkerPool(client, worker_options(settings, pool=f"csi-{settings.identity}"), metrics)
-            workers = await stack.enter_async_context(pool)
-        accounts = await open_accounts(stack, settings, aws, inventory)
-        roots = access_point_roots(accounts)
-        service = csi_service(
-            settings,
-            client,
-            aws,
-            inventory,
-            workers,
-            accounts=accounts,
-            guards=Guards(inventory=inventory, store=VolumeStore(client), roots=roots),
-        )
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        tasks.create_task(_follow_volumes(client, inventory, listed))
-        tasks.create_task(duties.keep("access points", service.refresh_for_ever))
-        # Volumes are what the guards of removal look at.
-        await listed.wait()
-        controller = Controller(service.volumes, has_driver_tags=bool(settings.access_point_tags))
+        controller = await open_controller(stack, settings, client, aws, metrics, duties)
         services = (identity_service(), controller_service(controller))
         interceptors = [CallInterceptor(CsiMetrics(registry))]
         await stack.enter_async_context(
@@ -72,6 +51,38 @@ async def serve_csi(
         )
         log.info("csi-served", endpoint=endpoint)
         await asyncio.Event().wait()
+
+
+async def open_controller(
+    stack: AsyncExitStack,
+    settings: ControllerSettings,
+    client: AsyncClient,
+    aws: Aws,
+    metrics: ControllerMetrics,
+    duties: Duties,
+) -> Controller:
+    """The service's calls, which work as long as the stack is open, once all volumes are known."""
+    inventory, listed = Inventory(), asyncio.Event()
+    workers = None
+    if BackendName.TUNNEL in settings.backends:
+        pool = WorkerPool(client, worker_options(settings, pool=f"csi-{settings.identity}"), metrics)
+        workers = await stack.enter_async_context(pool)
+    accounts = await open_accounts(stack, settings, aws, inventory)
+    service = csi_service(
+        settings,
+        client,
+        aws,
+        inventory,
+        workers,
+        accounts=accounts,
+        guards=Guards(inventory=inventory, store=VolumeStore(client), roots=access_point_roots(accounts)),
+    )
+    tasks = await stack.enter_async_context(asyncio.TaskGroup())
+    stack.callback(tasks.create_task(_follow_volumes(client, inventory, listed)).cancel)
+    stack.callback(tasks.create_task(duties.keep("access points", service.refresh_for_ever)).cancel)
+    # Volumes are what the guards of removal look at.
+    await listed.wait()
+    return Controller(service.volumes, has_driver_tags=bool(settings.access_point_tags))
 
 
 async def _follow_volumes(client: AsyncClient, inventory: Inventory, listed: asyncio.Event) -> None:

@@ -60,6 +60,8 @@ USER_OF: Final = "user of "
 
 # So long after the answer got lost AWS no longer carries out a creation.
 _LATE_SECONDS: Final = 300.0
+# As long as a Lease lasts at least, so that the replica that led before makes no more.
+_FRESH_SECONDS: Final = 15.0
 # A file system that was full is asked again after this time: others delete access points too.
 _FULL_SECONDS: Final = 60.0
 
@@ -82,7 +84,10 @@ class _Listing:
 
 
 class AccessPoints:
-    """The access points of one account, as this process has last seen them."""
+    """The access points of one account, as this process has last seen them.
+
+    Without ``is_alone`` another replica may make some at any time, when its csi-provisioner begins to lead.
+    """
 
     def __init__(
         self,
@@ -91,9 +96,11 @@ class AccessPoints:
         *,
         quota: int,
         tags: tuple[Tag, ...] = (),
+        is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._is_alone = is_alone
         self._inventory = inventory
         self._quota = quota
         self._tags = tags
@@ -415,7 +422,8 @@ class AccessPoints:
 
     async def loaded(self, file_system_id: FileSystemId) -> None:
         """Wait until the access points of the file system are known; raises AwsError."""
-        if file_system_id in self._known:
+        is_fresh = self._is_alone or self._clock() < self._listed_at.get(file_system_id, 0.0) + _FRESH_SECONDS
+        if file_system_id in self._known and is_fresh:
             return
         await self._lister(file_system_id).any_answer()
 

@@ -4,9 +4,7 @@ Whoever asks, a claim here or csi-provisioner by the CSI protocol, gets the same
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,16 +25,14 @@ from kube_efs.model.csi_parameters import (
     VolumeParameters,
     parse_referenced,
 )
-from kube_efs.model.directories import Directory, Permissions
-from kube_efs.model.errors import AwsDenied, GidRangeFull, NotYet, PlatformError
+from kube_efs.model.errors import NotYet, PlatformError
 from kube_efs.model.file_systems import MountTarget
-from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import FileSystemId, ZoneName
 from kube_efs.model.volume_attributes import VolumeAttributes
 from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.accounts import Account, Accounts
-from kube_efs.provisioning.backends import Directories, remove_directory
+from kube_efs.provisioning.csi_directories import CsiDirectories
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Removal
 from kube_efs.provisioning.inventory import Inventory
 
@@ -45,7 +41,6 @@ log = structlog.get_logger(__name__)
 # A call to AWS with all its repetitions takes at most 120 s (AwsOptions), and begins at most 30 s after the
 # order was confirmed (Order.confirm).
 _CALL_SECONDS: Final = 180.0
-_SCAN_AGAIN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +76,7 @@ class CsiVolumes:
         *,
         accounts: Accounts,
         references: References,
-        directories: Directories | None,
+        directories: CsiDirectories | None,
         inventory: Inventory,
         guards: Guards,
         removes_directories: bool,
@@ -97,9 +92,6 @@ class CsiVolumes:
         self._began = clock()
         # When a call to delete an access point was last under way.
         self._ordered: dict[VolumeHandle, float] = {}
-        # When the directories there were read last.
-        self._scanned: dict[Location, float] = {}
-        self._being_made: Counter[Location] = Counter()
 
     async def create(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
         """The volume of that name.
@@ -113,8 +105,11 @@ class CsiVolumes:
         account = await self._accounts.of(role)
         # Whatever can fail without leaving anything behind comes first.
         reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
+        if self._directories is not None:
+            await self._directories.learn_ids_of_others()
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
-            handle, directory_id = await self._make_directory(request, candidates[0], directory, account)
+            place = Location(file_system_id=candidates[0], directory=directory)
+            handle, directory_id = await self._hands().make(request, place, account)
         else:
             handle = await self._make_access_point(request, candidates, account, role)
             directory_id = None
@@ -143,9 +138,10 @@ class CsiVolumes:
 
         Raises RemovalRefused when its data is another's too, AwsError, KubeError, WorkerFailed.
         """
+        asked_for = self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
         async with self._guards.reservations.removing(*removal.reserved):
-            await self.remove(removal, Order(lambda: self._guards.check_handle(removal, handle)))
+            await self.remove(removal, Order(lambda: self._guards.check_handle(removal, handle, asked_for)))
 
     async def removal(
         self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
@@ -197,12 +193,12 @@ class CsiVolumes:
         """Remove it once the order is confirmed; a directory that others use stays. Raises KubeEfsError."""
         if removal.access_point is None:
             if removal.location is not None:
-                await remove_directory(self._hands(), removal, order)
+                await self._hands().remove(removal, order)
                 self._inventory.gids.release(str(removal.location))
             return
         try:
             if removal.location is not None and removal.with_directory:
-                await remove_directory(self._hands(), removal, order)
+                await self._hands().remove(removal, order)
         except DataKept as kept:
             log.warning("directory-kept", volume=str(removal.access_point), reason=kept.problem)
         account = await self._accounts.of(removal.role)
@@ -278,57 +274,7 @@ class CsiVolumes:
         if leaving:
             raise _pending(f"is about to be removed with volume {', '.join(leaving)}", made)
 
-    async def _make_directory(
-        self,
-        request: VolumeRequest,
-        file_system_id: FileSystemId,
-        directory: Directory,
-        account: Account,
-    ) -> tuple[VolumeHandle, int | None]:
-        """The volume, and the number that was allocated for its owners."""
-        parameters = request.parameters
-        place = Location(file_system_id=file_system_id, directory=directory)
-        uid, gid, taken = parameters.uid, parameters.gid, None
-        if uid is None or gid is None:
-            with suppress(AwsDenied):  # Where access points may not be listed, none is made here.
-                # Their numbers are taken, too.
-                await account.access_points.loaded(file_system_id)
-            base = Location(file_system_id=file_system_id, directory=parameters.base)
-            await self._scan(base)
-            taken = self._id_of_others_in(place, parameters.gids)
-            if taken is None:
-                taken = account.access_points.take_id(parameters.gids, str(place))
-            if taken is None and await self._free_ids(base, parameters.gids):
-                taken = account.access_points.take_id(parameters.gids, str(place))
-            if taken is None:
-                raise GidRangeFull(
-                    "has no free id left",
-                    field="gidRangeStart-gidRangeEnd",
-                    value=str(parameters.gids),
-                    remedy="delete a volume, or make a class with a wider range",
-                )
-            uid, gid = (taken if uid is None else uid), (taken if gid is None else gid)
-        self._being_made[place] += 1
-        try:
-            async with self._guards.reservations.making(place):
-                permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True)
-                await self._hands().make(place, permissions)
-        finally:
-            self._being_made -= Counter([place])  # which drops what has come to zero
-        log.info("directory-made", volume=request.name, location=str(place))
-        handle = VolumeHandle(file_system_id=file_system_id, directory=directory, base=parameters.base)
-        return handle, taken
-
-    def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
-        """The id of a directory that other volumes have, or are about to have, if it is one of the class's.
-
-        It stays even when somebody else has it: another one would take the directory from those volumes.
-        """
-        taken = self._inventory.gids.of(str(place))
-        has_others = self._being_made[place] or self._inventory.volumes_at(place)
-        return taken if taken is not None and taken in gids and has_others else None
-
-    def _hands(self) -> Directories:
+    def _hands(self) -> CsiDirectories:
         if self._directories is None:
             raise PlatformError(
                 "needs worker pods, which this controller does not run",
@@ -337,40 +283,6 @@ class CsiVolumes:
                 remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or use efs-ap",
             )
         return self._directories
-
-    async def _scan(self, base: Location) -> None:
-        """Learn once which ids the directories there have: no volume tells those of directories."""
-        if base in self._scanned:
-            return
-        for child in await self._hands().children(base):
-            directory = Directory((*base.directory.parts, child.name))
-            place = Location(file_system_id=base.file_system_id, directory=directory)
-            if self._inventory.gids.of(str(place)) is None:
-                self._inventory.gids.hold(child.gid, str(place))
-        self._scanned[base] = self._clock()
-
-    async def _free_ids(self, base: Location, gids: GidRange) -> bool:
-        """Free the ids of directories that others have removed, such as pods of an earlier leader.
-
-        A range that stays full is no reason to read the directories again and again.
-        """
-        if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
-            return False
-        held = self._inventory.gids.holders_within(
-            gids
-        )  # asked first: what is made meanwhile is not among them
-        self._scanned[base] = self._clock()
-        there = {child.name for child in await self._hands().children(base)}
-        prefix = f"{base}".rstrip("/") + "/"
-        for holder in held:
-            name = holder.removeprefix(prefix)
-            if name == holder or "/" in name or name in there:
-                continue
-            directory = Directory((*base.directory.parts, name))
-            place = Location(file_system_id=base.file_system_id, directory=directory)
-            if not self._being_made[place] and not self._inventory.volumes_at(place):
-                self._inventory.gids.release(holder)
-        return True
 
 
 def _root(found: AccessPoint) -> Location:

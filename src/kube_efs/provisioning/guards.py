@@ -191,13 +191,26 @@ class Guards:
             ) from None
         return await self._check(removal, frozenset({volume.name}), self._inventory)
 
-    async def check_handle(self, removal: Removal, handle: VolumeHandle) -> Permit:
+    def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
+        """The uids of the volumes that have exactly this handle, as watches have shown them."""
+        volumes = self._inventory.volumes.values()
+        return frozenset(one.uid for one in volumes if one.csi and one.csi.handle == str(handle))
+
+    async def check_handle(self, removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
         """The same for a caller that tells the volume's handle only (csi-provisioner).
 
         The volume itself is any that has exactly this handle, is Released and has the reclaim policy Delete;
-        all volumes are listed for the answer.
+        all volumes are listed for the answer. Of those that had it when the removal was ``asked_for`` none
+        may be gone: somebody may have set it to Retain and deleted it since. Raises NotYet then.
         """
         view = await self._fresh()
+        if asked_for - {one.uid for one in view.volumes.values()}:
+            raise NotYet(
+                "has been deleted since its removal was asked for",
+                field="volume",
+                value=str(handle),
+                remedy="its data stays unless the removal is asked for again",
+            )
         itself = frozenset(
             name
             for name, one in view.volumes.items()

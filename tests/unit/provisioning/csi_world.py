@@ -28,6 +28,7 @@ from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.access_points import AccessPoints
 from kube_efs.provisioning.accounts import Account, Accounts
 from kube_efs.provisioning.backends import Confirm
+from kube_efs.provisioning.csi_directories import CsiDirectories
 from kube_efs.provisioning.csi_volumes import CsiVolumes
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.inventory import Inventory
@@ -211,20 +212,29 @@ class CsiWorld:
         removes_directories: bool = False,
         has_workers: bool = True,
         quota: int = 10,
+        is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.gateway, self.texts, self.folders = Gateway(), Texts(), Folders()
         self.api = self.gateway.api
         self.inventory = Inventory()
         self.store = Listed(self.inventory)
-        points = AccessPoints(self.api, self.inventory, quota=quota, clock=clock)
+        points = AccessPoints(self.api, self.inventory, quota=quota, is_alone=is_alone, clock=clock)
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
+        guards = self.guards = Guards(inventory=self.inventory, store=self.store, roots=self.roots)
+        directories = CsiDirectories(
+            self.folders,
+            inventory=self.inventory,
+            reservations=guards.reservations,
+            is_alone=is_alone,
+            clock=clock,
+        )
         self.volumes = CsiVolumes(
             accounts=self.accounts,
             references=self.texts,
-            directories=self.folders if has_workers else None,
+            directories=directories if has_workers else None,
             inventory=self.inventory,
-            guards=Guards(inventory=self.inventory, store=self.store, roots=self.roots),
+            guards=guards,
             removes_directories=removes_directories,
             clock=clock,
         )

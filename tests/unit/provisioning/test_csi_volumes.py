@@ -10,7 +10,7 @@ from kube_efs.model.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.cross_account import CrossAccountRole
 from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
-from kube_efs.model.directories import Permissions, parse_directory
+from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import (
     AwsLimitReached,
     AwsThrottled,
@@ -270,107 +270,42 @@ async def test_a_directory_that_a_volume_without_access_point_sees_stays() -> No
     assert not world.folders.removed
 
 
-# --- volumes without access points
+# --- what people do while csi-provisioner waits for a removal
 
 
-async def test_a_directory_volume_has_ids_of_its_own_and_gives_them_back() -> None:
-    world = CsiWorld()
-    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
-    made = [await world.volumes.create(request(f"pvc-{number}", **plain)) for number in (1, 2)]
-    assert [str(one.handle) for one in made] == [f"efs:{FS}:/b/./pvc-1", f"efs:{FS}:/b/./pvc-2"]
-    permissions = world.folders.made
-    assert [(one.mode, one.uid, one.gid) for one in permissions.values()] == [(0o700, 5, 5), (0o700, 6, 6)]
-    assert world.api.calls == {"list": 1}  # whose ids are taken, too
-    with pytest.raises(GidRangeFull, match="5-6"):
-        await world.volumes.create(request("pvc-3", **plain))
-    await world.volumes.delete(made[0].handle)
-    assert world.folders.removed == [f"{FS}:/b/pvc-1 in /b"]
-    await world.volumes.create(request("pvc-3", **plain))
-    assert permissions[f"{FS}:/b/pvc-3"].gid == 5
-
-
-@pytest.mark.parametrize("is_made", [True, False])
-async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
-    is_made: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, gate = CsiWorld(), asyncio.Event()
-    shared = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "provisioningMode": "efs-dir"}
-    plain = {**shared, "gidRangeStart": "5", "gidRangeEnd": "7"}
-    make, arrived = world.folders.make, asyncio.Queue[Location]()
-
-    async def wait_and_make(location: Location, permissions: Permissions) -> None:
-        arrived.put_nowait(location)
-        await gate.wait()
-        await make(location, permissions)
-
-    monkeypatch.setattr(world.folders, "make", wait_and_make)
-    first = asyncio.create_task(world.volumes.create(request("pvc-1", **plain)))
-    await arrived.get()
-    if is_made:
-        gate.set()
-        world.note("pvc-1", (await first).handle)
-    world.inventory.gids.hold(5, "a volume that was made again late")
-    second = asyncio.create_task(world.volumes.create(request("pvc-2", **plain)))
-    await arrived.get()
-    gate.set()
-    await asyncio.gather(first, second)
-    assert {one.gid for one in world.folders.made.values()} == {5}
-    assert (await second).directory_id == 5
-
-
-async def test_a_controller_that_has_just_started_learns_which_ids_directories_have() -> None:
-    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
-    before, world = CsiWorld(), CsiWorld()
-    await before.volumes.create(request("pvc-1", **plain))
-    world.folders.made = before.folders.made
-    await world.volumes.create(request("pvc-2", **plain))
-    await world.volumes.create(request("pvc-1", **plain))
-    assert [one.gid for one in world.folders.made.values()] == [5, 6]
-
-
-async def test_ids_of_directories_that_others_have_removed_are_free_once_the_range_is_full() -> None:
-    now = 0.0
-    world = CsiWorld(clock=lambda: now)
-    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
-    made = [await world.volumes.create(request(f"pvc-{number}", **plain)) for number in (1, 2)]
-    world.note("still-there", made[1].handle)
-    world.folders.made.clear()
-    now += 60
-    await world.volumes.create(request("pvc-3", **plain))
-    assert world.folders.made[f"{FS}:/b/pvc-3"].gid == 5
-    world.folders.made.clear()
-    with pytest.raises(GidRangeFull):  # it was looked at just now
-        await world.volumes.create(request("pvc-4", **plain))
-    now += 60
-    await world.volumes.create(request("pvc-4", **plain))
-    assert world.folders.made[f"{FS}:/b/pvc-4"].gid == 5
-
-
-async def test_a_directory_that_could_not_be_made_costs_no_second_id() -> None:
-    world = CsiWorld()
-    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6"}
-    world.folders.fault = WorkerFailed("has failed", field="pod")
-    with pytest.raises(WorkerFailed):
-        await world.volumes.create(request("pvc-1", **plain))
-    world.folders.fault = None
-    for name in ("pvc-2", "pvc-1"):
-        await world.volumes.create(request(name, **plain))
-    assert {place: one.gid for place, one in world.folders.made.items()} == {
-        f"{FS}:/pvc-1": 5,
-        f"{FS}:/pvc-2": 6,
-    }
-
-
-async def test_a_directory_that_several_volumes_name_goes_with_the_last_that_stays() -> None:
-    world = CsiWorld()
-    handle = (await world.volumes.create(request(provisioningMode="efs-dir", **SHARED))).handle
-    world.note("going", handle, **LEAVING)
-    world.note("staying", handle)
-    with pytest.raises(RemovalRefused, match="is used by staying too; delete the other volumes"):
-        await world.volumes.delete(handle)
-    world.note("staying", handle, **LEAVING)
+@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
+async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(provisioning: str) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    volume = world.inventory.volumes["pvc-1"]
+    place = Location(file_system_id=FS, directory=parse_directory("/pvc-1"))
+    async with world.guards.reservations.making(place):
+        removal = asyncio.create_task(world.volumes.delete(handle))
+        await asyncio.sleep(0)
+        # Set to Retain first, and let go by csi-provisioner.
+        world.inventory.drop_volume(volume)
+    with pytest.raises(NotYet, match="has been deleted since its removal was asked for"):
+        await removal
+    assert not world.folders.removed
+    assert bool(world.api.points) is (provisioning == "efs-ap")
+    # Whoever asks for it without a volume means it.
     await world.volumes.delete(handle)
-    assert not world.folders.made
+    assert not world.api.points
+
+
+async def test_ids_of_access_points_of_other_replicas_are_known_in_time() -> None:
+    now, narrow = 100.0, {"gidRangeStart": "5", "gidRangeEnd": "9"}
+    world, other = CsiWorld(is_alone=False, clock=lambda: now), CsiWorld()
+    other.api.points, other.api.calls = world.api.points, world.api.calls
+    await world.volumes.create(request("pvc-1", **narrow))
+    await other.volumes.create(request("pvc-2", **narrow))
+    now += 15
+    await world.volumes.create(request("pvc-3", **narrow))
+    assert [one.user.gid for one in world.api.points.values() if one.user] == [5, 6, 7]
+
+
+# --- volumes without access points
 
 
 async def test_without_worker_pods_there_are_access_points_only() -> None:

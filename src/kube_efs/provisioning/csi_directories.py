@@ -1,0 +1,221 @@
+"""Directories as volumes of ``efs.csi.aws.com`` (``provisioningMode: efs-dir``), each with an id of its own.
+
+The number is that of the directory's owner and group. The file system tells it, and the volume's annotation
+where this controller makes the volume object; with csi-provisioner the file system alone tells. So numbers
+are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from kube_efs.model.access_points import VolumeRequest
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi_parameters import VolumeParameters
+from kube_efs.model.directories import Directory, Permissions
+from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, InvalidValue
+from kube_efs.model.gids import GidRange
+from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.accounts import Account
+from kube_efs.provisioning.backends import Directories, remove_directory
+from kube_efs.provisioning.guards import Order, Removal
+from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.reservations import Reservations
+
+log = structlog.get_logger(__name__)
+
+_SCAN_AGAIN_SECONDS: Final = 60.0
+# Each attempt may cost a worker pod; a request that was not lucky by then is tried again.
+_IDS_TRIED: Final = 16
+
+
+class CsiDirectories:
+    """Makes and removes them by ``directories``.
+
+    Without ``is_alone`` other replicas make volumes too, and nobody tells the ids of their directories.
+    """
+
+    def __init__(
+        self,
+        directories: Directories,
+        *,
+        inventory: Inventory,
+        reservations: Reservations,
+        is_alone: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directories = directories
+        self._inventory = inventory
+        self._reservations = reservations
+        self._is_alone = is_alone
+        self._clock = clock
+        # When the directories there were read last.
+        self._scanned: dict[Location, float] = {}
+        self._being_made: Counter[Location] = Counter()
+        # Directories of other replicas' volumes that were looked for.
+        self._looked_for: frozenset[Location] = frozenset()
+
+    async def make(
+        self, request: VolumeRequest, place: Location, account: Account
+    ) -> tuple[VolumeHandle, int | None]:
+        """The volume, and the number that was allocated for its owners.
+
+        Raises GidRangeFull, AwsError, KubeError, WorkerFailed.
+        """
+        parameters = request.parameters
+        # Also while a number is chosen: the removal of another volume of the directory frees the number.
+        async with self._reservations.making(place):
+            if parameters.uid is None or parameters.gid is None:
+                taken = await self._make_with_some_id(parameters, place, account)
+            else:
+                taken = None
+                await self._make_at(place, parameters, parameters.uid, parameters.gid)
+        log.info("directory-made", volume=request.name, location=str(place))
+        handle = VolumeHandle(
+            file_system_id=place.file_system_id, directory=place.directory, base=parameters.base
+        )
+        return handle, taken
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove the directory once the order is confirmed; raises KubeEfsError."""
+        await remove_directory(self._directories, removal, order)
+
+    async def settled(self, location: Location) -> None:
+        """Return when no earlier order can change the directory any more; raises WorkerFailed, KubeError."""
+        await self._directories.settled(location)
+
+    async def learn_ids_of_others(self) -> None:
+        """Read the directories where other replicas have made volumes since they were read last.
+
+        Raises KubeError, WorkerFailed.
+        """
+        if self._is_alone:
+            return
+        places = {}
+        for volume in self._inventory.volumes.values():
+            base, place = _base_of(volume), self._inventory.location_of(volume.name)
+            if base and place and self._inventory.gids.of(str(place)) is None:
+                places[place] = base
+        for base in {base for place, base in places.items() if place not in self._looked_for}:
+            await self._read_ids(base)
+        # Those that have no id, or are not there, are not looked for again.
+        self._looked_for = frozenset(places)
+
+    async def _make_with_some_id(
+        self, parameters: VolumeParameters, place: Location, account: Account
+    ) -> int:
+        with suppress(AwsDenied):  # Where access points may not be listed, none is made here.
+            # Their numbers are taken, too.
+            await account.access_points.loaded(place.file_system_id)
+        for _ in range(1, _IDS_TRIED):
+            with suppress(GidTaken):
+                return await self._make_with_id(parameters, place, account)
+        return await self._make_with_id(parameters, place, account)
+
+    async def _make_with_id(self, parameters: VolumeParameters, place: Location, account: Account) -> int:
+        """Make the directory with a number of the range, which others cannot have by the time it has it.
+
+        A number that turns out to be another directory's is kept from others; raises GidTaken then.
+        """
+        base = Location(file_system_id=place.file_system_id, directory=parameters.base)
+        await self._scan(base)
+        of_others = self._id_of_others_in(place, parameters.gids)
+        taken = of_others
+        if taken is None:
+            taken = account.access_points.take_id(parameters.gids, str(place))
+        if taken is None and await self._free_ids(base, parameters.gids):
+            taken = account.access_points.take_id(parameters.gids, str(place))
+        if taken is None:
+            raise GidRangeFull(
+                "has no free id left",
+                field="gidRangeStart-gidRangeEnd",
+                value=str(parameters.gids),
+                remedy="delete a volume, or make a class with a wider range",
+            )
+        uid = taken if parameters.uid is None else parameters.uid
+        gid = taken if parameters.gid is None else parameters.gid
+        try:
+            await self._make_at(place, parameters, uid, gid, own_group=of_others is None and gid == taken)
+        except GidTaken:
+            log.info("gid-taken", location=str(place), gid=taken)
+            self._inventory.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
+            raise
+        return taken
+
+    async def _make_at(
+        self, place: Location, parameters: VolumeParameters, uid: int, gid: int, *, own_group: bool = False
+    ) -> None:
+        permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True, own_group=own_group)
+        self._being_made[place] += 1
+        try:
+            await self._directories.make(place, permissions)
+        finally:
+            self._being_made -= Counter([place])  # which drops what has come to zero
+
+    def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
+        """The id of a directory that other volumes have, or are about to have, if it is one of the class's.
+
+        It stays even when somebody else has it: another one would take the directory from those volumes.
+        """
+        taken = self._inventory.gids.of(str(place))
+        has_others = self._being_made[place] or self._inventory.volumes_at(place)
+        return taken if taken is not None and taken in gids and has_others else None
+
+    async def _scan(self, base: Location) -> None:
+        """Learn once which ids the directories there have: no volume tells those of directories."""
+        if base not in self._scanned:
+            await self._read_ids(base)
+
+    async def _read_ids(self, base: Location) -> None:
+        for child in await self._directories.children(base):
+            directory = Directory((*base.directory.parts, child.name))
+            place = Location(file_system_id=base.file_system_id, directory=directory)
+            if self._inventory.gids.of(str(place)) is None:
+                self._inventory.gids.hold(child.gid, str(place))
+        self._scanned[base] = self._clock()
+
+    async def _free_ids(self, base: Location, gids: GidRange) -> bool:
+        """Free the ids of directories that others have removed, such as pods of an earlier leader.
+
+        A range that stays full is no reason to read the directories again and again.
+        """
+        if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
+            return False
+        held = self._inventory.gids.holders_within(
+            gids
+        )  # asked first: what is made meanwhile is not among them
+        self._scanned[base] = self._clock()
+        there = {child.name for child in await self._directories.children(base)}
+        prefix = _inside(base)
+        for holder in held:
+            name = holder.removeprefix(prefix)
+            if name == holder or "/" in name or name in there:
+                continue
+            directory = Directory((*base.directory.parts, name))
+            place = Location(file_system_id=base.file_system_id, directory=directory)
+            if not self._being_made[place] and not self._inventory.volumes_at(place):
+                self._inventory.gids.release(holder)
+        return True
+
+
+def _inside(base: Location) -> str:
+    """What the names of the directories in there begin with."""
+    return f"{base}".rstrip("/") + "/"
+
+
+def _base_of(volume: Volume) -> Location | None:
+    """Where the directory of a volume without access point was made; None for any other volume."""
+    if volume.csi is None or volume.csi.driver != DRIVER:
+        return None
+    try:
+        handle = parse_volume_handle(volume.csi.handle)
+    except InvalidValue:
+        return None
+    if handle.base is None:
+        return None
+    return Location(file_system_id=handle.file_system_id, directory=handle.base)
