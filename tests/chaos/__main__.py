@@ -269,8 +269,11 @@ def _directories(folder: Path, system: str) -> list[str]:
     An empty root of an access point does not count: EFS makes it anew when the tunnel of a volume that has
     just been removed is probed once more.
     """
-    found = (path for path in folder.rglob("*") if path.is_dir())
-    return [system for path in found if not path.name.startswith("pvc-") or any(path.iterdir())]
+    return [
+        system
+        for parent, subfolders, files in os.walk(folder)
+        if parent != str(folder) and (subfolders or files or not Path(parent).name.startswith("pvc-"))
+    ]
 
 
 async def run_on_cluster(

@@ -1,5 +1,6 @@
 """What everything that belongs to a cluster uses at a moment, and what of that has grown."""
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -128,7 +129,9 @@ def _name(process: psutil.Process) -> str:
 def _places(folders: Iterable[Path]) -> Iterator[str]:
     """For each file the folder that it is in; logs only grow, and what EFS keeps is its own."""
     for folder in folders:
-        for path in folder.rglob("*"):
-            place = path.relative_to(folder).parts[0]
-            if place != "efs" and not path.name.endswith((".log", ".log.1")):
-                yield place
+        # Unlike Path.rglob, this passes over what goes meanwhile.
+        for parent, subfolders, files in os.walk(folder):
+            for name in (*subfolders, *files):
+                place = Path(parent, name).relative_to(folder).parts[0]
+                if place != "efs" and not name.endswith((".log", ".log.1")):
+                    yield place
