@@ -5,9 +5,10 @@ where this controller makes the volume object; with csi-provisioner the file sys
 are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
 """
 
+import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
@@ -17,8 +18,16 @@ from kube_efs.model.access_points import VolumeRequest
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.csi_parameters import VolumeParameters
 from kube_efs.model.directories import Directory, Permissions
-from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, InvalidValue
+from kube_efs.model.errors import (
+    AwsDenied,
+    GidRangeFull,
+    GidTaken,
+    InvalidValue,
+    KubeError,
+    WorkerFailed,
+)
 from kube_efs.model.gids import GidRange
+from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.accounts import Account
@@ -26,10 +35,13 @@ from kube_efs.provisioning.backends import Directories, remove_directory
 from kube_efs.provisioning.guards import Order, Removal
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.reservations import Reservations
+from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
 _SCAN_AGAIN_SECONDS: Final = 60.0
+# csi-provisioner gives up after 15 s.
+_READING_SECONDS: Final = 10.0
 # Each attempt may cost a worker pod; a request that was not lucky by then is tried again.
 _IDS_TRIED: Final = 16
 
@@ -57,6 +69,7 @@ class CsiDirectories:
         # When the directories there were read last.
         self._scanned: dict[Location, float] = {}
         self._being_made: Counter[Location] = Counter()
+        self._readers: dict[Location, SingleFlight[None]] = {}
         # Directories of other replicas' volumes that were looked for.
         self._looked_for: frozenset[Location] = frozenset()
 
@@ -89,22 +102,31 @@ class CsiDirectories:
         """Return when no earlier order can change the directory any more; raises WorkerFailed, KubeError."""
         await self._directories.settled(location)
 
-    async def learn_ids_of_others(self) -> None:
-        """Read the directories where other replicas have made volumes since they were read last.
+    async def learn_ids_of_others(self, file_system_ids: Collection[FileSystemId]) -> None:
+        """Read the directories there in which other replicas have made volumes since they were read last.
 
-        Raises KubeError, WorkerFailed.
+        What cannot be read, or not for now, is left for the next time: access points need no file system that
+        can be reached, and no directory gets an id that another was made with.
         """
         if self._is_alone:
             return
-        places = {}
+        unknown = defaultdict(set)
         for volume in self._inventory.volumes.values():
             base, place = _base_of(volume), self._inventory.location_of(volume.name)
             if base and place and self._inventory.gids.of(str(place)) is None:
-                places[place] = base
-        for base in {base for place, base in places.items() if place not in self._looked_for}:
-            await self._read_ids(base)
-        # Those that have no id, or are not there, are not looked for again.
-        self._looked_for = frozenset(places)
+                unknown[base].add(place)
+        self._looked_for &= frozenset().union(*unknown.values())
+        for base, places in unknown.items():
+            if base.file_system_id not in file_system_ids or places <= self._looked_for:
+                continue
+            try:
+                async with asyncio.timeout(_READING_SECONDS):
+                    await self._reader(base).any_answer()
+            except (KubeError, WorkerFailed, TimeoutError) as error:
+                log.warning("directories-not-read", base=str(base), reason=str(error) or "no answer in time")
+            else:
+                # Those that have no id, or are not there, are not looked for again.
+                self._looked_for |= places
 
     async def _make_with_some_id(
         self, parameters: VolumeParameters, place: Location, account: Account
@@ -169,7 +191,13 @@ class CsiDirectories:
     async def _scan(self, base: Location) -> None:
         """Learn once which ids the directories there have: no volume tells those of directories."""
         if base not in self._scanned:
-            await self._read_ids(base)
+            await self._reader(base).any_answer()
+
+    def _reader(self, base: Location) -> SingleFlight[None]:
+        """Reading may take longer than a call of csi-provisioner; the next call then finds the answer."""
+        if base not in self._readers:
+            self._readers[base] = SingleFlight(lambda: self._read_ids(base))
+        return self._readers[base]
 
     async def _read_ids(self, base: Location) -> None:
         for child in await self._directories.children(base):
@@ -186,9 +214,8 @@ class CsiDirectories:
         """
         if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
             return False
-        held = self._inventory.gids.holders_within(
-            gids
-        )  # asked first: what is made meanwhile is not among them
+        # Asked first: what is made meanwhile is not among them.
+        held = self._inventory.gids.holders_within(gids)
         self._scanned[base] = self._clock()
         there = {child.name for child in await self._directories.children(base)}
         prefix = _inside(base)

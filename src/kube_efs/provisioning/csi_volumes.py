@@ -106,7 +106,7 @@ class CsiVolumes:
         # Whatever can fail without leaving anything behind comes first.
         reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
         if self._directories is not None:
-            await self._directories.learn_ids_of_others()
+            await self._directories.learn_ids_of_others(candidates)
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
             place = Location(file_system_id=candidates[0], directory=directory)
             handle, directory_id = await self._hands().make(request, place, account)

@@ -1,13 +1,15 @@
 """Directories as volumes of the driver: each has an id of its own, as long as it is there."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
-from tests.unit.provisioning.csi_world import FS, CsiWorld, request
+from tests.unit.provisioning.csi_world import FS, OTHER, CsiWorld, request
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.directories import Directory, Permissions
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.errors import GidRangeFull, GidTaken, RemovalRefused, WorkerFailed
+from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends import Confirm
 
@@ -123,6 +125,47 @@ async def test_ids_of_directories_of_other_replicas_are_known_with_their_volumes
     world.note("pvc-2", (await other.volumes.create(request("pvc-2", **PLAIN))).handle)
     await world.volumes.create(request("pvc-3", **PLAIN))
     assert [one.gid for one in world.folders.made.values()] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("on", [FS, OTHER])
+async def test_directories_of_other_replicas_that_cannot_be_read_hinder_no_access_point(
+    on: FileSystemId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, asked = CsiWorld(is_alone=False), []
+
+    async def fail(location: Location) -> list[FoundDirectory]:
+        asked.append(location)
+        raise WorkerFailed("has failed", field="pod")
+
+    monkeypatch.setattr(world.folders, "children", fail)
+    world.note("pvc-1", f"efs:{on}:/b/./pvc-1")
+    for name in ("pvc-2", "pvc-3"):
+        await world.volumes.create(request(name))
+    # Only on the file system of the class, and again as long as it fails.
+    assert [str(one) for one in asked] == ([f"{FS}:/b"] * 2 if on == FS else [])
+
+
+async def test_directories_are_read_to_the_end_though_the_call_was_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, arrived, gate = CsiWorld(is_alone=False), asyncio.Event(), asyncio.Event()
+    children, asked = world.folders.children, []
+
+    async def wait_and_list(location: Location) -> Sequence[FoundDirectory]:
+        asked.append(location)
+        arrived.set()
+        await gate.wait()
+        return await children(location)
+
+    monkeypatch.setattr(world.folders, "children", wait_and_list)
+    call = asyncio.create_task(world.volumes.create(request("pvc-1", **PLAIN)))
+    await arrived.wait()
+    call.cancel()
+    again = asyncio.create_task(world.volumes.create(request("pvc-1", **PLAIN)))
+    await asyncio.sleep(0)
+    gate.set()
+    await again
+    assert len(asked) == 1
 
 
 async def test_id_that_another_directory_was_made_with_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
