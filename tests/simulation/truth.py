@@ -55,6 +55,8 @@ class Record:
     gone: int | None = None
     # The directory that goes with it: its own, or its access point's.
     root: "tuple[str, Parts] | None" = None
+    # Whether a call of csi-provisioner removes it: nothing shows then how long that may take.
+    by_call: bool = False
     # Whether people have deleted it: what cannot go then is left to them.
     by_hand: bool = False
     # Set to Retain when it was to go; not promised if that was after it was committed.
@@ -165,10 +167,10 @@ class Truth:
     def confirmed(self, records: list[Record], version: int) -> None:
         """The driver has looked for the last time, from that version on, before it removes these."""
         for record in records:
-            if record.committed is None:
-                record.committed, record.was_to_go = version, True
-                record.is_unpromised = record.is_unpromised or (record.is_kept and record.accepted > version)
-                self._history.note("the removal of volume {} is confirmed", record.name)
+            record.committed = version if record.committed is None else min(record.committed, version)
+            record.was_to_go = record.by_call = True
+            record.is_unpromised = record.is_unpromised or (record.is_kept and record.accepted > version)
+            self._history.note("the removal of volume {} is confirmed", record.name)
 
     def located(self, record: Record) -> tuple[str, Parts] | None:
         """Where the data of the volume lies right now; None when its access point is gone."""
@@ -459,11 +461,11 @@ def _is_open(claim: Body) -> bool:
 
 
 def _came_first(cause: Record, record: Record) -> bool:
-    """Whether the volume was accepted while the removed one was Terminating."""
+    """Whether the volume was accepted while the removed one was Terminating, or a call was removing it."""
     return (
         cause.committed is not None
         and cause.committed < record.accepted
-        and (cause.gone is None or record.accepted < cause.gone)
+        and (cause.gone is None or cause.by_call or record.accepted < cause.gone)
     )
 
 

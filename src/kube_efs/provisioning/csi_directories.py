@@ -5,7 +5,6 @@ where this controller makes the volume object; with csi-provisioner the file sys
 are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
 """
 
-import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
@@ -18,14 +17,7 @@ from kube_efs.model.access_points import VolumeRequest
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.csi_parameters import VolumeParameters
 from kube_efs.model.directories import Directory, Permissions
-from kube_efs.model.errors import (
-    AwsDenied,
-    GidRangeFull,
-    GidTaken,
-    InvalidValue,
-    KubeError,
-    WorkerFailed,
-)
+from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, InvalidValue
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
@@ -40,8 +32,6 @@ from kube_efs.single_flight import SingleFlight
 log = structlog.get_logger(__name__)
 
 _SCAN_AGAIN_SECONDS: Final = 60.0
-# csi-provisioner gives up after 15 s.
-_READING_SECONDS: Final = 10.0
 # Each attempt may cost a worker pod; a request that was not lucky by then is tried again.
 _IDS_TRIED: Final = 16
 
@@ -105,8 +95,7 @@ class CsiDirectories:
     async def learn_ids_of_others(self, file_system_ids: Collection[FileSystemId]) -> None:
         """Read the directories there in which other replicas have made volumes since they were read last.
 
-        What cannot be read, or not for now, is left for the next time: access points need no file system that
-        can be reached, and no directory gets an id that another was made with.
+        Raises KubeError, WorkerFailed.
         """
         if self._is_alone:
             return
@@ -119,14 +108,9 @@ class CsiDirectories:
         for base, places in unknown.items():
             if base.file_system_id not in file_system_ids or places <= self._looked_for:
                 continue
-            try:
-                async with asyncio.timeout(_READING_SECONDS):
-                    await self._reader(base).any_answer()
-            except (KubeError, WorkerFailed, TimeoutError) as error:
-                log.warning("directories-not-read", base=str(base), reason=str(error) or "no answer in time")
-            else:
-                # Those that have no id, or are not there, are not looked for again.
-                self._looked_for |= places
+            await self._reader(base).any_answer()
+            # Those that have no id, or are not there, are not looked for again.
+            self._looked_for |= places
 
     async def _make_with_some_id(
         self, parameters: VolumeParameters, place: Location, account: Account

@@ -105,7 +105,8 @@ class CsiVolumes:
         account = await self._accounts.of(role)
         # Whatever can fail without leaving anything behind comes first.
         reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
-        if self._directories is not None:
+        needs_id = request.parameters.uid is None or request.parameters.gid is None
+        if self._directories is not None and needs_id:
             await self._directories.learn_ids_of_others(candidates)
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
             place = Location(file_system_id=candidates[0], directory=directory)
@@ -138,7 +139,7 @@ class CsiVolumes:
 
         Raises RemovalRefused when its data is another's too, AwsError, KubeError, WorkerFailed.
         """
-        asked_for = self._guards.volumes_of(handle)
+        asked_for = await self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
         async with self._guards.reservations.removing(*removal.reserved):
             await self.remove(removal, Order(lambda: self._guards.check_handle(removal, handle, asked_for)))

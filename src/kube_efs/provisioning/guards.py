@@ -191,9 +191,14 @@ class Guards:
             ) from None
         return await self._check(removal, frozenset({volume.name}), self._inventory)
 
-    def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
-        """The uids of the volumes that have exactly this handle, as watches have shown them."""
-        volumes = self._inventory.volumes.values()
+    async def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
+        """The uids of the volumes that have exactly this handle; raises KubeError.
+
+        As watches have shown them, which may be behind, and as they are listed now.
+        """
+        known = tuple(self._inventory.volumes.values())
+        view = await self._fresh()
+        volumes = (*known, *view.volumes.values())
         return frozenset(one.uid for one in volumes if one.csi and one.csi.handle == str(handle))
 
     async def check_handle(self, removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:

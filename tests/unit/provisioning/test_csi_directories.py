@@ -127,22 +127,26 @@ async def test_ids_of_directories_of_other_replicas_are_known_with_their_volumes
     assert [one.gid for one in world.folders.made.values()] == [5, 6, 7]
 
 
-@pytest.mark.parametrize("on", [FS, OTHER])
-async def test_directories_of_other_replicas_that_cannot_be_read_hinder_no_access_point(
-    on: FileSystemId, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("on", "fixed", "is_read"), [(FS, {}, True), (OTHER, {}, False), (FS, {"uid": "7", "gid": "7"}, False)]
+)
+async def test_directories_of_other_replicas_are_read_where_an_id_is_to_be_chosen(
+    on: FileSystemId, fixed: dict[str, str], is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, asked = CsiWorld(is_alone=False), []
+    world = CsiWorld(is_alone=False)
 
     async def fail(location: Location) -> list[FoundDirectory]:
-        asked.append(location)
-        raise WorkerFailed("has failed", field="pod")
+        raise WorkerFailed("has failed", field="directories", value=str(location))
 
     monkeypatch.setattr(world.folders, "children", fail)
     world.note("pvc-1", f"efs:{on}:/b/./pvc-1")
+    if not is_read:
+        await world.volumes.create(request("pvc-2", **fixed))
+        return
     for name in ("pvc-2", "pvc-3"):
-        await world.volumes.create(request(name))
-    # Only on the file system of the class, and again as long as it fails.
-    assert [str(one) for one in asked] == ([f"{FS}:/b"] * 2 if on == FS else [])
+        with pytest.raises(WorkerFailed, match="/b"):
+            await world.volumes.create(request(name, **fixed))
+    assert not world.api.points
 
 
 async def test_directories_are_read_to_the_end_though_the_call_was_cancelled(
