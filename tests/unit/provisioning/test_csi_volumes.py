@@ -289,7 +289,7 @@ async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(pr
         await removal
     assert not world.folders.removed
     assert bool(world.api.points) is (provisioning == "efs-ap")
-    # Whoever asks for it without a volume means it.
+    # One that is asked for when there is no volume is carried out.
     await world.volumes.delete(handle)
     assert not world.api.points
 
