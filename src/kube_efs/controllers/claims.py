@@ -116,9 +116,11 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             return None
         try:
             plan = self._engine.plan(claim)
+            if plan is not None and await self._accept(claim):
+                # Much may have changed while that was written.
+                plan = self._engine.plan(claim)
             if plan is None:
                 return None
-            await self._accept(claim)
             await self._serve(plan)
         except ClaimRefused as error:
             return await self._refuse(claim, error)
@@ -132,12 +134,14 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             return self._backoff_seconds
         return None
 
-    async def _accept(self, claim: Claim) -> None:
-        """Take back whatever was said against the claim."""
+    async def _accept(self, claim: Claim) -> bool:
+        """Take back whatever was said against the claim; whether something had to be written for that."""
         is_refused = claim.rejection is not None or claim.uid in self._said
-        if is_refused and self._engine.marks_refused(claim):
+        is_marked = is_refused and self._engine.marks_refused(claim)
+        if is_marked:
             await self._announcer.accepted(claim)
         self._said.pop(claim.uid, None)
+        return is_marked
 
     async def _serve(self, plan: Plan) -> None:
         started = self._waits(plan.claim.uid)

@@ -5,6 +5,7 @@ group, so that they, and no other unprivileged process, may write there.
 """
 
 import re
+import zlib
 from dataclasses import dataclass
 
 GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
@@ -12,6 +13,7 @@ GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
 # kubelet give pods the group, which the AWS driver does not.
 DIRECTORY_ID_ANNOTATION = "efs-stunnel.gnuthought.com/directory-id"
 GID_MAX = 2**31 - 1
+_SPREAD = 1000
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 
@@ -30,6 +32,13 @@ class GidRange:
     def size(self) -> int:
         """How many ids it has."""
         return self.maximum - self.minimum + 1
+
+    def elsewhere(self, name: str) -> int:
+        """Where in the range to look for a free id when others, too, have begun with the lowest.
+
+        It depends on the name alone, and is near the lower end.
+        """
+        return self.minimum + zlib.crc32(name.encode()) % min(self.size, _SPREAD)
 
     def __str__(self) -> str:
         return f"{self.minimum}-{self.maximum}"

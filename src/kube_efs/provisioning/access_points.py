@@ -60,7 +60,7 @@ USER_OF: Final = "user of "
 
 # So long after the answer got lost AWS no longer carries out a creation.
 _LATE_SECONDS: Final = 300.0
-# As long as a Lease lasts at least, so that the replica that led before makes no more.
+# As long as the Lease of csi-provisioner lasts, so that the one that led before calls no more.
 _FRESH_SECONDS: Final = 15.0
 # A file system that was full is asked again after this time: others delete access points too.
 _FULL_SECONDS: Final = 60.0
@@ -405,15 +405,15 @@ class AccessPoints:
             )
         return PosixUser(uid=taken if uid is None else uid, gid=taken if gid is None else gid)
 
-    def take_id(self, within: GidRange, holder: str) -> int | None:
-        """A number of the range for the holder; None when all are used.
+    def take_id(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
+        """A number of the range for the holder, from ``start`` on if there is one; None when all are used.
 
         Those of access points that are gone while their directories may be there come last.
         """
-        taken = self._inventory.gids.take(within, holder)
+        taken = self._inventory.gids.take(within, holder, start=start)
         if taken is None and self._retired:
             self._release_retired()
-            taken = self._inventory.gids.take(within, holder)
+            taken = self._inventory.gids.take(within, holder, start=start)
         return taken
 
     def _has_room(self, file_system_id: FileSystemId) -> bool:
@@ -422,10 +422,10 @@ class AccessPoints:
 
     async def loaded(self, file_system_id: FileSystemId) -> None:
         """Wait until the access points of the file system are known; raises AwsError."""
-        is_fresh = self._is_alone or self._clock() < self._listed_at.get(file_system_id, 0.0) + _FRESH_SECONDS
-        if file_system_id in self._known and is_fresh:
-            return
-        await self._lister(file_system_id).any_answer()
+        if file_system_id not in self._known:
+            await self._lister(file_system_id).any_answer()
+        elif not self._is_alone and self._clock() >= self._listed_at[file_system_id] + _FRESH_SECONDS:
+            await self._list_anew(file_system_id)
 
     async def _list_anew(self, file_system_id: FileSystemId) -> None:
         """Wait for a listing that begins after this call; raises AwsError."""

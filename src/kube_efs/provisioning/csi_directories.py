@@ -5,11 +5,13 @@ where this controller makes the volume object; with csi-provisioner the file sys
 are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
 """
 
+import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -17,7 +19,7 @@ from kube_efs.model.access_points import VolumeRequest
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.csi_parameters import VolumeParameters
 from kube_efs.model.directories import Directory, Permissions
-from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, InvalidValue
+from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, InvalidValue, WorkerRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
@@ -59,6 +61,8 @@ class CsiDirectories:
         # When the directories there were read last.
         self._scanned: dict[Location, float] = {}
         self._being_made: Counter[Location] = Counter()
+        self._made: set[Location] = set()
+        self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
         self._readers: dict[Location, SingleFlight[None]] = {}
         # Directories of other replicas' volumes that were looked for.
         self._looked_for: frozenset[Location] = frozenset()
@@ -87,6 +91,8 @@ class CsiDirectories:
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove the directory once the order is confirmed; raises KubeEfsError."""
         await remove_directory(self._directories, removal, order)
+        if removal.location is not None:
+            self._made.discard(removal.location)
 
     async def settled(self, location: Location) -> None:
         """Return when no earlier order can change the directory any more; raises WorkerFailed, KubeError."""
@@ -99,18 +105,22 @@ class CsiDirectories:
         """
         if self._is_alone:
             return
-        unknown = defaultdict(set)
-        for volume in self._inventory.volumes.values():
-            base, place = _base_of(volume), self._inventory.location_of(volume.name)
-            if base and place and self._inventory.gids.of(str(place)) is None:
-                unknown[base].add(place)
-        self._looked_for &= frozenset().union(*unknown.values())
-        for base, places in unknown.items():
-            if base.file_system_id not in file_system_ids or places <= self._looked_for:
-                continue
-            await self._reader(base).any_answer()
-            # Those that have no id, or are not there, are not looked for again.
-            self._looked_for |= places
+        unknown = self._without_id()
+        self._looked_for &= unknown
+        for folder in {_parent_of(place) for place in unknown - self._looked_for}:
+            if folder.file_system_id in file_system_ids:
+                # One that is under way may have begun before the last of them came.
+                while any(_parent_of(place) == folder for place in self._without_id() - self._looked_for):
+                    await self._reader(folder).any_answer()
+
+    def _without_id(self) -> frozenset[Location]:
+        """The directories of volumes of which it is not known which id they have."""
+        places = (
+            self._inventory.location_of(volume.name)
+            for volume in self._inventory.volumes.values()
+            if _is_directory(volume)
+        )
+        return frozenset(one for one in places if one and self._inventory.gids.of(str(one)) is None)
 
     async def _make_with_some_id(
         self, parameters: VolumeParameters, place: Location, account: Account
@@ -118,24 +128,32 @@ class CsiDirectories:
         with suppress(AwsDenied):  # Where access points may not be listed, none is made here.
             # Their numbers are taken, too.
             await account.access_points.loaded(place.file_system_id)
-        for _ in range(1, _IDS_TRIED):
-            with suppress(GidTaken):
-                return await self._make_with_id(parameters, place, account)
-        return await self._make_with_id(parameters, place, account)
+        base = Location(file_system_id=place.file_system_id, directory=parameters.base)
+        await self._scan(base)
+        if self._inventory.volumes_at(place) and self._inventory.gids.of(str(place)) is None:
+            await self._scan(_parent_of(place))
+        start = None
+        # Of two volumes of one directory, the second gets what the first has got.
+        async with self._choosing.setdefault(place, asyncio.Lock()):
+            for attempt in range(1, _IDS_TRIED):
+                with suppress(GidTaken):
+                    return await self._make_with_id(parameters, place, account, start)
+                start = parameters.gids.elsewhere(f"{attempt} {place}")
+            return await self._make_with_id(parameters, place, account, start)
 
-    async def _make_with_id(self, parameters: VolumeParameters, place: Location, account: Account) -> int:
+    async def _make_with_id(
+        self, parameters: VolumeParameters, place: Location, account: Account, start: int | None
+    ) -> int:
         """Make the directory with a number of the range, which others cannot have by the time it has it.
 
         A number that turns out to be another directory's is kept from others; raises GidTaken then.
         """
         base = Location(file_system_id=place.file_system_id, directory=parameters.base)
-        await self._scan(base)
-        of_others = self._id_of_others_in(place, parameters.gids)
-        taken = of_others
+        taken = self._id_of_others_in(place, parameters.gids)
         if taken is None:
-            taken = account.access_points.take_id(parameters.gids, str(place))
+            taken = account.access_points.take_id(parameters.gids, str(place), start=start)
         if taken is None and await self._free_ids(base, parameters.gids):
-            taken = account.access_points.take_id(parameters.gids, str(place))
+            taken = account.access_points.take_id(parameters.gids, str(place), start=start)
         if taken is None:
             raise GidRangeFull(
                 "has no free id left",
@@ -145,13 +163,25 @@ class CsiDirectories:
             )
         uid = taken if parameters.uid is None else parameters.uid
         gid = taken if parameters.gid is None else parameters.gid
+        # What volumes have there already stays theirs, also when another directory was made with it.
+        own_group = gid == taken and not self._has_volumes(place)
         try:
-            await self._make_at(place, parameters, uid, gid, own_group=of_others is None and gid == taken)
+            await self._make_at(place, parameters, uid, gid, own_group=own_group)
         except GidTaken:
             log.info("gid-taken", location=str(place), gid=taken)
             self._inventory.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
+            self._release(place, taken)
             raise
+        except WorkerRefused:  # so that there is no directory
+            self._release(place, taken)
+            raise
+        self._made.add(place)
         return taken
+
+    def _release(self, place: Location, taken: int) -> None:
+        """Free the id of a directory that was not made, unless there are volumes all the same."""
+        if self._inventory.gids.of(str(place)) == taken and not self._has_volumes(place):
+            self._inventory.gids.release(str(place))
 
     async def _make_at(
         self, place: Location, parameters: VolumeParameters, uid: int, gid: int, *, own_group: bool = False
@@ -169,8 +199,11 @@ class CsiDirectories:
         It stays even when somebody else has it: another one would take the directory from those volumes.
         """
         taken = self._inventory.gids.of(str(place))
-        has_others = self._being_made[place] or self._inventory.volumes_at(place)
-        return taken if taken is not None and taken in gids and has_others else None
+        return taken if taken is not None and taken in gids and self._has_volumes(place) else None
+
+    def _has_volumes(self, place: Location) -> bool:
+        """Whether volumes have that directory, or get it as soon as their objects are made."""
+        return place in self._made or bool(self._inventory.volumes_at(place))
 
     async def _scan(self, base: Location) -> None:
         """Learn once which ids the directories there have: no volume tells those of directories."""
@@ -184,12 +217,21 @@ class CsiDirectories:
         return self._readers[base]
 
     async def _read_ids(self, base: Location) -> None:
-        for child in await self._directories.children(base):
+        unknown = {place for place in self._without_id() if _parent_of(place) == base}
+        try:
+            children = await self._directories.children(base)
+        except WorkerRefused as error:
+            # A link or file is there. Users of the file system can make one, and must hinder no others by it.
+            log.warning("directories-not-read", base=str(base), reason=str(error))
+            children = ()
+        for child in children:
             directory = Directory((*base.directory.parts, child.name))
             place = Location(file_system_id=base.file_system_id, directory=directory)
             if self._inventory.gids.of(str(place)) is None:
                 self._inventory.gids.hold(child.gid, str(place))
         self._scanned[base] = self._clock()
+        # Those that are not there, and have no id, are not looked for again.
+        self._looked_for |= unknown
 
     async def _free_ids(self, base: Location, gids: GidRange) -> bool:
         """Free the ids of directories that others have removed, such as pods of an earlier leader.
@@ -210,6 +252,7 @@ class CsiDirectories:
             directory = Directory((*base.directory.parts, name))
             place = Location(file_system_id=base.file_system_id, directory=directory)
             if not self._being_made[place] and not self._inventory.volumes_at(place):
+                self._made.discard(place)
                 self._inventory.gids.release(holder)
         return True
 
@@ -219,14 +262,15 @@ def _inside(base: Location) -> str:
     return f"{base}".rstrip("/") + "/"
 
 
-def _base_of(volume: Volume) -> Location | None:
-    """Where the directory of a volume without access point was made; None for any other volume."""
+def _is_directory(volume: Volume) -> bool:
+    """Whether the volume is one of these: a directory that was made for it, without an access point."""
     if volume.csi is None or volume.csi.driver != DRIVER:
-        return None
+        return False
     try:
-        handle = parse_volume_handle(volume.csi.handle)
+        return parse_volume_handle(volume.csi.handle).base is not None
     except InvalidValue:
-        return None
-    if handle.base is None:
-        return None
-    return Location(file_system_id=handle.file_system_id, directory=handle.base)
+        return False
+
+
+def _parent_of(place: Location) -> Location:
+    return Location(file_system_id=place.file_system_id, directory=Directory(place.directory.parts[:-1]))

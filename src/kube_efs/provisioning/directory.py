@@ -1,7 +1,6 @@
 """Directory volumes: one directory of a file system each, with a group id of its own (efs-provisioner)."""
 
 import asyncio
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -43,8 +42,6 @@ log = structlog.get_logger(__name__)
 
 # Each attempt may cost a worker pod; a claim that was not lucky by then is tried again as after any failure.
 _IDS_TRIED = 16
-# Ids stay near the lower end of their range.
-_SPREAD = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +90,8 @@ class DirectoryPlan:
             with suppress(GidTaken):
                 await self._make_with_group(gids, start)
                 return
-            start = self._elsewhere(gids, attempt)
+            start = gids.elsewhere(f"{attempt} {volume_name(self.claim)}")
         await self._make_with_group(gids, start)
-
-    def _elsewhere(self, gids: GidRange, attempt: int) -> int:
-        """Where in the range to look next: another controller also begins with the lowest that is free."""
-        digest = zlib.crc32(f"{attempt} {volume_name(self.claim)}".encode())
-        return gids.minimum + digest % min(gids.size, _SPREAD)
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
         name, ledger = volume_name(self.claim), self.inventory.gid_ledger

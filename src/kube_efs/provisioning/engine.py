@@ -216,14 +216,16 @@ class Engine:
             return True
         try:
             found = await self._store.get(lost.volume.name)
+            if found.claim is not None and found.claim.uid == claim.uid:
+                return True
         except KubeNotFound:
-            self._inventory.refused_volume(lost.volume)
-            del self._lost[claim.uid]
-            return False
+            pass
         except KubeEfsError as error:
             log.warning("volume-not-read", volume=lost.volume.name, claim=claim.key, reason=str(error))
             return True
-        return found.claim is not None and found.claim.uid == claim.uid
+        self._inventory.refused_volume(lost.volume)
+        del self._lost[claim.uid]
+        return False
 
     async def _create(self, plan: Plan) -> Volume:
         for attempt in range(_NAMES_TRIED):

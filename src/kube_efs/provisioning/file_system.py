@@ -42,9 +42,12 @@ def make_directory(root: Path, directory: Directory, permissions: Permissions) -
 def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
     """The plain directories in this one but for those of kube-efs itself; none when it is not there.
 
-    Raises WorkerFailed, also when the directory is or lies behind a link.
+    Raises WorkerRefused when the directory is or lies behind a link or file, and WorkerFailed.
     """
-    with _failing("could not be listed", directory), _opened_root(root) as descriptor:
+    with (
+        _failing("could not be listed", directory, in_the_way=WorkerRefused),
+        _opened_root(root) as descriptor,
+    ):
         try:
             with _opened(descriptor, directory.parts) as folder:
                 return sorted(_children(folder), key=lambda child: child.name)

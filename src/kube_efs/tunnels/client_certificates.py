@@ -255,18 +255,20 @@ class ClientCertificates:
             credentials_expire_at=loaded.expires_at if loaded else None,
         )
         path = self._path(spec.name)
+        # Or it could be removed after it was written, before it is known.
+        self._forgotten.discard(spec.name)
         writing = asyncio.ensure_future(asyncio.to_thread(_write, path, certificate))
         try:
             await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            # The thread goes on, and what it writes would be nobody's.
+        except BaseException as error:
+            # After a cancellation the thread goes on, and what it writes would be nobody's.
             await asyncio.wait([writing])
             with suppress(OSError):
                 writing.result()
             if spec.name not in self._files:
                 self._forgotten.add(spec.name)
-            raise
-        except OSError as error:
+            if not isinstance(error, OSError):
+                raise
             raise TunnelNotReady(
                 f"cannot be written ({error.strerror})", field="certificate", value=str(path)
             ) from error

@@ -8,7 +8,7 @@ from tests.unit.provisioning.csi_world import FS, OTHER, CsiWorld, request
 
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions
-from kube_efs.model.errors import GidRangeFull, GidTaken, RemovalRefused, WorkerFailed
+from kube_efs.model.errors import GidRangeFull, GidTaken, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends import Confirm
@@ -56,7 +56,7 @@ async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
         world.note("pvc-1", (await first).handle)
     world.inventory.gids.hold(5, "a volume that was made again late")
     second = asyncio.create_task(world.volumes.create(request("pvc-2", **plain)))
-    await arrived.get()
+    await asyncio.sleep(0)
     gate.set()
     await asyncio.gather(first, second)
     assert {one.gid for one in world.folders.made.values()} == {5}
@@ -185,8 +185,77 @@ async def test_id_that_another_directory_was_made_with_is_not_given(monkeypatch:
 
     monkeypatch.setattr(world.folders, "make", five_is_taken)
     made = [await world.volumes.create(request(name, **PLAIN)) for name in ("pvc-1", "pvc-2")]
-    assert asked == [5, 6, 7]
-    assert [one.directory_id for one in made] == [6, 7]
+    assert asked[0] == 5
+    assert [one.directory_id for one in made] == asked[1:]
+    assert len({*asked}) == 3
+
+
+@pytest.mark.parametrize("subdirectory", ["", "team/"])
+async def test_link_in_the_place_of_directories_of_others_hinders_nobody(
+    subdirectory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, asked = CsiWorld(is_alone=False), []
+
+    async def refuse(location: Location) -> list[FoundDirectory]:
+        asked.append(str(location))
+        raise WorkerRefused("has a link in the way", field="directory", value=str(location))
+
+    monkeypatch.setattr(world.folders, "children", refuse)
+    world.note("pvc-1", f"efs:{FS}:/b/./{subdirectory}pvc-1")
+    for name in ("pvc-2", "pvc-3"):
+        await world.volumes.create(request(name))
+    assert asked == [f"{FS}:/b/{subdirectory}".rstrip("/")]
+
+
+async def test_directory_whose_volume_comes_while_its_parent_is_read_is_read_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, arrived, gate = CsiWorld(is_alone=False), asyncio.Event(), asyncio.Event()
+    children = world.folders.children
+
+    async def list_and_wait(location: Location) -> Sequence[FoundDirectory]:
+        found = await children(location)
+        arrived.set()
+        await gate.wait()
+        return found
+
+    monkeypatch.setattr(world.folders, "children", list_and_wait)
+    world.note("pvc-1", f"efs:{FS}:/b/./pvc-1")
+    first = asyncio.create_task(world.volumes.create(request("pvc-2", gidRangeStart="5", gidRangeEnd="9")))
+    await arrived.wait()
+    await world.folders.make(
+        Location(file_system_id=FS, directory=Directory(("b", "pvc-3"))), Permissions(gid=5)
+    )
+    world.note("pvc-3", f"efs:{FS}:/b/./pvc-3")
+    second = asyncio.create_task(world.volumes.create(request("pvc-4", gidRangeStart="5", gidRangeEnd="9")))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(first, second)
+    assert sorted(one.user.gid for one in world.api.points.values() if one.user) == [6, 7]
+
+
+async def test_two_who_make_a_directory_at_once_both_leave_an_id_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, gate, arrived = CsiWorld(), asyncio.Event(), asyncio.Queue[Location]()
+    named = {**PLAIN, "subPathPattern": "both", "ensureUniqueDirectory": "false"}
+    make = world.folders.make
+
+    async def wait_and_refuse_five(location: Location, permissions: Permissions) -> None:
+        arrived.put_nowait(location)
+        await gate.wait()
+        if permissions.own_group and permissions.gid == 5:
+            raise GidTaken("belongs to another", field="group id", value=5)
+        await make(location, permissions)
+
+    monkeypatch.setattr(world.folders, "make", wait_and_refuse_five)
+    both = [asyncio.create_task(world.volumes.create(request(f"pvc-{one}", **named))) for one in (1, 2)]
+    await arrived.get()
+    gate.set()
+    ids = {(await one).directory_id for one in both}
+    assert len(ids) == 1
+    assert ids != {5}
+    assert {one.gid for one in world.folders.made.values()} == ids
 
 
 async def test_id_of_a_directory_is_chosen_once_its_removal_with_another_volume_is_over(

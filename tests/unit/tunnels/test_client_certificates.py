@@ -275,6 +275,26 @@ async def test_one_that_is_written_for_nobody_any_more_is_removed(
     assert bool(left) is is_asked_again
 
 
+async def test_one_that_was_just_written_is_not_removed_with_its_predecessor(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    node.certificates.forget_all_but([])
+    loop = asyncio.get_running_loop()
+
+    def look_meanwhile(path: Path, text: str, **options: Any) -> None:
+        write_atomically(path, text, **options)
+        # Before the loop comes to know that it is written.
+        asyncio.run_coroutine_threadsafe(look(), loop).result(30)
+
+    async def look() -> None:
+        node.certificates.remove_forgotten([])
+
+    monkeypatch.setattr("kube_efs.tunnels.client_certificates.write_atomically", look_meanwhile)
+    await node.certificates.ensure(PLAIN, None)
+    assert node.certificate(PLAIN)
+
+
 async def test_a_folder_that_cannot_be_written_is_told(node: Node) -> None:
     node.options.certificates_path.write_text("in the way")
     with pytest.raises(TunnelNotReady, match=r"certificate: .* cannot be written"):
