@@ -302,9 +302,8 @@ def _volume(claim: Body, class_: Body, made: csi_pb2.Volume) -> Any:
 
 def _is_to_go(volume: Body) -> bool:
     meta = volume["metadata"]
-    annotations = meta.get("annotations") or {}
     return (
-        annotations.get("pv.kubernetes.io/provisioned-by") == DRIVER
+        _is_own(volume)
         and volume["status"]["phase"] == "Released"
         and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete"
         and ("deletionTimestamp" not in meta or _FINALIZER in (meta.get("finalizers") or ()))
@@ -313,8 +312,14 @@ def _is_to_go(volume: Body) -> bool:
 
 def _is_let_go(volume: Body) -> bool:
     return (
-        "deletionTimestamp" in volume["metadata"]
+        _is_own(volume)
+        and "deletionTimestamp" in volume["metadata"]
         and _FINALIZER in (volume["metadata"].get("finalizers") or ())
         and volume["status"]["phase"] != "Bound"
         and not _is_to_go(volume)
     )
+
+
+def _is_own(volume: Body) -> bool:
+    annotations = volume["metadata"].get("annotations") or {}
+    return annotations.get("pv.kubernetes.io/provisioned-by") == DRIVER
