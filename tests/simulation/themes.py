@@ -257,6 +257,8 @@ THEMES: Final[tuple[Theme, ...]] = (
         classes=("plain", "plain-named", "point", "named", "tunnel", "beside"),
         pace=1.5,
         actions={**_BUSY_CLAIMS, "make_static": 4, "set_policy": 5, "delete_volume": 3},
+        # Which port or address belongs to which file system is not known to the CSI service.
+        sources=("dns", "annotated", "csi", "point", "same point"),
         trouble=("kill", "kill_sidecar", "cut_watches"),
         trouble_seconds=30.0,
         start_seconds=0.5,
