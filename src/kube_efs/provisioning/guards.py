@@ -210,18 +210,14 @@ class Guards:
         """
         view = await self._fresh()
         if asked_for - {one.uid for one in view.volumes.values()}:
-            raise NotYet(
-                "has been deleted since its removal was asked for",
-                field="volume",
-                value=str(handle),
-                remedy="its data stays unless the removal is asked for again",
-            )
-        itself = frozenset(
-            name
-            for name, one in view.volumes.items()
-            if one.csi and one.csi.handle == str(handle) and one.to_be_reclaimed
-        )
-        return await self._check(removal, itself, view)
+            raise _deleted_since(handle)
+        named = [one for one in view.volumes.values() if one.csi and one.csi.handle == str(handle)]
+        itself = frozenset(one.name for one in named if one.to_be_reclaimed)
+        permit = await self._check(removal, itself, view)
+        if len(itself) < len(named) and not permit.keeps:
+            # One that was to be kept when all were listed was gone, or to go, when it was looked up.
+            raise _deleted_since(handle)
+        return permit
 
     async def _check(self, removal: Removal, itself: frozenset[str], view: Inventory) -> Permit:
         if removal.access_point is not None and removal.access_point.access_point_id is not None:
@@ -345,6 +341,15 @@ class Guards:
         except KubeNotFound:
             self._inventory.forget_volume(name)
             return None
+
+
+def _deleted_since(handle: VolumeHandle) -> NotYet:
+    return NotYet(
+        "has been deleted since its removal was asked for",
+        field="volume",
+        value=str(handle),
+        remedy="its data stays unless the removal is asked for again",
+    )
 
 
 def _inside(found: AccessPoint, volume: Volume | None) -> Directory:

@@ -16,6 +16,7 @@ from kube_efs.model.errors import (
     AwsThrottled,
     AwsUnavailable,
     GidRangeFull,
+    KubeNotFound,
     NotYet,
     PlatformError,
     RemovalRefused,
@@ -25,7 +26,7 @@ from kube_efs.model.file_systems import LifeCycleState
 from kube_efs.model.ids import ZoneName
 from kube_efs.model.volume_attributes import render_attributes
 from kube_efs.model.volume_handles import VolumeHandle
-from kube_efs.model.volumes import Location, VolumePhase
+from kube_efs.model.volumes import Location, Volume, VolumePhase
 
 ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")
 LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
@@ -292,6 +293,24 @@ async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(pr
     # One that is asked for when there is no volume is carried out.
     await world.volumes.delete(handle)
     assert not world.api.points
+
+
+@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
+async def test_data_of_a_volume_that_is_kept_and_goes_between_two_looks_stays(
+    provisioning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
+    world.note("pvc-1", handle, phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)
+
+    async def gone(name: str) -> Volume:
+        raise KubeNotFound("answered 404", field=f"volume {name}")
+
+    monkeypatch.setattr(world.store, "get", gone)
+    with pytest.raises(NotYet, match="has been deleted since its removal was asked for"):
+        await world.volumes.delete(handle)
+    assert not world.folders.removed
+    assert bool(world.api.points) is (provisioning == "efs-ap")
 
 
 async def test_ids_of_access_points_of_other_replicas_are_known_in_time() -> None:
