@@ -58,10 +58,7 @@ class CsiService:
 
 
 async def open_accounts(
-    stack: AsyncExitStack,
-    settings: ControllerSettings,
-    aws: Aws,
-    inventory: Inventory,
+    stack: AsyncExitStack, settings: ControllerSettings, aws: Aws, inventory: Inventory
 ) -> Accounts:
     """EFS in every account in use, for as long as the stack is open; no call is made yet."""
 

@@ -7,7 +7,6 @@ are claimed by marks on the file system (``gid_marks.py``), as those of director
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
@@ -16,14 +15,13 @@ from weakref import WeakValueDictionary
 import structlog
 
 from kube_efs.model.access_points import VolumeRequest
-from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.csi_parameters import VolumeParameters
 from kube_efs.model.directories import Directory, Permissions
-from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, InvalidValue, WorkerRefused
+from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, WorkerRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
-from kube_efs.model.volumes import Location, Volume
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.volumes import Location
 from kube_efs.provisioning.accounts import Account
 from kube_efs.provisioning.backends import Directories, remove_directory
 from kube_efs.provisioning.guards import Order, Removal
@@ -60,12 +58,11 @@ class CsiDirectories:
         self._clock = clock
         # When the directories there were read last.
         self._scanned: dict[Location, float] = {}
-        self._being_made: Counter[Location] = Counter()
-        self._made: set[Location] = set()
-        self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
         self._readers: dict[Location, SingleFlight[None]] = {}
-        # Directories of other replicas' volumes that were looked for.
-        self._looked_for: frozenset[Location] = frozenset()
+        # Directories for which somebody chooses an id, or makes them with it.
+        self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
+        # Those that were made; their volumes may not be known yet.
+        self._made: set[Location] = set()
 
     async def make(
         self, request: VolumeRequest, place: Location, account: Account
@@ -105,22 +102,13 @@ class CsiDirectories:
         """
         if self._is_alone:
             return
-        unknown = self._without_id()
-        self._looked_for &= unknown
-        for folder in {_parent_of(place) for place in unknown - self._looked_for}:
-            if folder.file_system_id in file_system_ids:
-                # One that is under way may have begun before the last of them came.
-                while any(_parent_of(place) == folder for place in self._without_id() - self._looked_for):
-                    await self._reader(folder).any_answer()
-
-    def _without_id(self) -> frozenset[Location]:
-        """The directories of volumes of which it is not known which id they have."""
-        places = (
-            self._inventory.location_of(volume.name)
-            for volume in self._inventory.volumes.values()
-            if _is_directory(volume)
-        )
-        return frozenset(one for one in places if one and self._inventory.gids.of(str(one)) is None)
+        while folders := [
+            folder
+            for folder in map(_parent_of, self._inventory.without_id.values())
+            if folder.file_system_id in file_system_ids
+        ]:
+            # Reading that is under way may have begun before the last of them came.
+            await self._reader(folders[0]).any_answer()
 
     async def _make_with_some_id(
         self, parameters: VolumeParameters, place: Location, account: Account
@@ -128,7 +116,7 @@ class CsiDirectories:
         with suppress(AwsDenied):  # Where access points may not be listed, none is made here.
             # Their numbers are taken, too.
             await account.access_points.loaded(place.file_system_id)
-        base = Location(file_system_id=place.file_system_id, directory=parameters.base)
+        base = _base_of(parameters, place)
         await self._scan(base)
         if self._inventory.volumes_at(place) and self._inventory.gids.of(str(place)) is None:
             await self._scan(_parent_of(place))
@@ -148,7 +136,7 @@ class CsiDirectories:
 
         A number that turns out to be another directory's is kept from others; raises GidTaken then.
         """
-        base = Location(file_system_id=place.file_system_id, directory=parameters.base)
+        base = _base_of(parameters, place)
         taken = self._id_of_others_in(place, parameters.gids)
         if taken is None:
             taken = account.access_points.take_id(parameters.gids, str(place), start=start)
@@ -187,11 +175,7 @@ class CsiDirectories:
         self, place: Location, parameters: VolumeParameters, uid: int, gid: int, *, own_group: bool = False
     ) -> None:
         permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True, own_group=own_group)
-        self._being_made[place] += 1
-        try:
-            await self._directories.make(place, permissions)
-        finally:
-            self._being_made -= Counter([place])  # which drops what has come to zero
+        await self._directories.make(place, permissions)
 
     def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
         """The id of a directory that other volumes have, or are about to have, if it is one of the class's.
@@ -217,7 +201,8 @@ class CsiDirectories:
         return self._readers[base]
 
     async def _read_ids(self, base: Location) -> None:
-        unknown = {place for place in self._without_id() if _parent_of(place) == base}
+        without_id = self._inventory.without_id
+        unknown = [name for name, place in without_id.items() if _parent_of(place) == base]
         try:
             children = await self._directories.children(base)
         except WorkerRefused as error:
@@ -231,7 +216,8 @@ class CsiDirectories:
                 self._inventory.gids.hold(child.gid, str(place))
         self._scanned[base] = self._clock()
         # Those that are not there, and have no id, are not looked for again.
-        self._looked_for |= unknown
+        for name in unknown:
+            without_id.pop(name, None)
 
     async def _free_ids(self, base: Location, gids: GidRange) -> bool:
         """Free the ids of directories that others have removed, such as pods of an earlier leader.
@@ -251,7 +237,7 @@ class CsiDirectories:
                 continue
             directory = Directory((*base.directory.parts, name))
             place = Location(file_system_id=base.file_system_id, directory=directory)
-            if not self._being_made[place] and not self._inventory.volumes_at(place):
+            if place not in self._choosing and not self._inventory.volumes_at(place):
                 self._made.discard(place)
                 self._inventory.gids.release(holder)
         return True
@@ -262,14 +248,8 @@ def _inside(base: Location) -> str:
     return f"{base}".rstrip("/") + "/"
 
 
-def _is_directory(volume: Volume) -> bool:
-    """Whether the volume is one of these: a directory that was made for it, without an access point."""
-    if volume.csi is None or volume.csi.driver != DRIVER:
-        return False
-    try:
-        return parse_volume_handle(volume.csi.handle).base is not None
-    except InvalidValue:
-        return False
+def _base_of(parameters: VolumeParameters, place: Location) -> Location:
+    return Location(file_system_id=place.file_system_id, directory=parameters.base)
 
 
 def _parent_of(place: Location) -> Location:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from kube_efs.model.claims import ReclaimPolicy, StorageClass
+from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.directories import Directory, Relation
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import Discovery
@@ -97,6 +98,8 @@ class Inventory:
         self._locations: dict[str, Location] = {}
         # NFS volumes that may lie on any file system, with the directories that they lead to.
         self.unlocated: dict[str, Directory] = {}
+        # By the volume's name, directories of the CSI driver that others have made: nobody tells their ids.
+        self.without_id: dict[str, Location] = {}
         # Those that are mounted from the node's own loopback, also while they are being made.
         self._behind_ports: dict[str, Volume] = {}
         self._entrances: dict[str, AccessPointId] = {}
@@ -237,6 +240,7 @@ class Inventory:
 
     def _vanished(self, name: str) -> None:
         location = self._locations.get(name)
+        self.without_id.pop(name, None)
         self._unlink(name)
         self.gid_ledger.vanished(name, location)
 
@@ -284,6 +288,7 @@ class Inventory:
         if not volume.deleting:
             is_retained = volume.reclaim_policy is ReclaimPolicy.RETAIN
             (self._retained.add if is_retained else self._retained.discard)(volume.uid)
+        is_new = volume.name not in self._volumes
         self._unlink(volume.name)
         self._volumes[volume.name] = volume
         if volume.claim and volume.claim.uid:
@@ -294,6 +299,8 @@ class Inventory:
         if volume.directory_id is not None and location is not None:
             # The directory holds it, until it is removed.
             self.gids.hold(volume.directory_id, str(location))
+        elif is_new and location and _is_directory(volume) and self.gids.of(str(location)) is None:
+            self.without_id[volume.name] = location
 
     def _locate(self, volume: Volume) -> None:
         self._unlocate(volume.name)
@@ -347,6 +354,16 @@ def _access_point_of(volume: Volume) -> AccessPointId | None:
         return parse_volume_handle(volume.csi.handle).access_point_id if volume.csi else None
     except InvalidValue:
         return None
+
+
+def _is_directory(volume: Volume) -> bool:
+    """Whether it is a directory of the CSI driver that was made for it, without an access point."""
+    if volume.csi is None or volume.csi.driver != DRIVER:
+        return False
+    try:
+        return parse_volume_handle(volume.csi.handle).base is not None
+    except InvalidValue:
+        return False
 
 
 def _file_system_of(volume: Volume | None) -> FileSystemId | None:

@@ -31,7 +31,7 @@ from kube_efs.tunnels.certificates import (
 )
 from kube_efs.tunnels.demand_specs import TunnelSpec
 from kube_efs.tunnels.demands import DemandedTunnel
-from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.files import in_thread_to_the_end, write_atomically
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.services import CertificateFile
 
@@ -257,22 +257,16 @@ class ClientCertificates:
         path = self._path(spec.name)
         # Or it could be removed after it was written, before it is known.
         self._forgotten.discard(spec.name)
-        writing = asyncio.ensure_future(asyncio.to_thread(_write, path, certificate))
         try:
-            await asyncio.shield(writing)
-        except BaseException as error:
-            # After a cancellation the thread goes on, and what it writes would be nobody's.
-            await asyncio.wait([writing])
-            with suppress(OSError):
-                writing.result()
-            if spec.name not in self._files:
-                self._forgotten.add(spec.name)
-            if not isinstance(error, OSError):
-                raise
+            await in_thread_to_the_end(_write, path, certificate)
+            self._files[spec.name] = _describe(path, certificate.secret_pem)
+        except OSError as error:
             raise TunnelNotReady(
                 f"cannot be written ({error.strerror})", field="certificate", value=str(path)
             ) from error
-        self._files[spec.name] = _describe(path, certificate.secret_pem)
+        finally:
+            if spec.name not in self._files:
+                self._forgotten.add(spec.name)
         self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
 
     async def _client_key(self) -> ClientKey:

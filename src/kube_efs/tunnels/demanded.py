@@ -21,6 +21,7 @@ from kube_efs.tunnels.demand_file import RememberedDemands, load_demands, save_d
 from kube_efs.tunnels.demand_routes import check_resolves, find_candidates
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
 from kube_efs.tunnels.demands import DemandedTunnel, Demands
+from kube_efs.tunnels.files import in_thread_to_the_end
 from kube_efs.tunnels.idleness import Idleness
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.ports import PortReading, read_ports
@@ -158,7 +159,7 @@ class DemandedTunnels:
     async def look(self, reading: PortReading | None) -> None:
         """Close what nobody holds and, by this and many earlier readings, nobody uses.
 
-        Certificates of tunnels that did not come to be are forgotten.
+        Certificates that were made for a tunnel which nobody got are forgotten.
         """
         now = self._clock()
         unheld = self._wanted.unheld
@@ -228,16 +229,9 @@ class DemandedTunnels:
 
     async def _write(self, demands: Demands) -> None:
         path = self._options.demands_path
-        unreadable = self._remembered.unreadable
-        writing = asyncio.ensure_future(asyncio.to_thread(save_demands, path, demands, unreadable))
         try:
-            await asyncio.shield(writing)
-        except asyncio.CancelledError:
             # Nobody may write the next state before this one is written.
-            await asyncio.wait([writing])
-            with suppress(OSError):
-                writing.result()
-            raise
+            await in_thread_to_the_end(save_demands, path, demands, self._remembered.unreadable)
         except OSError as error:
             log.warning("demanded-tunnels-not-remembered", path=str(path), reason=error.strerror)
             raise TunnelNotReady(

@@ -1,10 +1,29 @@
 """Files that are either old or new, never half of each."""
 
+import asyncio
 import glob
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec
+
+Given = ParamSpec("Given")
+
+
+async def in_thread_to_the_end(
+    write: Callable[Given, None], *arguments: Given.args, **options: Given.kwargs
+) -> None:
+    """Write in a thread; who is cancelled meanwhile goes on only when that has ended. Raises OSError."""
+    writing = asyncio.ensure_future(asyncio.to_thread(write, *arguments, **options))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        with suppress(OSError):
+            writing.result()
+        raise
 
 
 def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
