@@ -16,8 +16,9 @@ from kube_efs.aws.errors import translate
 from kube_efs.aws.gateway import AwsGateway
 
 # As long as the client library tries.
-_UNAWARE_SECONDS = 2.0
 _TIMEOUT_SECONDS = 30.0
+# After a standstill a leader does not know for so long that another one leads.
+_UNAWARE_SECONDS = 2.0
 
 
 class SimulatedGateway(AwsGateway):
@@ -192,7 +193,7 @@ class Connection:
             raise _error("CreateAccessPoint", "FileSystemNotFound", 404)
         if sum(one["FileSystemId"] == given["FileSystemId"] for one in points) >= self._quota:
             raise _error("CreateAccessPoint", "AccessPointLimitExceeded", 403)
-        made = self._efs.add_access_point(self._process.name, **given)
+        made = self._efs.add_access_point(self._process.name, self._loop.time(), **given)
         self._history.note(
             "AWS makes {} with root {} and gid {} for {}",
             made["AccessPointId"],

@@ -19,8 +19,9 @@ from lightkube import AsyncClient
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import PersistentVolume
 from tests.simulation.apiserver import ApiServer, Body
+from tests.simulation.containers import Container, World
 from tests.simulation.network import Network
-from tests.simulation.replica import NAMESPACE, Replica, World, is_lost_lead
+from tests.simulation.replica import NAMESPACE, Replica
 from tests.simulation.virtual import Process, State, settle
 
 from kube_efs.controllers.run import _while_leading
@@ -60,52 +61,24 @@ class _CallFailed(Exception):
         self.is_unclear = code in _UNCLEAR
 
 
-class CsiProvisioner:
-    """The sidecar of one replica, and its successors in the same pod."""
+class CsiProvisioner(Container):
+    """The sidecar of one replica."""
 
     def __init__(self, world: World, replica: Replica, rng: random.Random) -> None:
-        self._world = world
+        super().__init__(world, f"{replica.name}-sidecar")
         self._replica = replica
         self._rng = rng
         self._server: ApiServer = world.server
-        self.lives = 0
         self._busy: set[str] = set()
         self._serving: list[asyncio.Task[None]] = []
-        self.process = Process(self._name)
-        self.process.state = State.DEAD
 
-    @property
-    def _name(self) -> str:
-        return f"{self._replica.name}-sidecar.{self.lives}"
-
-    def start(self) -> None:
-        """A new process, unless one runs."""
-        if self.process.state is not State.DEAD:
-            return
-        self.lives += 1
+    def _end(self) -> None:
+        super()._end()
         self._busy = set()
-        self.process = Process(self._name)
-        self._world.history.note("{} starts", self.process.name)
-        task = self.process.start(self._world.loop, self._main(self.process))
-        task.add_done_callback(lambda done: self._ended(self.process, done), context=self._world.loop.outside)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._world.history.note("{} is killed", self.process.name)
-        self.process.kill()
         # Its connection breaks, and with it what the driver does for it.
         for serving in self._serving:
             self._world.loop.after(0.01, serving.cancel)
         self._serving = []
-
-    def _ended(self, process: Process, task: "asyncio.Task[None]") -> None:
-        error = task.exception()
-        self._world.history.note("{} ends: {!r}", process.name, error)
-        if not is_lost_lead(error):
-            self._world.truth.fail(f"{process.name} ends: {error!r}")
-        if process is self.process:
-            process.kill()
-            self._world.loop.after(1.0, self.start)
 
     async def _main(self, process: Process) -> None:
         world = self._world
@@ -198,7 +171,7 @@ class CsiProvisioner:
                 await self._back_off("DeleteVolume", name, error)
             else:
                 break
-        self._world.history.note("{} is told that {} is gone", self.process.name, name)
+        self._world.history.note("the driver has removed {} for {}", name, self.process.name)
         await self._until_done("deletion of volume", name, lambda: client.delete(PersistentVolume, name))
         self._release(name)
 

@@ -366,6 +366,7 @@ class People:
             return f"{file_system_id}:{path}"
         made = self._efs.add_access_point(
             "",
+            self._loop.time(),
             ClientToken=f"people-{len(self._efs.access_points)}-{rng.getrandbits(32):x}",
             FileSystemId=file_system_id,
             RootDirectory={"Path": path},

@@ -4,19 +4,15 @@ process.
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from lightkube import AsyncClient
 from prometheus_client import CollectorRegistry
-from tests.simulation.apiserver import ApiServer
 from tests.simulation.aws import Connection, SimulatedGateway
-from tests.simulation.efs import REGION, Efs
-from tests.simulation.history import History
+from tests.simulation.containers import Container, World
+from tests.simulation.efs import REGION
 from tests.simulation.network import Network
-from tests.simulation.truth import Truth
-from tests.simulation.virtual import Process, State, VirtualLoop, settle
-from tests.simulation.weather import Weather
+from tests.simulation.virtual import Process, settle
 
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
@@ -29,7 +25,6 @@ from kube_efs.csi.controller import Controller
 from kube_efs.kube.leases import Leadership
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.directory_volumes import DirectoryProvisioner
-from kube_efs.model.errors import KubeUnavailable
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import FileSystemId, Region, VpcId
 from kube_efs.model.volume_handles import VolumeHandle
@@ -49,30 +44,14 @@ FIRST, SECOND, THIRD = "fs-0000000a", "fs-0000000b", "fs-0000000c"
 BASE = "/dirs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What every replica stands on."""
-
-    loop: VirtualLoop
-    server: ApiServer
-    efs: Efs
-    weather: Weather
-    history: History
-    truth: Truth
-
-
-class Replica:
-    """One pod of the Deployment: a process, and its successors in the same pod."""
+class Replica(Container):
+    """The controller of one pod of the Deployment."""
 
     def __init__(self, world: World, name: str, settings: ControllerSettings, *, quota: int) -> None:
-        self.name = name
+        super().__init__(world, name)
         self.lists_nothing = 0
-        self._world = world
         self._settings = settings.model_copy(update={"identity": name})
         self._quota = quota
-        self._lives = 0
-        self.process = Process(name)
-        self.process.state = State.DEAD
         self.is_leading = False
         # What csi-provisioner calls, once it is served, and the calls that are under way.
         self.driver: Controller | None = None
@@ -81,20 +60,8 @@ class Replica:
 
     def start(self) -> None:
         """A new process in the pod, unless one runs."""
-        if self.process.state is not State.DEAD:
-            return
-        self._lives += 1
-        self.is_leading = False
-        self.process = Process(f"{self.name}.{self._lives}")
+        super().start()
         self.process.clock_offset = self.clock_offset
-        self._world.history.note("{} starts", self.process.name)
-        task = self.process.start(self._world.loop, self._main(self.process))
-        task.add_done_callback(lambda done: self._ended(self.process, done), context=self._world.loop.outside)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._world.history.note("{} is killed (leading: {})", self.process.name, self.is_leading)
-        self._end(self.process)
 
     def step_clock(self, seconds: float) -> None:
         """Set the clock of its machine."""
@@ -102,22 +69,12 @@ class Replica:
         self.clock_offset += seconds
         self.process.clock_offset = self.clock_offset
 
-    def _end(self, process: Process) -> None:
-        process.kill()
+    def _end(self) -> None:
+        super()._end()
         self.is_leading, self.driver = False, None
         for answer in self.calls:
             settle(answer, ConnectionResetError("the driver has ended"))
         self.calls.clear()
-
-    def _ended(self, process: Process, task: "asyncio.Task[None]") -> None:
-        """It has ended by itself, as one does that has lost the lead; the kubelet starts it again."""
-        error = task.exception()
-        self._world.history.note("{} ends: {!r}", process.name, error)
-        if not is_lost_lead(error):
-            self._world.truth.fail(f"{process.name} ends: {error!r}")
-        if process is self.process:
-            self._end(process)
-            self._world.loop.after(1.0, self.start)
 
     async def _main(self, process: Process) -> None:
         settings = self._settings
@@ -214,13 +171,6 @@ def _note_confirmations(driver: Controller, world: World) -> None:
         return permit
 
     guards.check_handle = noting  # type: ignore[method-assign]
-
-
-def is_lost_lead(error: BaseException | None) -> bool:
-    """Whether the process has ended as it should."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(is_lost_lead, error.exceptions))
-    return isinstance(error, KubeUnavailable) and error.field == "leadership"
 
 
 def _directories() -> DirectoryService:

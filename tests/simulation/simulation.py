@@ -21,11 +21,12 @@ from typing import Any
 import structlog
 from tests.simulation.apiserver import BEGIN, ApiServer
 from tests.simulation.cluster import Binder, Nodes
+from tests.simulation.containers import Container, World
 from tests.simulation.csi_provisioner import CsiProvisioner
 from tests.simulation.efs import Efs, directories, root_of
 from tests.simulation.history import History, Violation
 from tests.simulation.people import CLASSES, People, gid_range
-from tests.simulation.replica import FIRST, NAMESPACE, SECOND, THIRD, Replica, World, settings_for
+from tests.simulation.replica import FIRST, NAMESPACE, SECOND, THIRD, Replica, settings_for
 from tests.simulation.targets import published
 from tests.simulation.themes import theme_of
 from tests.simulation.truth import Record, Truth, is_in, was_removed
@@ -149,8 +150,9 @@ class Simulation:
         self.loop.run_until_complete(self._live())
 
     async def _live(self) -> None:
-        for start in [one.start for one in self.replicas] + [one.start for one in self.sidecars]:
-            self.loop.after(self._rng.uniform(0.0, 2.0), start)
+        containers: list[Container] = [*self.replicas, *self.sidecars]
+        for container in containers:
+            self.loop.after(self._rng.uniform(0.0, 2.0), container.start)
         self.people.begin()
         if self._trouble:
             self.loop.after(self._rng.expovariate(1 / self._trouble), self._make_trouble)
@@ -181,16 +183,20 @@ class Simulation:
         self.loop.after(self._rng.expovariate(1 / self._trouble), self._make_trouble)
 
     def _kill(self) -> None:
-        replica = self._rng.choice(self.replicas)
-        if replica.process.state is not State.DEAD:
-            replica.kill()
-            self.loop.after(self._rng.choice((0.1, 2.0, 20.0)), replica.start)
+        self._kill_one(self._rng.choice(self.replicas))
 
     def _kill_leader(self) -> None:
         for replica in self.replicas:
             if replica.is_leading:
-                replica.kill()
-                self.loop.after(self._rng.choice((0.1, 2.0, 20.0)), replica.start)
+                self._kill_one(replica)
+
+    def _kill_sidecar(self) -> None:
+        self._kill_one(self._rng.choice(self.sidecars))
+
+    def _kill_one(self, container: Container) -> None:
+        if container.process.state is not State.DEAD:
+            container.kill()
+            self.loop.after(self._rng.choice((0.1, 2.0, 20.0)), container.start)
 
     def _pause_leader(self) -> None:
         for replica in self.replicas:
@@ -200,12 +206,6 @@ class Simulation:
                 self.history.note("{} stands still for {:g} s", process.name, seconds)
                 process.pause()
                 self.loop.after(seconds, process.resume, self.loop)
-
-    def _kill_sidecar(self) -> None:
-        sidecar = self._rng.choice(self.sidecars)
-        if sidecar.process.state is not State.DEAD:
-            sidecar.kill()
-            self.loop.after(self._rng.choice((0.1, 2.0, 20.0)), sidecar.start)
 
     def _step_clock(self) -> None:
         seconds = self._rng.choice((-86_400.0, -300.0, -20.0, 20.0, 300.0, 86_400.0))
@@ -299,7 +299,7 @@ class Simulation:
         others = {"FileSystemId": FIRST, "RootDirectory": {"Path": "/others"}, "Tags": []}
         while sum(one["FileSystemId"] == FIRST for one in self.efs.access_points.values()) < self._quota:
             token = f"others-{len(self.efs.access_points)}"
-            self.efs.add_access_point("", ClientToken=token, **others)
+            self.efs.add_access_point("", self.loop.time(), ClientToken=token, **others)
 
     # --- the end
 

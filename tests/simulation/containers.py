@@ -1,0 +1,76 @@
+"""Containers of pods: each is a process, and its successors after it has ended."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from tests.simulation.apiserver import ApiServer
+from tests.simulation.efs import Efs
+from tests.simulation.history import History
+from tests.simulation.truth import Truth
+from tests.simulation.virtual import Process, State, VirtualLoop
+from tests.simulation.weather import Weather
+
+from kube_efs.model.errors import KubeUnavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What every container stands on."""
+
+    loop: VirtualLoop
+    server: ApiServer
+    efs: Efs
+    weather: Weather
+    history: History
+    truth: Truth
+
+
+class Container(ABC):
+    """A container whose processes are candidates for a Lease; the kubelet starts one that has ended again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.lives = 0
+        self._world = world
+        self.process = Process(name)
+        self.process.state = State.DEAD
+
+    @abstractmethod
+    async def _main(self, process: Process) -> None:
+        """What the process does."""
+
+    def start(self) -> None:
+        """A new process, unless one runs."""
+        if self.process.state is not State.DEAD:
+            return
+        self.lives += 1
+        self.process = Process(f"{self.name}.{self.lives}")
+        self._world.history.note("{} starts", self.process.name)
+        task = self.process.start(self._world.loop, self._main(self.process))
+        task.add_done_callback(lambda done: self._ended(self.process, done), context=self._world.loop.outside)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._world.history.note("{} is killed", self.process.name)
+        self._end()
+
+    def _end(self) -> None:
+        self.process.kill()
+
+    def _ended(self, process: Process, task: "asyncio.Task[None]") -> None:
+        """It has ended by itself, as one does that has lost the lead."""
+        error = task.exception()
+        self._world.history.note("{} ends: {!r}", process.name, error)
+        if not _is_lost_lead(error):
+            self._world.truth.fail(f"{process.name} ends: {error!r}")
+        if process is self.process:
+            self._end()
+            self._world.loop.after(1.0, self.start)
+
+
+def _is_lost_lead(error: BaseException | None) -> bool:
+    """Whether the process has ended as it should."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_lost_lead, error.exceptions))
+    return isinstance(error, KubeUnavailable) and error.field == "leadership"
