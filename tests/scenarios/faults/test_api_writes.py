@@ -4,12 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 from bench.counting import Writes
+from lightkube.resources.core_v1 import Pod
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.faulty_api import FaultyPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.tunnel_volumes import root_name
+from kube_efs.provisioning.worker_objects import LABELS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,6 +38,18 @@ CLASSES: Mapping[str, Callable[[Cluster], Awaitable[str]]] = {
 }
 
 
+async def _first_pods_are_gone(cluster: Cluster) -> None:
+    """Wait until the pods that empty the trash when a controller begins, one a file system, have done so."""
+
+    async def look() -> bool:
+        ended = await steps.metric(cluster.controller, "kube_efs_worker_pods_total")
+        pods = cluster.client.list(Pod, namespace=cluster.namespace, labels=dict(LABELS))
+        left = [one async for one in pods]
+        return ended >= len(cluster.file_system_ids) and not left
+
+    await steps.eventually(look, what="no worker pod is left")
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 async def test_claims_cost_a_write_each_and_those_of_few_workers(
     cluster: Cluster, plane: FaultyPlane, kind: str
@@ -43,6 +57,7 @@ async def test_claims_cost_a_write_each_and_those_of_few_workers(
     storage_class, claims = await CLASSES[kind](cluster), await Claims.of(cluster)
     for system in cluster.file_system_ids:  # whose volumes are made once, and are no claims of people
         await steps.bound_volume(cluster.client, cluster.namespace, root_name(system))
+    await _first_pods_are_gone(cluster)
     writes = Writes()
     plane.api.fault = writes.note
     for number in range(CLAIMS):
