@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# What shares a cluster goes to one core (tests/conftest.py), in this order.
+# What shares a cluster goes to one core (conftest.py), in this order.
 PYTEST := $(BIN)/pytest --timeout=300 --no-loadscope-reorder
 CORES := $(shell nproc)
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.
@@ -109,7 +109,7 @@ setup: programs $(INSTALLED) ## Install what the other targets need: Debian pack
 programs:
 	@scripts/install-programs
 
-$(INSTALLED): pyproject.toml constraints.txt scripts/install-python
+$(INSTALLED): pyproject.toml lab/pyproject.toml constraints.txt scripts/install-python
 	@scripts/install-python $(VENV)
 	@touch $@
 

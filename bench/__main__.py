@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kube_efs.local.logs import logging_to
+from kube_efs_lab.logs import logging_to
 
 ROWS: Final = (
     api_writes.ROW,

@@ -11,8 +11,8 @@ from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.faulty_api import FaultyPlane
 
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.control_plane import EmbeddedControlPlane
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.control_plane import EmbeddedControlPlane
 
 _CLAIMS: Final = 100
 _GOAL: Final = 2.0

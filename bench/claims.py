@@ -21,8 +21,8 @@ from tests.scenarios import csi_steps, steps
 from tests.scenarios.csi_steps import Aws
 from tests.scenarios.real_plane import RealPlane
 
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 
 _MOST: Final = 10_000
 # What is made at once, and the sizes at which the controller is started anew.

@@ -14,8 +14,8 @@ from lightkube import ApiError
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from tests.scenarios import steps
 
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.program import Program
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.program import Program
 
 _MORE: Final = 60
 _PATIENCE_SECONDS: Final = 120.0

@@ -22,17 +22,17 @@ from bench.processes import cpu_seconds, megabytes_in_parts, resident_megabytes
 from tests.integration.node_programs import NodePrograms
 from tests.integration.tunnel_node import eventually, stunnels_of
 
+from fake_efs.aws_api import CREDENTIALS
+from fake_efs.process import ChildProcess
+from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.local.apiserver import ApiServer
-from kube_efs.local.efs.aws_api import CREDENTIALS
-from kube_efs.local.efs.process import ChildProcess
-from kube_efs.local.efs.service import EmbeddedEfs
-from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.status import TunnelState
+from kube_efs_lab.program import Program
+from tinykube.api import ApiServer
 
 if TYPE_CHECKING:  # the generated module has this name for type checkers only
     from kube_efs.csi.protocol.csi_pb2_grpc import NodeAsyncStub

@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 from tests.integration.tunnel_node import stunnels_of
 
-from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs_lab.cluster import EmbeddedCluster
 
 _MEGABYTE: Final = 1_000_000
 _MILLISECONDS: Final = 1000
@@ -77,7 +77,7 @@ def _program(process: psutil.Process) -> str:
     match process.cmdline():
         case [_, "-m", "kube_efs", command, *_]:
             return f"kube-efs {command}"
-        case [_, "-m", "kube_efs.local.efs.aws_server", *_]:
+        case [_, "-m", "fake_efs.aws_server", *_]:
             return "moto"
     return process.name()
 

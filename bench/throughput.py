@@ -14,7 +14,7 @@ from bench.figures import Figure, Row, at_least, plain
 from tests.integration.nfs_backend import Authority, free_address
 from tests.integration.tunnel_node import document, free_port, host_of, listening, running, target
 
-from kube_efs.local.efs.process import ChildProcess
+from fake_efs.process import ChildProcess
 from kube_efs.model.ids import Region
 from kube_efs.tunnels.options import TunnelOptions
 

@@ -9,7 +9,7 @@ from bench.figures import Figure, Row, at_most, plain
 from tests.scenarios import steps
 from tests.scenarios.burst import MANY, Burst
 
-from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs_lab.cluster import EmbeddedCluster
 
 _PATIENCE_SECONDS: Final = 300.0
 

@@ -182,7 +182,7 @@ def up(
     ] = False,
 ) -> None:
     """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
-    from kube_efs.local.up import run_up
+    from kube_efs_lab.up import run_up
 
     _finish(run_up(kubeconfig, empty=empty))
 
@@ -190,7 +190,7 @@ def up(
 @app.command()
 def demo(output: OutputOption = Output.TABLE) -> None:
     """Show the way from a claim to data and back on an embedded cluster, and check each step."""
-    from kube_efs.local.demo import run_demo
+    from kube_efs_lab.demo import run_demo
 
     ok = _finish(run_demo(as_json=output is Output.JSON))
     raise typer.Exit(0 if ok else _FAILED)

@@ -33,9 +33,9 @@ from tests.scenarios import steps
 from tests.scenarios.csi_steps import Aws
 from tests.scenarios.directory_steps import Claims
 
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.logs import logging_to
-from kube_efs.local.program import Program
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.logs import logging_to
+from kube_efs_lab.program import Program
 
 _PROBE_SECONDS: Final = 1
 _FOLLOWING_SECONDS: Final = 30.0

@@ -22,13 +22,13 @@ from tests.scenarios.directory_steps import Claims
 from kube_efs.csi.holders import NodeMount
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.local.clients import TunnelClient
-from kube_efs.local.cluster import EmbeddedCluster
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Volume
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.client import connect_tunnels
+from kube_efs_lab.clients import TunnelClient
+from kube_efs_lab.cluster import EmbeddedCluster
 
 if TYPE_CHECKING:  # the generated module has this name for type checkers only
     from kube_efs.csi.protocol.csi_pb2_grpc import NodeAsyncStub

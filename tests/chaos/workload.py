@@ -22,15 +22,15 @@ from tests.chaos.planting import planted
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 
-from kube_efs.local.clients import TunnelClient as NfsClient
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.program import Program
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.worker_objects import LABELS as WORKER_LABELS
 from kube_efs.tunnels.client import connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs_lab.clients import TunnelClient as NfsClient
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.program import Program
 
 # A worker that failed, as its tunnel was killed, is kept for people to look at: the newest of a file system.
 _FAILED_KEPT: Final = 3

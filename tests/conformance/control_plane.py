@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from lightkube import AsyncClient
 
+from fake_efs.process import ChildProcess
 from kube_efs.kube.client import connect, load_config
-from kube_efs.local.apiserver.certificates import make_identity
-from kube_efs.local.apiserver.kubeconfig import render_kubeconfig, write_kubeconfig
-from kube_efs.local.efs.process import ChildProcess
+from tinykube.api.certificates import make_identity
+from tinykube.api.kubeconfig import render_kubeconfig, write_kubeconfig
 
 PROGRAMS = Path(__file__).parents[2] / ".cache" / "conformance" / "bin"
 

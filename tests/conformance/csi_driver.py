@@ -11,10 +11,10 @@ from tests.conformance.control_plane import PROGRAMS
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
-from kube_efs.local.efs.aws_api import CREDENTIALS, AwsApi
-from kube_efs.local.efs.process import ChildProcess
-from kube_efs.local.efs.service import EmbeddedEfs
-from kube_efs.local.program import Program
+from fake_efs.aws_api import CREDENTIALS, AwsApi
+from fake_efs.process import ChildProcess
+from fake_efs.service import EmbeddedEfs
+from kube_efs_lab.program import Program
 
 REGION = "us-east-1"
 

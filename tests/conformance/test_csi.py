@@ -15,10 +15,10 @@ from tests.conformance.kubectl import Kubectl
 from tests.scenarios.csi_steps import SEED_CLAIM, SEED_CLASS
 from tests.scenarios.steps import eventually
 
+from fake_efs.aws_api import AwsApi
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
-from kube_efs.local.efs.aws_api import AwsApi
 from kube_efs.model.ids import FileSystemId, Region
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -16,10 +16,10 @@ from tests.integration.node_programs import NodePrograms, node_programs
 from tests.integration.tunnel_node import stunnels_of
 from tests.scenarios.steps import eventually
 
+from fake_efs.aws_api import CREDENTIALS
+from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.local.efs.aws_api import CREDENTIALS
-from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.client import connect_tunnels

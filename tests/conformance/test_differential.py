@@ -31,8 +31,8 @@ from tests.conformance.differential.stories import (
 )
 
 from kube_efs.kube.client import connect, load_config
-from kube_efs.local.apiserver import ApiServer
-from kube_efs.local.controllers.running import run_controllers
+from tinykube.api import ApiServer
+from tinykube.controllers.running import run_controllers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,9 +12,9 @@ from lightkube.resources.core_v1 import Pod
 from tests.conformance.control_plane import RealControlPlane
 
 from kube_efs.kube.client import connect, load_config
-from kube_efs.local.kubelet.kubelet import Kubelet
-from kube_efs.local.kubelet.nfs import KernelNfs
-from kube_efs.local.kubelet.node import NodeDescription
+from tinykube.kubelet.kubelet import Kubelet
+from tinykube.kubelet.nfs import KernelNfs
+from tinykube.kubelet.node import NodeDescription
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only"

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs_lab.cluster import EmbeddedCluster
 
 
 def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:

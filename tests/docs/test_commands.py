@@ -10,7 +10,7 @@ from tests.docs.blocks import SHELL, Command, blocks_of, read_blocks
 from tests.docs.conftest import environment_of
 from tests.docs.sessions import run_page
 
-from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs_lab.cluster import EmbeddedCluster
 
 ROOT = Path(__file__).parents[2]
 # They install kube-efs, so their cluster has nothing of it.

@@ -23,9 +23,9 @@ from tests.integration.tunnel_node import free_port
 from tests.scenarios import steps
 
 from kube_efs.aws.connection import Service
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.program import Program
-from kube_efs.local.programs import NODE
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.program import Program
+from kube_efs_lab.programs import NODE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

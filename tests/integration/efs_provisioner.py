@@ -13,12 +13,12 @@ from typing import Any
 
 from tests.conformance.kubectl import Kubectl
 
+from fake_efs.names import server_names
+from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.client import connect, load_config
-from kube_efs.local.control_plane import ControlPlane
-from kube_efs.local.efs.names import server_names
-from kube_efs.local.efs.service import EmbeddedEfs
-from kube_efs.local.node import make_kubelet
 from kube_efs.model.ids import FileSystemId
+from kube_efs_lab.control_plane import ControlPlane
+from kube_efs_lab.node import make_kubelet
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "efs-provisioner"
 TROUBLESHOOTING = Path(__file__).parents[2] / "docs" / "troubleshooting.md"

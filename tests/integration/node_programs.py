@@ -12,9 +12,9 @@ from pathlib import Path
 from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import eventually, stunnels_of
 
-from kube_efs.local.efs.process import ChildProcess
-from kube_efs.local.efs.service import EmbeddedEfs
-from kube_efs.local.program import Program
+from fake_efs.process import ChildProcess
+from fake_efs.service import EmbeddedEfs
+from kube_efs_lab.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from tests.serving import answering, serving
 
+from fake_efs.aws_api import AwsApi
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.local.efs.aws_api import AwsApi
 from kube_efs.model.access_point_tags import Tag
 from kube_efs.model.access_points import (
     AccessPoint,

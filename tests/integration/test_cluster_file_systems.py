@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
+from fake_efs.aws_api import AwsApi
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import one_of_each_zone
-from kube_efs.local.efs.aws_api import AwsApi
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import Region, SubnetId, ZoneName
 from kube_efs.operator.file_systems import Wanted, create_file_system, destroy

@@ -16,18 +16,18 @@ from structlog.testing import capture_logs
 from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import eventually, running
 
+from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
+from fake_efs.identities import INSTANCE_ROLE
+from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.credential_sources import IamOptions, ProfileFiles
-from kube_efs.local.authority import Authority
-from kube_efs.local.efs.aws_api import ACCOUNT_ID, CREDENTIALS
-from kube_efs.local.efs.identities import INSTANCE_ROLE
-from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.model.file_systems import MountTarget, dns_name
 from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
+from tinykube.authority import Authority
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

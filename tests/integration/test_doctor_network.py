@@ -15,6 +15,7 @@ import pytest_asyncio
 from aiohttp import web
 from tests.serving import answering, serving
 
+from fake_efs.aws_api import AwsApi, Subnet, create_subnets
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.doctor.diagnosis import diagnose
@@ -22,7 +23,6 @@ from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import gather_aws
-from kube_efs.local.efs.aws_api import AwsApi, Subnet, create_subnets
 from kube_efs.model.ids import FileSystemId, Region, SubnetId
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -21,8 +21,8 @@ from tests.integration.efs_provisioner import (
     site_on,
 )
 
-from kube_efs.local.control_plane import EmbeddedControlPlane
 from kube_efs.settings import ControllerSettings, own_image
+from kube_efs_lab.control_plane import EmbeddedControlPlane
 
 SINGLE = ("configmap", "rbac", "deployment", "class", "claim")
 

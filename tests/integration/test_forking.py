@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 from tests.scenarios.forking import fork_module
 
-from kube_efs.local.apiserver import ApiServer
-from kube_efs.local.efs.process import ChildProcess
+from fake_efs.process import ChildProcess
+from tinykube.api import ApiServer
 
 SECONDS = 20
 

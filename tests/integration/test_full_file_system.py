@@ -10,12 +10,12 @@ import pytest_asyncio
 from tests.conformance.csi_driver import Driver
 from tests.scenarios.steps import metric
 
+from fake_efs.aws_api import AwsApi
+from fake_efs.process import ChildProcess
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
-from kube_efs.local.apiserver import ApiServer
-from kube_efs.local.efs.aws_api import AwsApi
-from kube_efs.local.efs.process import ChildProcess
-from kube_efs.local.program import Program
+from kube_efs_lab.program import Program
+from tinykube.api import ApiServer
 
 FILE_SYSTEM = "fs-0123456789abcdef0"
 MANY = 9_990
@@ -24,7 +24,7 @@ PAGES = 10
 # The embedded AWS API with access points that were there before; made by calls, they would take minutes.
 PROGRAM = f"""
 from moto.efs.models import EFSBackend, efs_backends
-from kube_efs.local.efs import aws_server
+from fake_efs import aws_server
 
 efs = efs_backends["123456789012"]["us-east-1"]
 made = efs.create_file_system("full", None, False, None, None, None, None, False, [])

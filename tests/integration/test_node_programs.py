@@ -12,15 +12,15 @@ from tests.integration.folder_mounter import private_folder
 from tests.integration.node_programs import NodePrograms, node_programs
 from tests.integration.tunnel_node import stunnels_of
 
+from fake_efs.aws_api import CREDENTIALS
+from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.local.apiserver import ApiServer
-from kube_efs.local.efs.aws_api import CREDENTIALS
-from kube_efs.local.efs.service import EmbeddedEfs
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.client import connect_tunnels
+from tinykube.api import ApiServer
 
 pytestmark = [
     pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed"),

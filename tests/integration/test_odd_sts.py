@@ -25,11 +25,11 @@ from tests.integration.tunnel_node import NEAR, document, free_port, host_of, st
 from tests.serving import serving
 
 from kube_efs.aws.credential_sources import IamOptions
-from kube_efs.local.apiserver import ApiServer
-from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.client import connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs_lab.program import Program
+from tinykube.api import ApiServer
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 

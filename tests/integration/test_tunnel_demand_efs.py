@@ -11,7 +11,7 @@ import pytest
 from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import agent_process, end, eventually, stunnels_of
 
-from kube_efs.local.efs.service import EmbeddedEfs
+from fake_efs.service import EmbeddedEfs
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.client import connect_tunnels
 from kube_efs.tunnels.demand_specs import Holder, TunnelSpec

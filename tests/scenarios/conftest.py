@@ -12,8 +12,8 @@ from tests.scenarios.forking import fork_module
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.control_plane import ControlPlane, EmbeddedControlPlane
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,13 +16,13 @@ from tests.scenarios import steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
+from fake_efs.aws_api import CREDENTIALS
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
-from kube_efs.local.efs.aws_api import CREDENTIALS
-from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Volume
+from kube_efs_lab.program import Program
 
 DRIVER = "efs.csi.aws.com"
 MANAGER = "efs-manager"

@@ -23,12 +23,12 @@ from lightkube.types import PatchType
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
+from fake_efs.names import server_names
 from kube_efs.kube.reading import read_volume
-from kube_efs.local.cluster import DIRECTORY_PROVISIONER
-from kube_efs.local.efs.names import server_names
-from kube_efs.local.program import Program
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import PROVISIONED_BY, Volume, VolumePhase
+from kube_efs_lab.cluster import DIRECTORY_PROVISIONER
+from kube_efs_lab.program import Program
 
 PROVISIONER = DIRECTORY_PROVISIONER
 

@@ -17,10 +17,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kube_efs.kube.client import load_config
-from kube_efs.local.apiserver.certificates import make_identity
-from kube_efs.local.apiserver.kubeconfig import render_kubeconfig, write_kubeconfig
-from kube_efs.local.control_plane import ControlPlane
-from kube_efs.local.kubelet.kubelet import Kubelet
+from kube_efs_lab.control_plane import ControlPlane
+from tinykube.api.certificates import make_identity
+from tinykube.api.kubeconfig import render_kubeconfig, write_kubeconfig
+from tinykube.kubelet.kubelet import Kubelet
 
 _HOST = "127.0.0.1"
 # They belong to one connection, or are made anew for the next.

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from kube_efs.local.efs.process import ChildProcess
-from kube_efs.local.kubelet.syscalls import die_with_parent
+from fake_efs.process import ChildProcess
+from tinykube.kubelet.syscalls import die_with_parent
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.scenarios.loaded", __name__])

@@ -22,15 +22,15 @@ from tests.scenarios.steps import eventually
 
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.local.control_plane import ControlPlane
-from kube_efs.local.controllers.running import run_controllers
-from kube_efs.local.controllers.scheduler import _Binding
-from kube_efs.local.program import Program
 from kube_efs.operator.cluster import Cluster, manifest_of
 from kube_efs.operator.kinds import ClusterCSIDriver, Reference
 from kube_efs.operator.manifests import Manifest, RenderOptions
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
+from kube_efs_lab.control_plane import ControlPlane
+from kube_efs_lab.program import Program
+from tinykube.controllers.running import run_controllers
+from tinykube.controllers.scheduler import _Binding
 
 NAMESPACE = "storage"
 DRIVER = "efs.csi.aws.com"

@@ -14,11 +14,11 @@ from lightkube.types import PatchType
 from tests.conformance.control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 from tests.conformance.installing import NAMESPACE, render
 
-from kube_efs.local.apiserver.certificates import make_identity
-from kube_efs.local.controllers.running import run_scheduler
-from kube_efs.local.kubelet.kubelet import Kubelet
-from kube_efs.local.manifests import apply
-from kube_efs.local.programs import NODE
+from kube_efs_lab.manifests import apply
+from kube_efs_lab.programs import NODE
+from tinykube.api.certificates import make_identity
+from tinykube.controllers.running import run_scheduler
+from tinykube.kubelet.kubelet import Kubelet
 
 # kube-efs's processes run beside the cluster, not in it.
 _WORKLOADS = {"Deployment", "DaemonSet"}

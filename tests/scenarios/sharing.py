@@ -1,7 +1,7 @@
 """One cluster for all the modules of a folder, which need nothing special of it.
 
-Starting one costs as much as ten scenarios. A folder's conftest.py has these fixtures, and tests/conftest.py
-has the folder, which goes to one worker.
+Starting one costs as much as ten scenarios. A folder's conftest.py has these fixtures, and the project's
+conftest.py names the folder, which goes to one worker.
 """
 
 from collections.abc import AsyncGenerator
@@ -14,8 +14,8 @@ from tests.scenarios.conftest import make_plane
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.control_plane import ControlPlane
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="package")

@@ -29,10 +29,9 @@ from lightkube.resources.core_v1 import (
 from lightkube.resources.storage_v1 import StorageClass
 from pydantic import TypeAdapter
 
+from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
-from kube_efs.local.efs.service import EmbeddedEfs
-from kube_efs.local.program import Program
 from kube_efs.model.directories import Directory, Relation
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
@@ -41,6 +40,7 @@ from kube_efs.model.volumes import PROVISIONED_BY, Volume
 from kube_efs.provisioning.trash import TRASH
 from kube_efs.provisioning.work import Action, parse_order
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
+from kube_efs_lab.program import Program
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.05, 0.2

@@ -20,8 +20,8 @@ from tests.scenarios.faulty_api import FaultyApi, FaultyPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.kube.watching import follow, only_object
-from kube_efs.local.control_plane import ControlPlane
-from kube_efs.local.program import Program
+from kube_efs_lab.control_plane import ControlPlane
+from kube_efs_lab.program import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

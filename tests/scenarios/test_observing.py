@@ -17,10 +17,10 @@ from tests.scenarios import csi_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.ports import free_port
-from kube_efs.local.programs import NODE
 from kube_efs.model.volumes import Volume
 from kube_efs.operator.manifests import render_asset
+from kube_efs_lab.programs import NODE
+from tinykube.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

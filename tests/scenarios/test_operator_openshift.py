@@ -10,9 +10,9 @@ import pytest_asyncio
 import yaml
 from tests.scenarios.operator_steps import NAMESPACE, OperatorCluster, running_operator
 
-from kube_efs.local.control_plane import ControlPlane
 from kube_efs.operator.manifests import RenderOptions, render_asset, values_of
 from kube_efs.operator.platforms import Platform
+from kube_efs_lab.control_plane import ControlPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,9 +18,6 @@ from tests.conformance.kubectl import Kubectl
 from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 
-from kube_efs.local.cluster import EmbeddedCluster
-from kube_efs.local.control_plane import ControlPlane
-from kube_efs.local.node import IMAGE
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
 from kube_efs.operator.cluster import manifest_of
 from kube_efs.operator.kinds import ClusterCSIDriver
@@ -29,6 +26,9 @@ from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings import DEFAULT_NAMESPACE, own_image
 from kube_efs.tunnels.client import connect_tunnels
+from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.control_plane import ControlPlane
+from kube_efs_lab.node import IMAGE
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

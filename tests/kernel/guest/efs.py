@@ -10,24 +10,24 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
-from kube_efs.local.authority import Authority
-from kube_efs.local.efs.admission import Admission
-from kube_efs.local.efs.aws_api import ACCOUNT_ID
-from kube_efs.local.efs.data_plane import DataPlane
-from kube_efs.local.efs.identities import INSTANCE_ROLE, Identities
-from kube_efs.local.efs.instance_metadata import (
+from fake_efs.admission import Admission
+from fake_efs.aws_api import ACCOUNT_ID
+from fake_efs.data_plane import DataPlane
+from fake_efs.identities import INSTANCE_ROLE, Identities
+from fake_efs.instance_metadata import (
     Instance,
     InstanceMetadata,
     InstanceRole,
     NetworkInterface,
 )
-from kube_efs.local.efs.tls_front import TlsFront
+from fake_efs.tls_front import TlsFront
+from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
 from kube_efs.model.errors import AwsNotFound
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
+from tinykube.authority import Authority
 
 REGION = Region("us-east-1")
 # The node is in the first.

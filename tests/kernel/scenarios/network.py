@@ -7,7 +7,7 @@ from tests.kernel.guest.node import Node
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
-from kube_efs.local.efs.tls_front import Condition
+from fake_efs.tls_front import Condition
 from kube_efs.model.ids import FileSystemId
 
 # stunnel gives up 70 s after the kernel's last call, and a lease of 90 s is renewed after 60.

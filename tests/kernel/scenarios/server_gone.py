@@ -14,7 +14,7 @@ from tests.kernel.guest.machine import Machine
 from tests.kernel.guest.node import Node
 from tests.kernel.guest.work import CommandFailed, run, working
 
-from kube_efs.local.efs.tls_front import Condition
+from fake_efs.tls_front import Condition
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle
 

@@ -11,7 +11,7 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 from tests.unmounting import unmount
 
-from kube_efs.local.program import Program
+from kube_efs_lab.program import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

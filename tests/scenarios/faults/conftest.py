@@ -11,7 +11,7 @@ from tests.scenarios.faulty_api import FaultyApi, FaultyPlane
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.cluster import EmbeddedCluster
+from kube_efs_lab.cluster import EmbeddedCluster
 
 # A leader whom so many faults do not cost the lead, which is another matter.
 _SETTINGS = {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}

@@ -7,9 +7,9 @@ import pytest
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.authority import Authority, ServerCertificate
-from kube_efs.local.efs.names import server_names
+from fake_efs.names import server_names
 from kube_efs.model.ids import FileSystemId
+from tinykube.authority import Authority, ServerCertificate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

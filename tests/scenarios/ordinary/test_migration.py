@@ -23,12 +23,12 @@ from tests.scenarios.faulty_api import Call, Exchange, Fault, FaultyApi
 from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.control_plane import ControlPlane
 from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.moving import move_claim
 from kube_efs.migration.plan import Direction, Migration, Selection, plan
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.volumes import VolumePhase
+from kube_efs_lab.control_plane import ControlPlane
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

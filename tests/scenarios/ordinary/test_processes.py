@@ -12,10 +12,10 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.local.authority import Authority
-from kube_efs.local.ports import free_port
-from kube_efs.local.program import Program
 from kube_efs.model.tunnel_volumes import root_name
+from kube_efs_lab.program import Program
+from tinykube.authority import Authority
+from tinykube.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

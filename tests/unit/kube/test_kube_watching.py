@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from kube_efs.kube import watching
 from kube_efs.kube.client import connect
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
-from kube_efs.local.apiserver import ApiServer
+from tinykube.api import ApiServer
 
 Handler = Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]
 ClientOf = Callable[[Handler], AsyncClient]

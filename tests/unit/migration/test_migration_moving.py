@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import pytest
+from conftest import Eventually
 from lightkube import ApiError, AsyncClient
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim, Pod
 from lightkube.types import PatchType
-from tests.conftest import Eventually
 
 from kube_efs.kube.reading import read_claim, read_volume
-from kube_efs.local.controllers.running import run_controllers
 from kube_efs.migration.cluster import Look, MigrationStore
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused, MoveStalled
 from kube_efs.migration.moving import move_claim
@@ -22,6 +21,7 @@ from kube_efs.migration.plan import Direction, Migration, Selection, plan
 from kube_efs.migration.steps import Step
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
+from tinykube.controllers.running import run_controllers
 
 FS = "fs-0123456789abcdef0"
 FORWARD, BACK = Direction.FORWARD, Direction.BACK

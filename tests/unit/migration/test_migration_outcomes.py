@@ -15,7 +15,6 @@ import pytest
 from lightkube import AsyncClient
 from rich.console import Console
 
-from kube_efs.local.manifests import CSI_DRIVER, apply
 from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
 from kube_efs.migration.journal import Journal
@@ -25,6 +24,7 @@ from kube_efs.migration.run import parse_servers
 from kube_efs.migration.steps import Step, Wait
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import InvalidSetting, KubeDenied
+from kube_efs_lab.manifests import CSI_DRIVER, apply
 
 _SILENT = """
 apiVersion: v1

@@ -12,9 +12,9 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Pod
 
 from kube_efs.kube.watching import Applied, Listed, follow
-from kube_efs.local.kubelet.environment import expand
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.provisioning import worker
+from tinykube.kubelet.environment import expand
 
 # Phase and termination message that a pod ends with.
 Ending = tuple[str, str]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.local.kubelet.environment import expand
 from kube_efs.model.directories import Directory, FoundDirectory, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.trash import StuckEntry, TrashReport
@@ -24,6 +23,7 @@ from kube_efs.provisioning.work import (
     render_trash,
 )
 from kube_efs.provisioning.worker_objects import _escaped
+from tinykube.kubelet.environment import expand
 
 _NAMES = st.text(min_size=1, max_size=20).filter(
     lambda name: name.isprintable() and "/" not in name and name not in {".", ".."}

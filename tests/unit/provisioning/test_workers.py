@@ -23,7 +23,6 @@ from structlog.testing import capture_logs
 from tests.unit.provisioning.kubelet import Kubelet, Logs, name_of, running, set_status
 from tests.unit.provisioning.orders import stands
 
-from kube_efs.local.apiserver import ApiServer
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerFailed
 from kube_efs.model.ids import FileSystemId
@@ -36,6 +35,7 @@ from kube_efs.provisioning.work import Action, EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.worker_objects import LEADER, WorkerOptions
 from kube_efs.provisioning.workers import WorkerPool
 from kube_efs.telemetry.metrics import ControllerMetrics
+from tinykube.api import ApiServer
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
 

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from kube_efs.local.authority import Authority
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.secure_metrics import SecureMetrics, TlsTerms
+from tinykube.authority import Authority
 
 NAME = "aws-efs-csi-driver-controller-metrics.storage.svc"
 

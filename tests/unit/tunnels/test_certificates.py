@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_efs.client_certificate import ClientCertificate as Seen
+from fake_efs.client_certificate import read_client_certificate
 from kube_efs.aws.connection import AwsCredentials
-from kube_efs.local.efs.client_certificate import ClientCertificate as Seen
-from kube_efs.local.efs.client_certificate import read_client_certificate
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels import certificates
 from kube_efs.tunnels.certificates import (

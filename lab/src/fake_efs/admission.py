@@ -1,0 +1,74 @@
+"""Who may connect, and through which access point, by what the EFS API says at that moment."""
+
+import asyncio
+
+from fake_efs.access_points import EmbeddedAccessPoint, parse_access_point
+from fake_efs.client_certificate import ClientCertificate
+from fake_efs.identities import Identities
+from fake_efs.policy import Client, Statement, check_policy, parse_policy
+from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.file_system_policy import file_system_policy
+from kube_efs.model.errors import AwsNotFound, InvalidValue
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volume_handles import AccessPointId
+
+
+class Admission:
+    """Asks the API anew for every connection, so that what is deleted or forbidden is so at once.
+
+    Every method may raise AwsError.
+    """
+
+    def __init__(self, connection: AwsConnection, identities: Identities) -> None:
+        self._connection = connection
+        self._identities = identities
+
+    async def admit(
+        self, client: ClientCertificate, file_system_id: FileSystemId
+    ) -> EmbeddedAccessPoint | None:
+        """What a client of this file system gets: an access point, or None for all of the file system.
+
+        Raises InvalidValue when it is to get nothing.
+        """
+        if client.file_system_id not in {None, file_system_id}:
+            raise InvalidValue(
+                f"is not {file_system_id}",
+                field="file system of the client certificate",
+                value=client.file_system_id,
+            )
+        arn = self._identities.verify(client.iam, file_system_id) if client.iam else None
+        access_point, policy = await asyncio.gather(
+            self._access_point_of(client, file_system_id), self._policy(file_system_id)
+        )
+        if policy is not None:
+            access_point_arn = access_point.arn if access_point else None
+            check_policy(policy, Client(arn=arn, access_point_arn=access_point_arn))
+        return access_point
+
+    async def access_point(self, access_point_id: AccessPointId) -> EmbeddedAccessPoint:
+        """That access point; raises InvalidValue when there is none."""
+        try:
+            answer = await self._connection.call(
+                Service.EFS, "DescribeAccessPoints", subject=access_point_id, AccessPointId=access_point_id
+            )
+        except AwsNotFound as error:
+            raise InvalidValue("does not exist", field="access point", value=access_point_id) from error
+        return parse_access_point(answer["AccessPoints"][0])
+
+    async def _access_point_of(
+        self, client: ClientCertificate, file_system_id: FileSystemId
+    ) -> EmbeddedAccessPoint | None:
+        if client.access_point_id is None:
+            return None
+        access_point = await self.access_point(client.access_point_id)
+        if access_point.file_system_id != file_system_id:
+            raise InvalidValue(
+                f"is no access point of {file_system_id}",
+                field="access point of the client certificate",
+                value=client.access_point_id,
+            )
+        return access_point
+
+    async def _policy(self, file_system_id: FileSystemId) -> tuple[Statement, ...] | None:
+        text = await file_system_policy(self._connection, file_system_id)
+        return None if text is None else parse_policy(text)

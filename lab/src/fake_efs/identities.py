@@ -1,0 +1,111 @@
+"""The IAM identities of the embedded account: its own access key, and the role of its instance.
+
+What they sign to connect is checked as EFS does it (``kube_efs.tunnels.signature`` says what that is).
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
+from fake_efs.client_certificate import IamSignature
+from kube_efs.aws.connection import AwsCredentials
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.tunnels.signature import ConnectRequest, sign
+
+INSTANCE_ROLE: Final = "kube-efs-node"
+
+_SIGNATURE_LIFE: Final = timedelta(days=1)  # X-Amz-Expires of what is signed
+_CLOCK_SKEW: Final = timedelta(minutes=5)
+_SESSION_LIFE: Final = timedelta(hours=6)
+# EC2 has new ones ready "at least five minutes prior to the expiration of the old ones".
+_RENEWED_BEFORE_END: Final = timedelta(minutes=15)
+# Not "signature", whose value no message shows: the value is the id of the key.
+_FIELD: Final = "IAM signature by key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Credentials and whose they are; ``expires_at`` None means never."""
+
+    arn: str
+    credentials: AwsCredentials
+    expires_at: datetime | None = None
+
+
+class Identities:
+    """Everybody who can sign in this account and region."""
+
+    def __init__(self, region: Region, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._region = region
+        self._clock = clock
+        self._account = Identity(arn=f"arn:aws:iam::{ACCOUNT_ID}:user/embedded", credentials=CREDENTIALS)
+        self._sessions: tuple[Identity, ...] = ()
+
+    def instance_credentials(self) -> tuple[AwsCredentials, datetime]:
+        """Credentials of the instance's role with their end; the same ones until shortly before it."""
+        now = self._clock()
+        self._sessions = tuple(s for s in self._sessions if s.expires_at is None or s.expires_at > now)
+        if not self._sessions or _ends_before(self._sessions[-1], now + _RENEWED_BEFORE_END):
+            self._sessions = (*self._sessions, _new_session(now + _SESSION_LIFE))
+        latest = self._sessions[-1]
+        return latest.credentials, latest.expires_at or now
+
+    def verify(self, signature: IamSignature, file_system_id: FileSystemId) -> str:
+        """The ARN of who has signed to connect to this file system; raises InvalidValue."""
+        now = self._clock()
+        identity = self._identity_of(signature)
+        if _ends_before(identity, now):
+            raise _refused(signature, "is of credentials that have expired")
+        if signature.signed_at > now + _CLOCK_SKEW:
+            raise _refused(signature, f"is of the future, {signature.signed_at}")
+        if signature.signed_at <= now - _SIGNATURE_LIFE:
+            raise _refused(signature, f"has expired, it is of {signature.signed_at}")
+        request = ConnectRequest(
+            file_system_id=file_system_id,
+            region=self._region,
+            public_key_hash=signature.public_key_hash,
+            access_key_id=signature.access_key_id,
+            session_token=signature.session_token,
+            signed_at=signature.signed_at,
+        )
+        expected = sign(request, identity.credentials.secret_access_key)
+        if not hmac.compare_digest(expected, signature.signature):
+            raise _refused(
+                signature, f"does not match: another secret, public key, region than {self._region}, or form"
+            )
+        return identity.arn
+
+    def _identity_of(self, signature: IamSignature) -> Identity:
+        for identity in (self._account, *self._sessions):
+            known = identity.credentials
+            if (known.access_key_id, known.session_token) == (
+                signature.access_key_id,
+                signature.session_token,
+            ):
+                return identity
+        raise _refused(signature, "is of no known access key and session token")
+
+
+def _ends_before(identity: Identity, moment: datetime) -> bool:
+    return identity.expires_at is not None and identity.expires_at <= moment
+
+
+def _new_session(expires_at: datetime) -> Identity:
+    return Identity(
+        arn=f"arn:aws:iam::{ACCOUNT_ID}:role/{INSTANCE_ROLE}",
+        credentials=AwsCredentials(
+            access_key_id=f"ASIA{secrets.token_hex(8).upper()}",
+            secret_access_key=secrets.token_urlsafe(30),
+            session_token=secrets.token_urlsafe(300),
+        ),
+        expires_at=expires_at.replace(microsecond=0),
+    )
+
+
+def _refused(signature: IamSignature, problem: str) -> InvalidValue:
+    return InvalidValue(problem, field=_FIELD, value=signature.access_key_id)

@@ -1,0 +1,142 @@
+"""One file system's NFS server: an NFS-Ganesha process that exports a folder, for NFSv4 over loopback."""
+
+import asyncio
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from fake_efs.process import ChildProcess
+from kube_efs.model.access_points import PosixUser
+from kube_efs.model.errors import InvalidSetting, PlatformError
+from kube_efs.tunnels.probe import probe
+
+_PROGRAM = "ganesha.nfsd"
+_RUNTIME_FOLDER = Path("/var/run/ganesha")  # compiled into Ganesha
+_VFS_MODULE = "*/ganesha/libfsalvfs.so"
+_LIBRARY_FOLDERS = (Path("/usr/lib"), Path("/usr"))
+_READY_SECONDS = 15.0
+_PROBE_SECONDS = 2.0
+_PROBE_PAUSE_SECONDS = 0.05
+
+# NFS_Port 0: the kernel picks a free port, which is asked back of it. Attr_Expiration_Time 0: the embedded
+# kubelet and its pods change the folder directly, and NFS clients have to see that at once. Numeric owners,
+# minor versions and transfer sizes are those of EFS ("Mounting EFS file systems", "Quotas" of its guide).
+# Lease_Lifetime: what is usual; with less, mounts that nobody uses would call every few seconds.
+# Scope and owner are a server's own: with the same, a kernel takes two servers for two ways to one
+# (RFC 8881, 2.10.5) and sends the files of both to the first, as soon as they gave it the same client id,
+# which servers do that were started in the same second.
+_CONFIGURATION = """\
+NFS_CORE_PARAM {{
+  NFS_Port = 0; Protocols = 4; Bind_addr = 127.0.0.1;
+  Enable_NLM = false; Enable_RQUOTA = false;
+}}
+NFSv4 {{
+  Grace_Period = 1; Lease_Lifetime = 90; Graceless = true;
+  RecoveryBackend = fs; RecoveryRoot = {recovery};
+  Minor_Versions = 0, 1; Only_Numeric_Owners = true;
+  Server_Scope = {recovery}; Server_Owner = {recovery};
+}}
+EXPORT {{
+  Export_Id = 1; Path = {folder}; Pseudo = /;
+  Access_Type = RW; {squash} SecType = sys; Protocols = 4; Transports = TCP;
+  MaxRead = 1048576; MaxWrite = 1048576; Attr_Expiration_Time = 0;
+  FSAL {{ Name = VFS; }}
+}}
+"""
+
+log = structlog.get_logger()
+
+
+def check_platform() -> None:
+    """Raise PlatformError, with the remedy, when Ganesha cannot run here."""
+    if shutil.which(_PROGRAM) is None:
+        raise PlatformError(
+            "is not installed", field="program", value=_PROGRAM, remedy="apt install nfs-ganesha"
+        )
+    if not any(any(folder.glob(_VFS_MODULE)) for folder in _LIBRARY_FOLDERS):
+        raise PlatformError(
+            "is not installed", field="program", value="libfsalvfs.so", remedy="apt install nfs-ganesha-vfs"
+        )
+    if os.geteuid() != 0:
+        raise PlatformError("cannot serve NFS", field="user id", value=os.geteuid(), remedy="run as root")
+
+
+class NfsServer:
+    """Ganesha on a folder; ``port`` is where it answers, and changes when it is started again."""
+
+    def __init__(self, process: ChildProcess, port: int) -> None:
+        self.process = process
+        self.port = port
+
+    @classmethod
+    async def start(cls, folder: Path, work_dir: Path, *, user: PosixUser | None = None) -> Self:
+        """Export ``folder``; returns once the server answers.
+
+        With ``user`` every client is that user, and of that group alone, whatever it says itself; Ganesha
+        has no way to give it more groups. ``work_dir`` gets the configuration, the log and the recovery
+        state. Raises PlatformError.
+        """
+        recovery = work_dir / "recovery"
+        for needed in (folder, recovery, _RUNTIME_FOLDER):
+            needed.mkdir(parents=True, exist_ok=True)
+        log_file = work_dir / "ganesha.log"
+        if log_file.exists():  # the reason of an earlier end may be in it
+            log_file.replace(work_dir / "ganesha.previous.log")
+        configuration = work_dir / "ganesha.conf"
+        configuration.write_text(render_configuration(folder, recovery, user))
+        options = ("-F", "-f", str(configuration), "-L", str(log_file), "-p", str(work_dir / "ganesha.pid"))
+        process = await ChildProcess.start(_PROGRAM, *options, log_file=log_file)
+        try:
+            port = await process.listening_port(timeout_seconds=_READY_SECONDS)
+            await _until_answered(process, port)
+            _check_export(folder, log_file)
+        except BaseException:
+            await process.kill()
+            raise
+        log.debug("nfs_server_ready", folder=str(folder), port=port, pid=process.pid)
+        return cls(process, port)
+
+    async def stop(self) -> None:
+        """End the server within about a second."""
+        await self.process.stop()
+
+
+def render_configuration(folder: Path, recovery: Path, user: PosixUser | None = None) -> str:
+    """Ganesha's configuration; raises InvalidSetting for a path that it cannot hold."""
+    squash = "Squash = No_Root_Squash;"
+    if user is not None:
+        squash = f"Squash = All_Squash; Anonymous_uid = {user.uid}; Anonymous_gid = {user.gid};"
+    return _CONFIGURATION.format(folder=_quoted(folder), recovery=_quoted(recovery), squash=squash)
+
+
+def _quoted(path: Path) -> str:
+    text = str(path)
+    if not path.is_absolute() or '"' in text or "\\" in text or not text.isprintable():
+        raise InvalidSetting(
+            "cannot be exported", field="work directory", value=text, remedy="use an absolute, plain path"
+        )
+    return f'"{text}"'
+
+
+def _check_export(folder: Path, log_file: Path) -> None:
+    # Ganesha runs on with an empty root when it cannot export, and tells it to its log only.
+    if "init_export_root :EXPORT :CRIT" in log_file.read_text(errors="replace"):
+        raise PlatformError(
+            "is on a file system that NFS cannot export",
+            field="work directory",
+            value=str(folder),
+            remedy="use a folder on ext4, XFS or tmpfs, not on an overlay (the root of a container)",
+        )
+
+
+async def _until_answered(process: ChildProcess, port: int) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while process.running and time.monotonic() < deadline:
+        if (await probe(port, timeout_seconds=_PROBE_SECONDS, xid=process.pid)).ok:
+            return
+        await asyncio.sleep(_PROBE_PAUSE_SECONDS)
+    raise process.failure("does not answer")

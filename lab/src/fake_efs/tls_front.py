@@ -1,0 +1,174 @@
+"""A mount target: a TLS listener that passes NFS between its clients and the file system's server."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import structlog
+from OpenSSL import SSL
+
+from fake_efs.client_certificate import (
+    ClientCertificate,
+    check_validity,
+    read_client_certificate,
+)
+from fake_efs.tls_stream import CHUNK_BYTES, TlsStream
+from kube_efs.model.errors import KubeEfsError
+
+NFS_PORT = 2049
+_HANDSHAKE_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+
+class Condition(StrEnum):
+    """How a mount target behaves; all but ``serving`` are failures that tests can bring about."""
+
+    SERVING = "serving"
+    REFUSING = "refusing"
+    """Nobody listens, and open connections are cut."""
+    SILENT = "silent"
+    """Connections are accepted and nothing is ever answered; open ones stand still until it serves again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """What a listener has seen; bytes are those of NFS, without TLS. ``open`` is at this moment."""
+
+    connections: int = 0
+    open: int = 0
+    handshakes: int = 0
+    refused: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+
+class TlsFront:
+    """Listens on an address, port 2049.
+
+    ``admit`` gives the loopback port of the NFS server for what a client's certificate says, which must
+    answer for as long as the context is open, or raises an error of the tree to refuse it. Nothing of what
+    a client has sent is looked at before. ``context`` gives the TLS settings of the next connection.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        context: Callable[[], SSL.Context],
+        admit: Callable[[ClientCertificate], AbstractAsyncContextManager[int]],
+    ) -> None:
+        self.address = address
+        self.traffic = Traffic()
+        self._context = context
+        self._admit = admit
+        self._server: asyncio.Server | None = None
+        self._serving = asyncio.Event()
+        self._serving.set()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen; raises OSError when the address or port cannot be had."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, self.address, NFS_PORT, limit=CHUNK_BYTES)
+
+    async def stop(self) -> None:
+        """Stop listening and cut every connection."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def become(self, condition: Condition) -> None:
+        """Behave like this from now on; raises OSError as ``start`` does."""
+        if condition is Condition.SERVING:
+            self._serving.set()
+        else:
+            self._serving.clear()
+        if condition is Condition.REFUSING:
+            await self.stop()
+        else:
+            await self.start()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # was accepted while the listener was being closed
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+
+        # A task that is cancelled before its first step never comes to its own clean-up.
+        def ended(_: asyncio.Task[None]) -> None:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.traffic.connections += 1
+        self.traffic.open += 1
+        try:
+            await self._serving.wait()
+            await self._pass(TlsStream(self._context(), reader, writer))
+        except KubeEfsError as error:
+            self.traffic.refused += 1
+            log.warning("mount_target_refused_client", address=self.address, reason=str(error))
+        except OSError as error:
+            self._log_failure(error)
+        finally:
+            self.traffic.open -= 1
+        await _close(writer)
+
+    async def _pass(self, client: TlsStream) -> None:
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            await client.handshake()
+        self.traffic.handshakes += 1
+        certificate = client.client_certificate()
+        check_validity(certificate, datetime.now(UTC))
+        async with self._admit(read_client_certificate(certificate)) as port:
+            await self._pass_nfs(client, port)
+
+    async def _pass_nfs(self, client: TlsStream, port: int) -> None:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            from_nfs, to_nfs = await asyncio.open_connection("127.0.0.1", port, limit=CHUNK_BYTES)
+        try:
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._upstream(client, to_nfs))
+                ways.create_task(self._downstream(from_nfs, client))
+        except* OSError as errors:
+            self._log_failure(errors.exceptions[0])
+        finally:
+            to_nfs.transport.abort()
+
+    async def _upstream(self, client: TlsStream, to_nfs: asyncio.StreamWriter) -> None:
+        while data := await client.read():
+            await self._serving.wait()
+            self.traffic.bytes_received += len(data)
+            to_nfs.write(data)
+            await to_nfs.drain()
+        to_nfs.write_eof()
+
+    async def _downstream(self, from_nfs: asyncio.StreamReader, client: TlsStream) -> None:
+        while data := await from_nfs.read(CHUNK_BYTES):
+            await self._serving.wait()
+            self.traffic.bytes_sent += len(data)
+            await client.write(data)
+        await client.write_eof()
+
+    def _log_failure(self, error: BaseException) -> None:
+        log.debug("mount_target_connection_failed", address=self.address, reason=str(error))
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close, with a moment for the peer to take what is still to be sent."""
+    writer.close()
+    with suppress(OSError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await writer.wait_closed()

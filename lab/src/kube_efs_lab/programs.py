@@ -1,0 +1,176 @@
+"""The processes of kube-efs on an embedded cluster, and what each is told by its ordinary settings."""
+
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fake_efs.process import Starter
+from kube_efs.settings import DEFAULT_NAMESPACE
+from kube_efs.tunnels.stunnel import StunnelProcess
+from kube_efs_lab.control_plane import ControlPlane
+from kube_efs_lab.node import IMAGE
+from kube_efs_lab.program import Program
+from tinykube.kubelet.host_folders import HostFolders
+from tinykube.ports import reserved_base_port
+
+NODE = "embedded"
+NAMESPACE = DEFAULT_NAMESPACE
+
+_INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "TMPDIR"})
+# What people would wait for is made faster than it is at AWS's prices and scale.
+QUICK_SETTINGS = {
+    "EFS_POLLING_INTERVAL": "2",
+    "PROVISION_BACKOFF_INTERVAL": "2",
+    "KUBE_EFS_PROBE_INTERVAL_SECONDS": "3",
+}
+_SETTINGS = {
+    **QUICK_SETTINGS,
+    "LOGGING_LEVEL": "INFO",
+    "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
+    "KUBE_EFS_HEALTH_PORT": "0",
+    "POD_NAMESPACE": NAMESPACE,
+    "NODE_NAME": NODE,
+    "WORKER_IMAGE": IMAGE,
+    "KUBE_EFS_BACKENDS": "tunnel,directory,csi",
+    "KUBE_EFS_SHARED_VOLUMES": "true",
+}
+# Where no other embedded cluster looks for ports, nor the kernel for outgoing connections.
+_DEMAND_PORTS = 128
+_DEMAND_BLOCKS = range(10_000, 20_000, _DEMAND_PORTS)
+_STUNNEL = Path("stunnel")  # wherever it is
+_STUNNEL_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where the processes and the kubelet have their files and sockets.
+
+    ``sockets`` is a folder of its own, with a short name: the kernel allows 107 bytes for all of it.
+    """
+
+    root: Path
+    sockets: Path
+
+    @property
+    def kubelet(self) -> Path:
+        """The kubelet's ``--root-dir``."""
+        return self.root / "kubelet"
+
+    @property
+    def registry(self) -> Path:
+        """Where drivers make themselves known to the kubelet."""
+        return self.sockets / "registry"
+
+    @property
+    def driver_socket(self) -> Path:
+        """Where the kubelet calls the CSI driver."""
+        return self.sockets / "csi.sock"
+
+    @property
+    def stunnel_conf(self) -> Path:
+        """The configuration of the one stunnel."""
+        return self.root / "tunnel" / "stunnel.conf"
+
+    @property
+    def tunnel_socket(self) -> Path:
+        """Where the driver asks for tunnels."""
+        return self.sockets / "run" / "tunnel.sock"
+
+    @property
+    def host(self) -> HostFolders:
+        """Where folders of the node are that pods of kube-efs use, and the kubelet's own."""
+        return HostFolders(
+            {
+                "/var/lib/kubelet": self.kubelet,
+                "/var/lib/kube-efs": self.root / "state",
+                "/run/kube-efs": self.tunnel_socket.parent,
+            }
+        )
+
+    def make(self) -> None:
+        """Make those that a process expects."""
+        plugins = self.sockets / "plugins"
+        for folder in (self.registry, plugins, self.tunnel_socket.parent, self.stunnel_conf.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.kubelet.mkdir(exist_ok=True)
+        (self.kubelet / "plugins_registry").symlink_to(self.registry)
+        (self.kubelet / "plugins").symlink_to(plugins)
+
+
+@contextmanager
+def reserved_ports() -> Iterator[Mapping[str, str]]:
+    """Settings of the loopback ports that no other embedded cluster uses meanwhile; raises PlatformError."""
+    with (
+        reserved_base_port() as base,
+        reserved_base_port(random.sample(_DEMAND_BLOCKS, len(_DEMAND_BLOCKS))) as first,
+    ):
+        yield {
+            "BASE_STUNNEL_PORT": str(base),
+            "KUBE_EFS_TUNNEL_PORTS": f"{first}-{first + _DEMAND_PORTS - 2}",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """None of them is started yet."""
+
+    controller: Program
+    tunnel: Program
+    node: Program
+
+
+async def make_programs(
+    folders: Folders,
+    plane: ControlPlane,
+    *,
+    environment: Mapping[str, str],
+    ca_file: Path,
+    program_folders: Sequence[Path],
+    settings: Mapping[str, str],
+    starter: Starter,
+) -> Programs:
+    """The processes; ``settings`` go over everything else.
+
+    ``environment`` leads to the embedded AWS. ``program_folders`` come first where the node looks for the
+    programs of the machine.
+    """
+    common = {
+        # Nothing of the person's own AWS account, cluster or settings may reach these processes.
+        **{name: value for name, value in os.environ.items() if name in _INHERITED},
+        **environment,
+        **_SETTINGS,
+        "KUBE_EFS_TUNNEL_SOCKET": str(folders.tunnel_socket),
+    }
+    controller = {"POD_NAME": "efs-manager-0"}
+    tunnel = {
+        "POD_NAME": "efs-stunnel-0",
+        "STUNNEL_CONF_PATH": str(folders.stunnel_conf),
+        "KUBE_EFS_CA_FILE": str(ca_file),
+    }
+    node = {
+        "PATH": ":".join([*map(str, program_folders), common.get("PATH", os.defpath)]),
+        "CSI_ENDPOINT": f"unix://{folders.driver_socket}",
+        "DRIVER_REG_SOCK_PATH": str(folders.driver_socket),
+        "KUBE_EFS_REGISTRATION_FOLDER": str(folders.registry),
+    }
+
+    async def program(name: str, account: str, own: Mapping[str, str]) -> Program:
+        kubeconfig = {"KUBECONFIG": str(await plane.kubeconfig_of(account))}
+        environment = {**common, **kubeconfig, **own, **settings}
+        return Program(name, environment, folders.root / f"{name}.log", starter=starter)
+
+    return Programs(
+        controller=await program("controller", "efs-manager", controller),
+        tunnel=await program("tunnel", "efs-stunnel", tunnel),
+        node=await program("node", "efs-csi-node", node),
+    )
+
+
+async def end_stunnel(folders: Folders) -> None:
+    """End the stunnel that an agent has left running for mounts, which nobody has any more."""
+    stunnel = StunnelProcess.adopt(_STUNNEL, folders.stunnel_conf, lambda: None)
+    if stunnel is not None:
+        await stunnel.stop(timeout_seconds=_STUNNEL_SECONDS)

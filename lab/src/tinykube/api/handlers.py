@@ -1,0 +1,318 @@
+"""Requests about resources: from an HTTP request to the service and back."""
+
+import random
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from aiohttp import web
+
+from tinykube.api.discovery import page_not_found
+from tinykube.api.lists import list_page
+from tinykube.api.negotiation import JSON, representation
+from tinykube.api.parameters import Parameters
+from tinykube.api.patching import patch_object
+from tinykube.api.paths import PROXY, ResourcePath
+from tinykube.api.pod_commands import NOT_SERVED, PODS, PodCommands, run_command
+from tinykube.api.pod_logs import PodLogs, stream_log
+from tinykube.api.pod_proxy import parse_door, pass_on
+from tinykube.api.queries import Selection, parse_list_query, parse_selection, parse_watch_query
+from tinykube.api.rendering import Renderer, event_line
+from tinykube.api.request_bodies import (
+    check_patch_options,
+    parse_delete_options,
+    parse_dry_run,
+    parse_eviction,
+    parse_field_validation,
+    parse_object,
+    parse_patch,
+)
+from tinykube.api.reviews import answer_review
+from tinykube.api.watches import EventType, watch_events
+from tinykube.objects.deletion import DeleteOptions
+from tinykube.objects.json_types import Json
+from tinykube.objects.resources import Registry, ResourceType
+from tinykube.objects.scales import scale_of, scaling
+from tinykube.objects.service import Deleted, ObjectService, WriteOptions
+from tinykube.objects.statuses import (
+    ApiError,
+    bad_request,
+    method_not_allowed,
+    not_found,
+    not_implemented,
+    success,
+    unknown_resource,
+)
+from tinykube.objects.storage import ObjectKey, Store, Stored, encode
+from tinykube.objects.users import User, Users
+from tinykube.printers.tables import IncludeObject
+
+USER = web.RequestKey("user", User)
+"""Where a request keeps who has sent it."""
+_WATCH_SECONDS = (1800, 3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What the handlers work on."""
+
+    store: Store
+    registry: Registry
+    service: ObjectService
+    clock: Callable[[], datetime]
+    users: Users
+    pod_logs: PodLogs
+    pod_commands: PodCommands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request about a resource whose path has been understood."""
+
+    request: web.Request
+    path: ResourcePath
+    resource: ResourceType
+    parameters: Parameters
+
+    @property
+    def key(self) -> ObjectKey:
+        """The object that the path names."""
+        return ObjectKey(self.path.namespace, self.path.name)
+
+    @property
+    def verb(self) -> str:
+        """The verb of Kubernetes' authorization that the request amounts to."""
+        method, name = self.request.method, self.path.name
+        if method in {"GET", "HEAD"}:
+            if name:
+                return "get"
+            return "watch" if self.parameters.flag("watch") else "list"
+        verbs = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+        return verbs.get(method) or ("delete" if name else "deletecollection")
+
+    def write_options(self, duplicates: Collection[str] = ()) -> WriteOptions:
+        """How to write; the manager's name is that of the client program unless given.
+
+        ``duplicates`` are the paths of the fields that the body has twice.
+        """
+        agent = self.request.headers.get("User-Agent", "").partition("/")[0]
+        return WriteOptions(
+            manager=self.parameters.text("fieldManager") or agent or "unknown",
+            subresource=self.path.subresource,
+            dry_run=parse_dry_run(self.parameters, self.verb),
+            validation=parse_field_validation(self.parameters, self.verb),
+            duplicate_fields=tuple(duplicates),
+        )
+
+
+class ResourceHandlers:
+    """Answers requests about resources."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._answers: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    async def handle(self, request: web.Request, path: ResourcePath) -> web.StreamResponse:
+        """The answer to a request; raises ApiError."""
+        resource = self._backend.registry.find(path.group, path.version, path.resource)
+        if resource is None or (path.namespace and not resource.namespaced):
+            return self._nothing_there(path)
+        if path.subresource and path.subresource not in resource.subresources:
+            if resource.group_resource == PODS and path.subresource in NOT_SERVED:
+                raise not_implemented(NOT_SERVED[path.subresource])
+            raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
+        call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
+        _check_verb(call)
+        if path.subresource == PROXY:
+            door = parse_door(path.name)
+            found = self._backend.service.get(resource, ObjectKey(path.namespace, door.pod))
+            return await pass_on(request, found, door, path.beyond)
+        if path.subresource == "exec":
+            found = self._backend.service.get(resource, call.key)
+            return await run_command(request, found, self._backend.pod_commands)
+        if path.subresource == "scale":
+            return await self._scale(call)
+        return await self._answers[call.verb](call)
+
+    def _nothing_there(self, path: ResourcePath) -> web.Response:
+        """404 in the two forms of kube-apiserver: for what a built-in version lacks, and for all else."""
+        if any(
+            not resource.custom for resource in self._backend.registry.in_version(path.group, path.version)
+        ):
+            raise unknown_resource()
+        return page_not_found()
+
+    async def _get(self, call: Call) -> web.StreamResponse:
+        found = self._backend.service.get(call.resource, call.key)
+        if call.path.subresource == "log":
+            return await stream_log(call.request, found, self._backend.pod_logs)
+        return self._one(call, found)
+
+    async def _create(self, call: Call) -> web.Response:
+        body, duplicates = parse_object(
+            await call.request.read(), call.request.headers.get("Content-Type", "")
+        )
+        if call.path.subresource == "token":
+            return self._issue_token(call, body)
+        if call.path.subresource == "eviction":
+            return self._evict(call, body)
+        if call.path.subresource:
+            return self._bind(call, body)
+        if "list" not in call.resource.verbs:
+            return _json(201, encode(answer_review(call.resource, body, call.request[USER])))
+        options = call.write_options(duplicates)
+        created = self._backend.service.create(call.resource, call.path.namespace, body, options)
+        return _warned(self._one(call, created, code=201), options)
+
+    def _bind(self, call: Call, body: Json) -> web.Response:
+        options = call.write_options()
+        self._backend.service.bind(call.resource, call.key, body, dry_run=options.dry_run)
+        return _json(201, encode({**success(), "code": 201}))
+
+    def _evict(self, call: Call, body: Json) -> web.Response:
+        options = parse_eviction(body, call.path.name, call.parameters)
+        self._backend.service.evict(call.resource, call.key, options)
+        return _json(201, encode({**success(), "code": 201}))
+
+    def _issue_token(self, call: Call, body: Json) -> web.Response:
+        account = self._backend.service.get(call.resource, call.key).json
+        issued = self._backend.users.issue(account, body, self._backend.clock())
+        return _json(201, encode(issued))
+
+    async def _scale(self, call: Call) -> web.Response:
+        service = self._backend.service
+        if call.verb == "get":
+            return _json(200, encode(scale_of(service.get(call.resource, call.key).json)))
+        content, content_type = await call.request.read(), call.request.headers.get("Content-Type", "")
+        if call.verb == "patch":
+            patch = parse_patch(content, content_type, custom=False)
+            written = patch_object(service, call.resource, call.key, patch, call.write_options()).stored
+        else:
+            body, _ = parse_object(content, content_type)
+            changed = scaling(lambda _: body)
+            written = service.change(call.resource, call.key, changed, call.write_options())
+        return _json(200, encode(scale_of(written.json)))
+
+    async def _update(self, call: Call) -> web.Response:
+        body, duplicates = parse_object(
+            await call.request.read(), call.request.headers.get("Content-Type", "")
+        )
+        options = call.write_options(duplicates)
+        written = self._backend.service.update(call.resource, call.key, body, options)
+        return _warned(self._one(call, written.stored, code=201 if written.created else 200), options)
+
+    async def _patch(self, call: Call) -> web.Response:
+        content_type = call.request.headers.get("Content-Type", "")
+        patch = parse_patch(await call.request.read(), content_type, custom=call.resource.custom)
+        check_patch_options(patch, call.parameters)
+        options, force = call.write_options(), call.parameters.flag("force")
+        written = patch_object(self._backend.service, call.resource, call.key, patch, options, force=force)
+        return _warned(self._one(call, written.stored, code=201 if written.created else 200), options)
+
+    async def _delete(self, call: Call) -> web.Response:
+        options = await _delete_options(call)
+        deleted = self._backend.service.delete(call.resource, call.key, options)
+        return self._deleted(call, deleted)
+
+    def _deleted(self, call: Call, deleted: Deleted) -> web.Response:
+        if call.resource.returns_deleted or not deleted.gone:
+            return self._one(call, deleted.stored)
+        uid = deleted.stored.json["metadata"]["uid"]
+        return _json(200, encode(success(call.resource.subject(call.path.name).details(uid=uid))))
+
+    async def _delete_collection(self, call: Call) -> web.Response:
+        options = await _delete_options(call)
+        page = list_page(self._backend.store, parse_list_query(self._selection(call), call.parameters))
+        for stored in page.items:
+            try:
+                self._backend.service.delete(call.resource, stored.key, options)
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+        return _json(200, self._renderer(call, listing=True).page(page))
+
+    async def _list(self, call: Call) -> web.Response:
+        renderer = self._renderer(call, listing=True)
+        query = parse_list_query(self._selection(call), call.parameters)
+        return _json(200, renderer.page(list_page(self._backend.store, query)))
+
+    async def _watch(self, call: Call) -> web.StreamResponse:
+        renderer = self._renderer(call, listing=False)
+        query = parse_watch_query(self._selection(call), call.parameters)
+        seconds = query.timeout_seconds or random.uniform(*_WATCH_SECONDS)  # noqa: S311 - spreads re-watches
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
+        await response.prepare(call.request)
+        first = True
+        try:
+            async for events in watch_events(self._backend.store, query, seconds):
+                lines = []
+                for event in events:
+                    lines.append(renderer.event(event, first=first))
+                    first = False
+                await response.write(b"".join(lines))
+                renderer = replace(renderer, now=self._backend.clock())
+        except ApiError as error:
+            await response.write(event_line(EventType.ERROR, encode(error.status)))
+        await response.write_eof()
+        return response
+
+    def _selection(self, call: Call) -> Selection:
+        return parse_selection(call.resource, call.path.namespace, call.path.name, call.parameters)
+
+    def _one(self, call: Call, stored: Stored, *, code: int = 200) -> web.Response:
+        return _json(code, self._renderer(call, listing=False).one(stored) + b"\n")
+
+    def _renderer(self, call: Call, *, listing: bool) -> Renderer:
+        accept = call.request.headers.get("Accept", "")
+        text = call.parameters.text("includeObject")
+        if text not in {"", *IncludeObject}:
+            raise bad_request(
+                f'Unable to convert to Table as requested: includeObject: Invalid value: "{text}": '
+                "must be 'Metadata', 'Object', 'None', or empty"
+            )
+        return Renderer(
+            resource=call.resource,
+            representation=representation(accept, listing=listing),
+            include_object=IncludeObject(text) if text else IncludeObject.METADATA,
+            now=self._backend.clock(),
+        )
+
+
+def _check_verb(call: Call) -> None:
+    """Raises 405 for what the resource cannot do, and for methods that do not fit the path."""
+    named, verb, subresource = bool(call.path.name), call.verb, call.path.subresource
+    wants_name = {"get", "update", "patch", "delete"}
+    if subresource:
+        allowed = verb in call.resource.subresources[subresource]
+    else:
+        allowed = verb in call.resource.verbs and (verb in wants_name) == named
+    if not allowed:
+        raise method_not_allowed()
+    if call.resource.namespaced and not call.path.namespace and verb not in {"list", "watch"}:
+        raise method_not_allowed()
+
+
+async def _delete_options(call: Call) -> DeleteOptions:
+    content = await call.request.read()
+    return parse_delete_options(content, call.request.headers.get("Content-Type", ""), call.parameters)
+
+
+def _warned(response: web.Response, options: WriteOptions) -> web.Response:
+    """The answer with its warnings, each in a header of its own (RFC 7234) that kubectl shows."""
+    for text in dict.fromkeys(options.warnings):
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{escaped}"')
+    return response
+
+
+def _json(code: int, content: bytes) -> web.Response:
+    return web.Response(status=code, body=content, headers={"Content-Type": JSON})

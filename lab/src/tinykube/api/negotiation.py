@@ -1,0 +1,67 @@
+"""Media types: in which form a client wants its answer, and which format its body has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tinykube.objects.statuses import not_acceptable
+
+JSON = "application/json"
+YAML = "application/yaml"
+_ANY = frozenset({JSON, "application/*", "*/*"})
+
+
+class Representation(StrEnum):
+    """How objects are shown."""
+
+    OBJECT = "object"
+    TABLE = "table"
+    METADATA = "metadata"
+    METADATA_LIST = "metadata list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRange:
+    """One entry of an Accept header; ``parameters`` without ``q``."""
+
+    media_type: str
+    parameters: Mapping[str, str]
+
+    @property
+    def conversion(self) -> tuple[str, str, str]:
+        """Group, version and kind that the answer is to be converted to; empty for as it is."""
+        return tuple(self.parameters.get(key, "") for key in ("g", "v", "as"))  # type: ignore[return-value]
+
+
+_CONVERSIONS = {
+    ("meta.k8s.io", "v1", "Table"): Representation.TABLE,
+    ("meta.k8s.io", "v1", "PartialObjectMetadata"): Representation.METADATA,
+    ("meta.k8s.io", "v1", "PartialObjectMetadataList"): Representation.METADATA_LIST,
+    ("", "", ""): Representation.OBJECT,
+}
+
+
+def parse_accept(header: str) -> list[MediaRange]:
+    """The entries of an Accept header, most wanted first."""
+    ranges = [_media_range(entry) for entry in header.split(",") if entry.strip()]
+    return [one for one, _ in sorted(ranges, key=lambda pair: -pair[1])]
+
+
+def representation(accept: str, *, listing: bool) -> Representation:
+    """How to show objects; ``listing`` for lists and watches. Raises 406 when JSON is not acceptable."""
+    unfit = Representation.METADATA if listing else Representation.METADATA_LIST
+    for one in parse_accept(accept or "*/*"):
+        found = _CONVERSIONS.get(one.conversion)
+        if one.media_type in _ANY and found is not None and found is not unfit:
+            return found
+    raise not_acceptable([JSON])
+
+
+def _media_range(entry: str) -> tuple[MediaRange, float]:
+    media_type, *parts = (part.strip() for part in entry.split(";"))
+    parameters = dict(part.split("=", 1) for part in parts if "=" in part)
+    try:
+        quality = float(parameters.pop("q", "1"))
+    except ValueError:
+        quality = 0.0
+    return MediaRange(media_type=media_type.lower(), parameters=parameters), quality

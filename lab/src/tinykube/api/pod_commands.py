@@ -1,0 +1,232 @@
+"""The ``exec`` subresource of pods: a command in a container, over a WebSocket (RFC 6455).
+
+Each binary message begins with the number of a channel; the last message of the server, on the channel for
+errors, is a ``Status`` with the command's exit code (k8s.io/apimachinery, package ``util/remotecommand``).
+Version 5 lets the client close a channel, which version 4 has no words for.
+"""
+
+import asyncio
+import json
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from aiohttp import WSMsgType, web
+
+from kube_efs.model.errors import KubeEfsError
+from tinykube.api.parameters import Parameters
+from tinykube.api.pod_logs import choose_container
+from tinykube.objects.json_types import Json, lookup
+from tinykube.objects.resources import GroupResource
+from tinykube.objects.statuses import bad_request, internal_error
+from tinykube.objects.storage import Stored, encode
+
+_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_CHUNK_BYTES = 32 * 1024
+# What a command has left behind may keep its outputs open for ever.
+_DRAIN_SECONDS = 5.0
+_NO_WEBSOCKET = (
+    "commands in containers are served over WebSockets only: use kubectl 1.31 or newer, "
+    "or set KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true for kubectl 1.29 and 1.30"
+)
+
+
+PODS = GroupResource("", "pods")
+NOT_SERVED = {
+    "attach": "attaching to a container is not done in the embedded cluster: use kubectl logs -f, or exec",
+    "ephemeralcontainers": "ephemeral containers are not done in the embedded cluster: use kubectl exec",
+    "portforward": "ports are not forwarded in the embedded cluster: its pods have the network of this "
+    "machine, so what listens on a port is at 127.0.0.1",
+}
+"""What clients ask of pods that is refused, and what they are told."""
+
+
+class Channel(IntEnum):
+    """What a message is about; ``CLOSE`` is followed by the number of the channel that is closed."""
+
+    STDIN = 0
+    STDOUT = 1
+    STDERR = 2
+    ERROR = 3
+    RESIZE = 4
+    CLOSE = 255
+
+
+class Command(Protocol):
+    """A command that runs; its outputs are the standard one and that for errors, or those of its terminal."""
+
+    @property
+    def input(self) -> asyncio.StreamWriter | None:
+        """Its standard input, if it has one."""
+
+    @property
+    def outputs(self) -> tuple[asyncio.StreamReader, ...]:
+        """What it prints."""
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended."""
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Tell its terminal how large it is."""
+
+
+class PodCommands(Protocol):
+    """Runs commands in containers."""
+
+    def run_command(
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+    ) -> AbstractAsyncContextManager[Command]:
+        """The command, which ends with its context at the latest; raises KubeEfsError or OSError."""
+
+
+class NoPodCommands:
+    """Where nobody runs pods."""
+
+    def run_command(
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+    ) -> AbstractAsyncContextManager[Command]:
+        """Always refused."""
+        raise bad_request(f"nobody runs pod {name} here")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be run."""
+
+    container: str
+    argv: tuple[str, ...]
+    reads: bool
+    terminal: bool
+
+
+def parse_order(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> Order:
+    """The order in a request; raises 400 for what cannot be run in this pod now."""
+    container = choose_container(pod, parameters.text("container"))
+    if not argv:
+        raise bad_request("you must specify at least one command for the container")
+    if not lookup(pod.json, "spec", "nodeName"):
+        raise bad_request(f"pod {pod.key.name} does not have a host assigned")
+    state = _state(pod.json, container)
+    if state != "running":
+        raise bad_request(f"container {container} of pod {pod.key.name} is not running: it is {state}")
+    return Order(
+        container=container,
+        argv=argv,
+        reads=parameters.flag("stdin"),
+        terminal=parameters.flag("tty"),
+    )
+
+
+async def run_command(request: web.Request, pod: Stored, commands: PodCommands) -> web.StreamResponse:
+    """Run what the request asks for, with the client at the other end; raises 400."""
+    order = parse_order(pod, Parameters(request.query), tuple(request.query.getall("command", ())))
+    socket = web.WebSocketResponse(protocols=_PROTOCOLS)
+    if not socket.can_prepare(request):
+        raise bad_request(_NO_WEBSOCKET)
+    offered = {one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",")}
+    if not offered & {*_PROTOCOLS}:
+        raise bad_request(f"offer one of the protocols {', '.join(_PROTOCOLS)} in Sec-WebSocket-Protocol")
+    await socket.prepare(request)
+    await _send(socket, Channel.ERROR, encode(await _run(socket, pod, order, commands)))
+    await socket.close()
+    return socket
+
+
+async def _run(socket: web.WebSocketResponse, pod: Stored, order: Order, commands: PodCommands) -> Json:
+    """The Status that the command comes to."""
+    key = pod.key
+    try:
+        async with commands.run_command(
+            key.namespace, key.name, order.container, order.argv, reads=order.reads, terminal=order.terminal
+        ) as command:
+            return ended(await _serve(socket, command))
+    except (KubeEfsError, OSError) as error:
+        return internal_error(f"error executing command in container: {error}").status
+
+
+def ended(code: int) -> Json:
+    """The Status of a command with this exit code."""
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+async def _serve(socket: web.WebSocketResponse, command: Command) -> int:
+    """Carry everything to and fro until the command has ended, or the client has gone; the exit code."""
+    feeding = asyncio.create_task(_feed(socket, command))
+    waiting = asyncio.create_task(command.wait())
+    channels = zip((Channel.STDOUT, Channel.STDERR), command.outputs, strict=False)
+    showing = [asyncio.create_task(_show(socket, *one)) for one in channels]
+    try:
+        await asyncio.wait({feeding, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise ConnectionResetError("the client has gone")
+        await asyncio.wait(showing, timeout=_DRAIN_SECONDS)
+        return waiting.result()
+    finally:
+        for task in (feeding, waiting, *showing):
+            task.cancel()
+        await asyncio.gather(feeding, waiting, *showing, return_exceptions=True)
+
+
+async def _feed(socket: web.WebSocketResponse, command: Command) -> None:
+    """Do what the client's messages say, until it goes."""
+    async for message in socket:
+        if message.type is not WSMsgType.BINARY or not message.data:
+            continue
+        channel, content = message.data[0], message.data[1:]
+        if channel == Channel.STDIN and command.input is not None and not command.input.is_closing():
+            command.input.write(content)
+            await _drained(command.input)
+        elif channel == Channel.CLOSE and content == bytes([Channel.STDIN]) and command.input is not None:
+            command.input.close()
+        elif channel == Channel.RESIZE and (size := parse_size(content)):
+            command.resize(*size)
+
+
+async def _drained(writer: asyncio.StreamWriter) -> None:
+    try:
+        await writer.drain()
+    except ConnectionError:
+        writer.close()  # the command reads no more, which is its own affair
+
+
+def parse_size(content: bytes) -> tuple[int, int] | None:
+    """The columns and rows in a message about the size of a terminal; None for any other."""
+    try:
+        given = json.loads(content)
+        columns, rows = int(given["Width"]), int(given["Height"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return (columns, rows) if 0 < columns < 1 << 16 and 0 < rows < 1 << 16 else None
+
+
+async def _show(socket: web.WebSocketResponse, channel: Channel, output: asyncio.StreamReader) -> None:
+    try:
+        while chunk := await output.read(_CHUNK_BYTES):
+            await _send(socket, channel, chunk)
+    except OSError:
+        return  # how a terminal says that nobody is left to print there
+
+
+async def _send(socket: web.WebSocketResponse, channel: Channel, content: bytes) -> None:
+    if not socket.closed:
+        await socket.send_bytes(bytes([channel]) + content)
+
+
+def _state(pod: Json, container: str) -> str:
+    """Such as ``running``, or ``waiting (CrashLoopBackOff)``."""
+    status = pod.get("status") or {}
+    listed = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    found: Json = next((one.get("state") or {} for one in listed if one.get("name") == container), {})
+    for name, state in found.items():
+        reason = (state or {}).get("reason")
+        return f"{name} ({reason})" if reason else str(name)
+    return "waiting"

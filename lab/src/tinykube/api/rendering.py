@@ -1,0 +1,109 @@
+"""Answers: objects, lists and watch events as bytes, in the representation that the client wants."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tinykube.api.lists import Page
+from tinykube.api.negotiation import Representation
+from tinykube.api.watches import EventType, WatchEvent
+from tinykube.objects.bodies import in_wire_form
+from tinykube.objects.json_types import Json
+from tinykube.objects.resources import ResourceType
+from tinykube.objects.storage import Stored, encode
+from tinykube.printers.printers import printer_for
+from tinykube.printers.tables import IncludeObject, table_for
+
+_META = "meta.k8s.io/v1"
+_INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renderer:
+    """Shows objects of one type in one representation at one moment."""
+
+    resource: ResourceType
+    representation: Representation
+    include_object: IncludeObject
+    now: datetime
+
+    def one(self, stored: Stored) -> bytes:
+        """The answer to a request about one object."""
+        match self.representation:
+            case Representation.TABLE:
+                version = stored.json["metadata"].get("resourceVersion", "")
+                return encode(self._table([self._wire(stored)], {"resourceVersion": version}))
+            case Representation.METADATA:
+                return encode(_metadata_only(self._wire(stored)))
+            case _:
+                return self._encoded(stored)
+
+    def page(self, page: Page) -> bytes:
+        """The answer to a list request."""
+        match self.representation:
+            case Representation.TABLE:
+                return encode(self._table((self._wire(stored) for stored in page.items), page.metadata))
+            case Representation.METADATA_LIST:
+                items = [encode(_metadata_only(self._wire(stored))) for stored in page.items]
+                return _list(_META, "PartialObjectMetadataList", page.metadata, items)
+            case _:
+                items = [self._item(stored) for stored in page.items]
+                # Lists of custom resources come from another encoder, which writes the empty text too.
+                metadata = {"continue": "", **page.metadata} if self.resource.custom else page.metadata
+                return _list(self.resource.api_version, self.resource.list_name, metadata, items)
+
+    def event(self, event: WatchEvent, *, first: bool) -> bytes:
+        """One line of a watch; the first table of a watch has the column heads, as in Kubernetes."""
+        if self.representation is Representation.OBJECT and event.stored is not None:
+            return event_line(event.type, self._encoded(event.stored))
+        wire = self._bookmark(event) if event.stored is None else self._wire(event.stored)
+        match self.representation:
+            case Representation.TABLE:
+                table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
+                shown = table if first else {**table, "columnDefinitions": None}
+            case Representation.METADATA:
+                shown = _metadata_only(wire)
+            case _:
+                shown = wire
+        return event_line(event.type, encode(shown))
+
+    def _bookmark(self, event: WatchEvent) -> Json:
+        """An object with nothing but the version, and the mark that the initial events end here."""
+        annotations = {"annotations": _INITIAL_EVENTS_END} if event.initial_events_end else {}
+        metadata = {"resourceVersion": str(event.revision), **annotations}
+        return {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": metadata}
+
+    def _wire(self, stored: Stored) -> Json:
+        return in_wire_form(self.resource, stored.json)
+
+    def _encoded(self, stored: Stored) -> bytes:
+        return encode(self._wire(stored)) if self.resource.form else stored.encoded
+
+    def _item(self, stored: Stored) -> bytes:
+        """An item of a list; those of built-in types come without their type, as in Kubernetes."""
+        encoded = self._encoded(stored)
+        prefix = self.resource.type_prefix
+        if self.resource.custom or not encoded.startswith(prefix):
+            return encoded
+        return b"{" + encoded[len(prefix) :]
+
+    def _table(self, objects: Iterable[Json], metadata: Json) -> Json:
+        printer = self.resource.printer or printer_for(self.resource.group, self.resource.kind)
+        return table_for(
+            printer, objects, metadata=metadata, include_object=self.include_object, now=self.now
+        )
+
+
+def event_line(event_type: EventType, shown: bytes) -> bytes:
+    """A watch event as a line of JSON."""
+    return b'{"type":"' + event_type.value.encode() + b'","object":' + shown + b"}\n"
+
+
+def _metadata_only(wire: Json) -> Json:
+    return {"kind": "PartialObjectMetadata", "apiVersion": _META, "metadata": wire["metadata"]}
+
+
+def _list(api_version: str, kind: str, metadata: Json, items: list[bytes]) -> bytes:
+    head = json.dumps({"kind": kind, "apiVersion": api_version, "metadata": metadata}, separators=(",", ":"))
+    return head[:-1].encode() + b',"items":[' + b",".join(items) + b"]}\n"

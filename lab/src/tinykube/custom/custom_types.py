@@ -1,0 +1,143 @@
+"""Resource types that CustomResourceDefinitions add while the server runs."""
+
+from collections.abc import Iterator
+
+from tinykube.custom.crd_schemas import StructuralSchema, compile_schema
+from tinykube.custom.custom_columns import printer_for_definition
+from tinykube.kinds.definitions import CLEANUP_FINALIZER, established, storage_version
+from tinykube.objects.deletion import DeleteOptions
+from tinykube.objects.json_types import Json, JsonValue, lookup
+from tinykube.objects.resources import Decoder, Form, GroupResource, Registry, ResourceType
+from tinykube.objects.service import ObjectService, WriteOptions
+from tinykube.objects.storage import Change, ObjectKey, Store
+from tinykube.objects.strategies import Strategy
+from tinykube.patch.merge_rules import rules_from_schema
+
+DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
+_MANAGER = "kube-apiserver"
+
+
+def types_of(definition: Json) -> list[ResourceType]:
+    """The served versions of a definition as resource types."""
+    versions = lookup(definition, "spec", "versions") or []
+    return [_type(definition, version) for version in versions if version.get("served")]
+
+
+def _type(definition: Json, version: Json) -> ResourceType:
+    spec, names = definition["spec"], definition["spec"]["names"]
+    schema = lookup(version, "schema", "openAPIV3Schema") or {}
+    compiled = compile_schema(schema)
+    stored = f"{spec['group']}/{storage_version(definition)}"
+    selectable = [field["jsonPath"] for field in version.get("selectableFields") or ()]
+    return ResourceType(
+        group=spec["group"],
+        version=version["name"],
+        kind=names["kind"],
+        plural=names["plural"],
+        singular=names["singular"],
+        list_kind=names["listKind"],
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        namespaced=spec["scope"] == "Namespaced",
+        has_status=lookup(version, "subresources", "status") is not None,
+        unconditional_update=False,
+        counts_generations=True,
+        custom=True,
+        schema=schema,
+        selectable_fields=tuple(selectable),
+        printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
+        merge_rules=rules_from_schema(schema),
+        form=_form(f"{spec['group']}/{version['name']}", stored) if len(spec["versions"]) > 1 else None,
+        decode=_decoder(compiled),
+        strategy=Strategy(default=compiled.default, problems=lambda new, _: compiled.validate(new)),
+    )
+
+
+def _form(api_version: str, stored: str) -> Form:
+    """Versions differ in nothing but their name (conversion strategy None)."""
+    return Form(
+        from_stored=lambda json_object: {**json_object, "apiVersion": api_version},
+        to_stored=lambda json_object: {**json_object, "apiVersion": stored},
+    )
+
+
+def _decoder(schema: StructuralSchema) -> Decoder:
+    def decode(body: Json) -> tuple[Json, list[str]]:
+        pruned = schema.prune(body)
+        return pruned, list(_pruned_paths(body, pruned))
+
+    return decode
+
+
+def _pruned_paths(before: JsonValue, after: JsonValue, path: str = "") -> Iterator[str]:
+    """The paths of the fields that are in one value and no longer in the other."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            here = f"{path}.{key}" if path else key
+            if key in after:
+                yield from _pruned_paths(value, after[key], here)
+            else:
+                yield here
+    elif isinstance(before, list) and isinstance(after, list):
+        for index, (value, kept) in enumerate(zip(before, after, strict=False)):
+            yield from _pruned_paths(value, kept, f"{path}[{index}]")
+
+
+class CustomTypes:
+    """Keeps the registry in step with the stored definitions, and removes objects whose type goes away."""
+
+    def __init__(self, store: Store, registry: Registry, service: ObjectService) -> None:
+        self._store = store
+        self._registry = registry
+        self._service = service
+        store.subscribe(self._on_change)
+
+    def _on_change(self, resource: GroupResource, change: Change) -> None:
+        if resource == DEFINITIONS:
+            self._register(change)
+            if change.old is None:
+                self._establish(change.new.key)
+            if "deletionTimestamp" in change.new.json["metadata"] and not change.deleted:
+                self._delete_objects(change.new.json)
+                self._release_if_empty(change.new.json)
+        elif change.deleted and (definition := self._ending_definition(resource)):
+            self._release_if_empty(definition)
+
+    def _register(self, change: Change) -> None:
+        old = types_of(change.old.json) if change.old else []
+        self._registry.replace(old, [] if change.deleted else types_of(change.new.json))
+
+    def _establish(self, key: ObjectKey) -> None:
+        options = WriteOptions(manager=_MANAGER, subresource="status")
+        self._service.change(self._definitions, key, established, options)
+
+    @property
+    def _definitions(self) -> ResourceType:
+        return self._registry.get(DEFINITIONS.group, "v1", DEFINITIONS.resource)
+
+    def _ending_definition(self, resource: GroupResource) -> Json | None:
+        """The definition of a resource, if it is being deleted."""
+        name = f"{resource.resource}.{resource.group}"
+        stored = self._store.get(DEFINITIONS, ObjectKey("", name))
+        return stored.json if stored and "deletionTimestamp" in stored.json["metadata"] else None
+
+    def _delete_objects(self, definition: Json) -> None:
+        for resource in types_of(definition)[:1]:
+            for stored in self._store.snapshot(resource.storage):
+                if "deletionTimestamp" not in stored.json["metadata"]:
+                    self._service.delete(resource, stored.key, DeleteOptions())
+
+    def _release_if_empty(self, definition: Json) -> None:
+        """Let the definition go when no object of its type is left."""
+        spec, key = definition["spec"], ObjectKey("", definition["metadata"]["name"])
+        if self._store.has_any(GroupResource(spec["group"], spec["names"]["plural"])):
+            return
+        held = self._store.get(DEFINITIONS, key)
+        if held is not None and CLEANUP_FINALIZER in (held.json["metadata"].get("finalizers") or ()):
+            self._service.change(self._definitions, key, _without_cleanup, WriteOptions(manager=_MANAGER))
+
+
+def _without_cleanup(definition: Json) -> Json:
+    metadata = definition["metadata"]
+    kept = [name for name in metadata.get("finalizers") or () if name != CLEANUP_FINALIZER]
+    return {**definition, "metadata": {**metadata, "finalizers": kept}}

@@ -1,0 +1,233 @@
+"""What fields the built-in kinds have, and of which types: taken from lightkube's generated models.
+
+A body is decoded as Go's decoder does it: unknown fields are dropped (and reported), nulls are as good as
+absent, so are empty lists and maps of optional fields, and a value of another type is refused. Empty objects
+stay, since they mean something (``emptyDir: {}``).
+"""
+
+import importlib
+import re
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import cache
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from tinykube.objects.json_types import Json, JsonValue, go_kind
+from tinykube.objects.statuses import Undecodable
+from tinykube.objects.times import canonical_micro_time, canonical_time
+
+_CORE = "core"
+
+
+class _Kind(StrEnum):
+    """What JSON a field takes, in the words of Go's messages."""
+
+    ANY = "any"
+    BOOL = "bool"
+    INT = "int"
+    INT_OR_TEXT = "intstr.IntOrString"
+    MAP = "map"
+    MICRO_TIME = "v1.MicroTime"
+    NUMBER = "float64"
+    OBJECT = "object"
+    TEXT = "string"
+    TEXT_MAP = "map[string]string"
+    TIME = "v1.Time"
+
+
+_JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
+    {
+        _Kind.ANY: (object,),
+        _Kind.BOOL: (bool,),
+        _Kind.INT: (int,),
+        _Kind.INT_OR_TEXT: (int, str),
+        _Kind.MAP: (dict,),
+        _Kind.MICRO_TIME: (str,),
+        _Kind.NUMBER: (int, float),
+        _Kind.OBJECT: (dict,),
+        _Kind.TEXT: (str,),
+        _Kind.TEXT_MAP: (dict,),
+        _Kind.TIME: (str,),
+    }
+)
+JSON_SCHEMAS: Mapping[_Kind, Json] = types.MappingProxyType(
+    {
+        _Kind.ANY: {"x-kubernetes-preserve-unknown-fields": True},
+        _Kind.BOOL: {"type": "boolean"},
+        _Kind.INT: {"type": "integer"},
+        _Kind.INT_OR_TEXT: {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
+        _Kind.MAP: {"type": "object"},
+        _Kind.MICRO_TIME: {"type": "string", "format": "date-time"},
+        _Kind.NUMBER: {"type": "number"},
+        _Kind.OBJECT: {"type": "object"},
+        _Kind.TEXT: {"type": "string"},
+        _Kind.TEXT_MAP: {"type": "object", "additionalProperties": {"type": "string"}},
+        _Kind.TIME: {"type": "string", "format": "date-time"},
+    }
+)
+"""What a field of each kind is in OpenAPI, where it has no model of its own."""
+_KINDS: Mapping[object, _Kind] = types.MappingProxyType(
+    {
+        bool: _Kind.BOOL,
+        datetime: _Kind.TIME,
+        dict: _Kind.MAP,
+        float: _Kind.NUMBER,
+        int: _Kind.INT,
+        str: _Kind.TEXT,
+    }
+)
+
+
+_INDEX = re.compile(r"\[[0-9]+\]")
+# The models say of maps only that they are maps; these are maps of texts.
+_TEXT_MAPS = frozenset(
+    {
+        "annotations",
+        "binaryData",
+        "data",
+        "labels",
+        "matchLabels",
+        "nodeSelector",
+        "parameters",
+        "selector",
+        "stringData",
+        "volumeAttributes",
+    }
+)
+
+
+# Nor do they tell times to the second from those to the microsecond.
+_MICRO_TIMES = frozenset({"acquireTime", "eventTime", "lastObservedTime", "renewTime"})
+
+
+class _Place(NamedTuple):
+    """Where a value is: in a field of which model, and at which path."""
+
+    model: str
+    path: str
+
+
+class _Field(NamedTuple):
+    kind: _Kind
+    model: type[msgspec.Struct] | None
+    is_list: bool
+    may_be_left_out: bool
+    """Whether Go's encoder leaves it out when it is an empty list or map."""
+
+    @property
+    def go_type(self) -> str:
+        """The type of one value as Go's messages name it."""
+        return f"v1.{self.model.__name__}" if self.model else str(self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields of a kind."""
+
+    model: type[msgspec.Struct]
+
+    def decode(self, body: Json, *, at: str = "") -> tuple[Json, list[str]]:
+        """The body, which is at this path, with known fields only, and the paths of those left out.
+
+        Raises Undecodable.
+        """
+        unknown: list[str] = []
+        return _decode(body, self.model, at, unknown), unknown
+
+
+@cache
+def shape_of(group: str, version: str, kind: str) -> Shape:
+    """The shape of a built-in kind; raises AttributeError when the models do not have it."""
+    models = importlib.import_module(f"lightkube.models.{group.partition('.')[0] or _CORE}_{version}")
+    return Shape(getattr(models, kind))
+
+
+def _decode(value: JsonValue, model: type[msgspec.Struct], path: str, unknown: list[str]) -> Json:
+    fields = fields_of(model)
+    result: Json = {}
+    for key, inner in value.items():
+        here = f"{path}.{key}" if path else key
+        field = fields.get(key)
+        if field is None:
+            unknown.append(here)
+        elif inner is not None and not (field.may_be_left_out and inner in ([], {})):
+            result[key] = _decode_field(inner, field, _Place(model.__name__, here), unknown)
+    return result
+
+
+def _decode_field(value: JsonValue, field: _Field, place: _Place, unknown: list[str]) -> JsonValue:
+    if not field.is_list:
+        return _decode_one(value, field, place, unknown)
+    if not isinstance(value, list):
+        raise _wrong_type(value, place, f"[]{field.go_type}")
+    return [
+        _decode_one(one, field, place._replace(path=f"{place.path}[{index}]"), unknown)
+        for index, one in enumerate(value)
+        if one is not None
+    ]
+
+
+def _decode_one(value: JsonValue, field: _Field, place: _Place, unknown: list[str]) -> JsonValue:
+    if not _fits(value, field.kind):
+        raise _wrong_type(value, place, field.go_type)
+    match field.kind:
+        case _Kind.TEXT_MAP:
+            for inner in value.values():
+                if not isinstance(inner, str):
+                    raise _wrong_type(inner, place, "string")
+        case _Kind.TIME:
+            return canonical_time(value)
+        case _Kind.MICRO_TIME:
+            return canonical_micro_time(value)
+    return value if field.model is None else _decode(value, field.model, place.path, unknown)
+
+
+def _fits(value: JsonValue, kind: _Kind) -> bool:
+    # A bool is an int in Python, but never in JSON.
+    mistaken = isinstance(value, bool) and kind not in {_Kind.BOOL, _Kind.ANY}
+    return isinstance(value, _JSON_TYPES[kind]) and not mistaken
+
+
+def _wrong_type(value: JsonValue, place: _Place, go_type: str) -> Undecodable:
+    field = f"{place.model}.{_INDEX.sub('', place.path)}"
+    return Undecodable(
+        f"json: cannot unmarshal {go_kind(value)} into Go struct field {field} of type {go_type}"
+    )
+
+
+@cache
+def fields_of(model: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    """The fields of a model by their names in JSON."""
+    return types.MappingProxyType(
+        {
+            field.encode_name: _field(
+                field.encode_name, field.type, str(model.__annotations__.get(field.name))
+            )
+            for field in msgspec.structs.fields(model)
+        }
+    )
+
+
+def _field(name: str, annotation: Any, source: str) -> _Field:  # noqa: ANN401 - a type expression
+    """The field of this type; its source tells maps from the empty objects that the models alias to dict."""
+    alternatives = get_args(annotation) if get_origin(annotation) is Union else (annotation,)
+    given = [one for one in alternatives if one is not type(None)]
+    leave = len(given) < len(alternatives) and ("List[" in source or "dict" in source)
+    if set(given) == {int, str}:
+        return _Field(_Kind.INT_OR_TEXT, None, is_list=False, may_be_left_out=leave)
+    is_list = get_origin(given[0]) is list
+    element = get_args(given[0])[0] if is_list else given[0]
+    element = get_origin(element) or element
+    if isinstance(element, type) and issubclass(element, msgspec.Struct):
+        return _Field(_Kind.OBJECT, element, is_list=is_list, may_be_left_out=leave)
+    kind = _KINDS.get(element, _Kind.ANY)
+    if kind is _Kind.MAP and leave and name in _TEXT_MAPS:
+        kind = _Kind.TEXT_MAP
+    if kind is _Kind.TIME and name in _MICRO_TIMES:
+        kind = _Kind.MICRO_TIME
+    return _Field(kind, None, is_list=is_list, may_be_left_out=leave)

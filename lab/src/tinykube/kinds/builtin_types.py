@@ -1,0 +1,248 @@
+"""The built-in resource types, a row each, with the facts of kube-apiserver 1.36.
+
+Only types that somebody working with storage meets are here; those without a controller of their own in
+the embedded cluster (jobs, say) are kept and validated, and nothing more happens to them.
+"""
+
+from typing import Any
+
+from tinykube.kinds.builtin_shapes import shape_of
+from tinykube.kinds.event_forms import EVENTS_GROUP_FORM
+from tinykube.kinds.old_stateful_sets import old_form
+from tinykube.kinds.strategies import strategy_of
+from tinykube.objects.resources import ALL_VERBS, GroupResource, ResourceType
+
+_WITHOUT_DELETE_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
+
+
+def builtin_types() -> tuple[ResourceType, ...]:
+    """Every built-in type, group by group."""
+    return (*_core(), *_workloads(), *_storage(), *_access(), *_rest())
+
+
+def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts: Any) -> ResourceType:  # noqa: ANN401 - checked by ResourceType
+    group, _, version = group_version.rpartition("/")
+    return ResourceType(
+        decode=shape_of(group, version, kind).decode,
+        group=group,
+        version=version,
+        kind=kind,
+        plural=plural,
+        singular=kind.lower(),
+        short_names=short_names,
+        strategy=strategy_of(group, kind),
+        **facts,
+    )
+
+
+def _core() -> list[ResourceType]:
+    return [
+        _type("v1", "ConfigMap", "configmaps", "cm"),
+        _type("v1", "Endpoints", "endpoints", "ep", creates_on_update=True),
+        _type("v1", "Event", "events", "ev", creates_on_update=True),
+        _type("v1", "LimitRange", "limitranges", "limits", creates_on_update=True),
+        _type(
+            "v1",
+            "Namespace",
+            "namespaces",
+            "ns",
+            namespaced=False,
+            has_status=True,
+            other_subresources=("finalize",),
+            verbs=_WITHOUT_DELETE_COLLECTION,
+            returns_deleted=True,
+        ),
+        _type("v1", "Node", "nodes", "no", namespaced=False, has_status=True),
+        _type(
+            "v1",
+            "PersistentVolumeClaim",
+            "persistentvolumeclaims",
+            "pvc",
+            has_status=True,
+            returns_deleted=True,
+        ),
+        _type(
+            "v1",
+            "PersistentVolume",
+            "persistentvolumes",
+            "pv",
+            namespaced=False,
+            has_status=True,
+            returns_deleted=True,
+        ),
+        _type(
+            "v1",
+            "Pod",
+            "pods",
+            "po",
+            categories=("all",),
+            has_status=True,
+            counts_generations=True,
+            other_subresources=("binding", "eviction", "exec", "log", "proxy"),
+            returns_deleted=True,
+        ),
+        _type("v1", "ResourceQuota", "resourcequotas", "quota", has_status=True, returns_deleted=True),
+        _type("v1", "Secret", "secrets"),
+        _type(
+            "v1",
+            "ServiceAccount",
+            "serviceaccounts",
+            "sa",
+            other_subresources=("token",),
+            returns_deleted=True,
+        ),
+        _type(
+            "v1",
+            "Service",
+            "services",
+            "svc",
+            categories=("all",),
+            has_status=True,
+            creates_on_update=True,
+            returns_deleted=True,
+        ),
+    ]
+
+
+def _workloads() -> list[ResourceType]:
+    def workload(
+        group_version: str, kind: str, plural: str, *short_names: str, scales: bool = False
+    ) -> ResourceType:
+        return _type(
+            group_version,
+            kind,
+            plural,
+            *short_names,
+            categories=("all",),
+            has_status=True,
+            other_subresources=("scale",) if scales else (),
+            counts_generations=True,
+        )
+
+    stateful_sets = workload("apps/v1", "StatefulSet", "statefulsets", "sts", scales=True)
+    return [
+        _type("apps/v1", "ControllerRevision", "controllerrevisions"),
+        workload("apps/v1", "DaemonSet", "daemonsets", "ds"),
+        workload("apps/v1", "Deployment", "deployments", "deploy", scales=True),
+        workload("apps/v1", "ReplicaSet", "replicasets", "rs", scales=True),
+        stateful_sets,
+        old_form(stateful_sets),
+        workload("batch/v1", "CronJob", "cronjobs", "cj"),
+        workload("batch/v1", "Job", "jobs"),
+    ]
+
+
+def _storage() -> list[ResourceType]:
+    group = "storage.k8s.io/v1"
+    return [
+        _type(
+            group,
+            "CSIDriver",
+            "csidrivers",
+            namespaced=False,
+            unconditional_update=False,
+            returns_deleted=True,
+        ),
+        _type(
+            group, "CSINode", "csinodes", namespaced=False, unconditional_update=False, returns_deleted=True
+        ),
+        _type(group, "CSIStorageCapacity", "csistoragecapacities", unconditional_update=False),
+        _type(group, "StorageClass", "storageclasses", "sc", namespaced=False, returns_deleted=True),
+        _type(
+            group,
+            "VolumeAttachment",
+            "volumeattachments",
+            namespaced=False,
+            has_status=True,
+            unconditional_update=False,
+            returns_deleted=True,
+        ),
+    ]
+
+
+def _access() -> list[ResourceType]:
+    rbac, authorization = "rbac.authorization.k8s.io/v1", "authorization.k8s.io/v1"
+
+    def review(group_version: str, kind: str, *short_names: str, namespaced: bool = False) -> ResourceType:
+        plural = f"{kind.lower()}s"
+        return _type(group_version, kind, plural, *short_names, namespaced=namespaced, verbs=("create",))
+
+    return [
+        _type(rbac, "ClusterRoleBinding", "clusterrolebindings", namespaced=False, creates_on_update=True),
+        _type(rbac, "ClusterRole", "clusterroles", namespaced=False, creates_on_update=True),
+        _type(rbac, "RoleBinding", "rolebindings", creates_on_update=True),
+        _type(rbac, "Role", "roles", creates_on_update=True),
+        review("authentication.k8s.io/v1", "SelfSubjectReview"),
+        review(authorization, "LocalSubjectAccessReview", namespaced=True),
+        review(authorization, "SelfSubjectAccessReview"),
+        review(authorization, "SelfSubjectRulesReview"),
+        review(authorization, "SubjectAccessReview"),
+    ]
+
+
+def _rest() -> list[ResourceType]:
+    networking, admission = "networking.k8s.io/v1", "admissionregistration.k8s.io/v1"
+    return [
+        _type(
+            admission,
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies",
+            categories=("api-extensions",),
+            namespaced=False,
+            has_status=True,
+            counts_generations=True,
+        ),
+        _type(
+            admission,
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+            categories=("api-extensions",),
+            namespaced=False,
+            counts_generations=True,
+        ),
+        _type(
+            "coordination.k8s.io/v1", "Lease", "leases", creates_on_update=True, unconditional_update=False
+        ),
+        _type("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", counts_generations=True),
+        _type(
+            "events.k8s.io/v1",
+            "Event",
+            "events",
+            "ev",
+            creates_on_update=True,
+            stored_in=GroupResource("", "events"),
+            form=EVENTS_GROUP_FORM,
+        ),
+        _type(networking, "IngressClass", "ingressclasses", namespaced=False, counts_generations=True),
+        _type(networking, "Ingress", "ingresses", "ing", has_status=True, counts_generations=True),
+        _type(networking, "NetworkPolicy", "networkpolicies", "netpol", counts_generations=True),
+        _type(
+            "policy/v1",
+            "PodDisruptionBudget",
+            "poddisruptionbudgets",
+            "pdb",
+            has_status=True,
+            unconditional_update=False,
+            counts_generations=True,
+        ),
+        _type(
+            "scheduling.k8s.io/v1",
+            "PriorityClass",
+            "priorityclasses",
+            "pc",
+            namespaced=False,
+            counts_generations=True,
+        ),
+        _type(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+            "crd",
+            "crds",
+            categories=("api-extensions",),
+            namespaced=False,
+            has_status=True,
+            unconditional_update=False,
+            counts_generations=True,
+        ),
+    ]

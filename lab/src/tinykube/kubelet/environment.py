@@ -1,0 +1,124 @@
+"""The environment and arguments of a container, by the rules of pkg/kubelet/kubelet_pods.go."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kube_efs.model.errors import InvalidValue, NotYet
+from tinykube.kubelet.images import Image, find_image
+from tinykube.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
+
+StoreContents = Mapping[tuple[Store, str], Mapping[str, bytes] | None]
+
+STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
+_FIELD_WITH_KEY = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+
+
+def wanted_stores(container: Container) -> frozenset[tuple[Store, str]]:
+    """The ConfigMaps and Secrets that the environment needs."""
+    references = [*container.env_from, *(var.reference for var in container.env if var.reference)]
+    return frozenset((reference.store, reference.name) for reference in references)
+
+
+def resolve_environment(
+    container: Container,
+    pod: Pod,
+    stores: StoreContents,
+    *,
+    host_ip: str,
+    everywhere: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Every variable with its value; the container's own win over those of envFrom, and these over the rest.
+
+    ``everywhere`` are those that every container of the node gets.
+
+    Raises NotYet for a ConfigMap, Secret or key that is not there, InvalidValue for a field of the pod
+    that no variable can have.
+    """
+    found = {"PATH": STANDARD_PATH, "HOME": "/root", "HOSTNAME": pod.name, **everywhere}
+    for reference in container.env_from:
+        contents = _contents(reference, pod, stores)
+        found.update({f"{reference.prefix}{key}": _text(value) for key, value in contents.items()})
+    for var in container.env:
+        value = _value(var, pod, stores, found, host_ip)
+        if value is not None:
+            found[var.name] = value
+    return found
+
+
+def resolve_command(
+    container: Container, environment: Mapping[str, str], images: Mapping[str, Image]
+) -> tuple[str, ...] | None:
+    """The program and its arguments; ``images`` has what stands for images.
+
+    None when nobody knows it: only the image would say, and images are not pulled here.
+    """
+    image = find_image(images, container.image)
+    command = container.command or (image.command if image else ())
+    if not command:
+        return None
+    return tuple(expand(word, environment) for word in (*command, *container.args))
+
+
+def placeholder(image: str) -> tuple[tuple[str, ...], str]:
+    """A program that stays until it is told to end, and what it says first: that it is only that."""
+    text = f"image {image} is not pulled here; nothing runs in its place"
+    return ("/bin/sh", "-c", 'echo "$0"; exec sleep infinity', text), text
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """The text with each ``$(NAME)`` that has a value replaced by it, and ``$$`` by ``$``."""
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1] == "$":
+            return "$"
+        return values.get(match[2], match[0])
+
+    return _REFERENCE.sub(replaced, text)
+
+
+def _value(
+    var: EnvVar, pod: Pod, stores: StoreContents, before: Mapping[str, str], host_ip: str
+) -> str | None:
+    if var.reference is not None:
+        key = _contents(var.reference, pod, stores).get(var.reference.key)
+        if key is None and not var.reference.optional:
+            kind, name = var.reference.store, var.reference.name
+            raise NotYet(f"couldn't find key {var.reference.key} in {kind} {pod.namespace}/{name}")
+        return None if key is None else _text(key)
+    if var.field_path:
+        return field_of(pod, var.field_path, host_ip=host_ip)
+    return expand(var.value, before)
+
+
+def field_of(pod: Pod, path: str, *, host_ip: str = "") -> str:
+    """A field of the pod by its path, as a text; raises InvalidValue for one that cannot be had."""
+    plain = {
+        "metadata.name": pod.name,
+        "metadata.namespace": pod.namespace,
+        "metadata.uid": pod.uid,
+        "spec.nodeName": pod.node,
+        "spec.serviceAccountName": pod.service_account,
+        "status.podIP": host_ip,
+        "status.podIPs": host_ip,
+        "status.hostIP": host_ip,
+        "status.hostIPs": host_ip,
+    }
+    if path in plain:
+        return plain[path]
+    match = _FIELD_WITH_KEY.fullmatch(path)
+    if match is None:
+        raise InvalidValue("is no field of a pod", field="fieldPath", value=path)
+    return (pod.labels if match[1] == "labels" else pod.annotations).get(match[2], "")
+
+
+def _contents(reference: KeyReference, pod: Pod, stores: StoreContents) -> Mapping[str, bytes]:
+    contents = stores.get((reference.store, reference.name))
+    if contents is None and not reference.optional:
+        raise NotYet(f'{reference.store.lower()} "{reference.name}" not found', field=pod.namespace)
+    return contents or {}
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="surrogateescape")

@@ -1,0 +1,228 @@
+"""The kubelet: runs the pods that are bound to its node."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Pod as PodObject
+
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from tinykube.kubelet.cluster import Cluster
+from tinykube.kubelet.commands import RunningCommand
+from tinykube.kubelet.container_runner import ContainerRunner, NotRunning
+from tinykube.kubelet.csi_volumes import CsiVolumes
+from tinykube.kubelet.driver_book import NodeDriverBook
+from tinykube.kubelet.drivers import Drivers
+from tinykube.kubelet.host_folders import HostFolders
+from tinykube.kubelet.images import Image
+from tinykube.kubelet.logs import read_log
+from tinykube.kubelet.nfs import NfsMounter, detach, mount_points
+from tinykube.kubelet.node import NodeDescription, keep_alive, register
+from tinykube.kubelet.pod_runner import Node, PodRunner
+from tinykube.kubelet.pods import Pod
+from tinykube.kubelet.reading import read_pod
+from tinykube.kubelet.syscalls import MountFlag, mount, unmount
+from tinykube.kubelet.volumes import Volumes, remove_tree, standard_makers
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    runner: PodRunner
+    task: asyncio.Task[None]
+
+
+class Kubelet:
+    """Runs pods while ``run`` runs; none of their processes and mounts is left when it ends.
+
+    ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
+    source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
+    container gets besides its own variables and those by which it finds the API server. ``host`` knows the
+    folders of the node that are elsewhere on this machine. With it, containers may hand mounts below the
+    folder of pods to the node, for that folder is a mount itself then.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        *,
+        node: NodeDescription,
+        root: Path,
+        nfs: NfsMounter,
+        images: Mapping[str, Image] = MappingProxyType({}),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        host: HostFolders | None = None,
+    ) -> None:
+        self._client = client
+        self._description = node
+        self._root = root.resolve()  # as the table of mounts has it
+        self._nfs = nfs
+        self._images = images
+        self._environment = environment
+        self._host = host or HostFolders()
+        self._shares_mounts = host is not None
+        self._pods: dict[str, _Running] = {}
+        # A pod's last words may be seen after it was removed, and must not bring it back.
+        self._finished: set[str] = set()
+
+    async def run(self) -> None:
+        """Register the node and run its pods until cancelled."""
+        async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
+            cluster = Cluster(self._client)
+            book = NodeDriverBook(self._client, self._description.name)
+            drivers = Drivers(self._root / "plugins_registry", book, self._host)
+            csi = CsiVolumes(cluster, drivers, self._host)
+            node = Node(
+                name=self._description.name,
+                address=self._description.address,
+                root=self._root,
+                cluster=cluster,
+                volumes=Volumes(standard_makers(cluster, self._nfs, csi, self._host)),
+                events=events,
+                images=self._images,
+                shares_mounts=self._shares_mounts,
+                environment={**self._environment, **_api_server(self._client.config.cluster.server)},
+            )
+            if self._shares_mounts:
+                await asyncio.to_thread(_share, self._pods_folder)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._be_a_node(drivers))
+                    tasks.create_task(self._follow(node))
+            finally:
+                await self._stop_all()
+                if self._shares_mounts:
+                    await asyncio.to_thread(unmount, str(self._pods_folder))
+
+    async def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        """What a container wrote, nothing for one that does not run here."""
+        found = self._find(namespace, name, container)
+        if found is not None:
+            async for chunk in read_log(found, follow=follow, tail_lines=tail_lines):
+                yield chunk
+
+    def run_command(
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+    ) -> AbstractAsyncContextManager[RunningCommand]:
+        """A further command in a container, to be entered as a context; raises NotRunning."""
+        found = self._find(namespace, name, container)
+        if found is None:
+            raise NotRunning(f'container "{container}" is not running')
+        return found.run_command(argv, reads=reads, terminal=terminal)
+
+    def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
+        for running in self._pods.values():
+            if running.runner.pod.key == (namespace, name):
+                for runner in running.runner.containers:
+                    if runner.container.name == container:
+                        return runner
+        return None
+
+    @property
+    def _pods_folder(self) -> Path:
+        return self._root / "pods"
+
+    async def _be_a_node(self, drivers: Drivers) -> None:
+        await register(self._client, self._description)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep_alive(self._client, self._description))
+            tasks.create_task(drivers.run())
+
+    async def _follow(self, node: Node) -> None:
+        fields = {"spec.nodeName": node.name}
+        changes = follow(self._client, PodObject, namespace="*", fields=fields)
+        async with aclosing(changes):
+            async for change in changes:
+                match change:
+                    case Listed(objects):
+                        await self._replace([read_pod(found) for found in objects], node)
+                    case Applied(found):
+                        self._apply(read_pod(found), node)
+                    case Deleted(found):
+                        uid = read_pod(found).uid
+                        self._finished.discard(uid)
+                        self._forget(uid)
+
+    async def _replace(self, pods: list[Pod], node: Node) -> None:
+        present = {pod.uid for pod in pods}
+        self._finished &= present
+        for uid in self._pods.keys() - present:
+            self._forget(uid)
+        await self._remove_leftovers(present)
+        for pod in pods:
+            self._apply(pod, node)
+
+    def _apply(self, pod: Pod, node: Node) -> None:
+        if pod.uid in self._finished:
+            return
+        running = self._pods.get(pod.uid)
+        if running is None:
+            runner = PodRunner(pod, node)
+            running = _Running(runner, asyncio.create_task(runner.run(), name=f"pod {pod.name}"))
+            running.task.add_done_callback(lambda task: self._ended(pod, task))
+            self._pods[pod.uid] = running
+        if pod.deleting:
+            running.runner.delete(pod.grace_seconds)
+
+    def _forget(self, uid: str) -> None:
+        """For a pod that is gone from the API: what is left of it is killed, and unmounted by drivers."""
+        running = self._pods.get(uid)
+        if running is not None:
+            running.runner.delete(0)
+
+    def _ended(self, pod: Pod, task: asyncio.Task[None]) -> None:
+        self._pods.pop(pod.uid, None)
+        self._finished.add(pod.uid)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("pod-runner-failed", pod=pod.name, namespace=pod.namespace, exc_info=task.exception())
+
+    async def _remove_leftovers(self, present: set[str]) -> None:
+        """Undo what a kubelet before this one, which was killed, has left behind of pods that are gone."""
+        for directory in await asyncio.to_thread(_children, self._pods_folder):
+            if directory.name in present or directory.name in self._pods:
+                continue
+            for point in sorted(mount_points(), reverse=True):
+                if Path(point).is_relative_to(directory):
+                    await detach(Path(point))
+            await asyncio.to_thread(remove_tree, directory)
+
+    async def _stop_all(self) -> None:
+        tasks = [running.task for running in self._pods.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, waiting = await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
+            for task in waiting:  # for a CSI driver that does not answer
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _share(folder: Path) -> None:
+    """Let containers pass on what they mount there, as CSI drivers do."""
+    folder.mkdir(0o750, parents=True, exist_ok=True)
+    if str(folder) not in mount_points():  # as a kubelet leaves it that was killed
+        mount(str(folder), str(folder), flags=MountFlag.BIND | MountFlag.REC)
+    mount("none", str(folder), flags=MountFlag.SHARED)
+
+
+def _api_server(url: str) -> dict[str, str]:
+    """The variables by which a program in a pod finds the API server."""
+    found = urlsplit(url)
+    port = found.port or (443 if found.scheme == "https" else 80)
+    return {"KUBERNETES_SERVICE_HOST": found.hostname or "", "KUBERNETES_SERVICE_PORT": str(port)}
+
+
+def _children(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []

@@ -1,0 +1,171 @@
+"""The root file system of a container: the machine's own, under a layer in memory that takes all writes."""
+
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tinykube.kubelet.launch import Bind, Launch
+from tinykube.kubelet.syscalls import (
+    MountFlag,
+    attach_mount,
+    clone_mount,
+    mount,
+    open_beneath,
+    pivot_root,
+)
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+# Made afresh in each container, or left to its own layer so that it can write there.
+_OWN = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")  # noqa: S108 - names, not files
+_PLAIN = MountFlag.NOSUID | MountFlag.NODEV
+
+
+def enter(launch: Launch) -> None:
+    """Make the container's root the root of this process, which is alone in its mount namespace.
+
+    Raises OSError, with the path that could not be mounted.
+    """
+    # What is bound is looked up before the root is another, and mounted after it: so targets with links
+    # lead to where the container sees them, and sources to where the machine does. A copy that is to pass
+    # mounts on must be made while its original does.
+    sharing = [_open_source(bind) if bind.shares_mounts else None for bind in launch.binds]
+    mount("none", "/", flags=MountFlag.REC | MountFlag.PRIVATE)
+    pairs = zip(launch.binds, sharing, strict=True)
+    trees = [(bind, _open_source(bind) if tree is None else tree) for bind, tree in pairs]
+    mount("tmpfs", launch.scratch, "tmpfs", _PLAIN, "mode=0755")
+    root = Path(launch.scratch) / "root"
+    root.mkdir()
+    try:
+        _overlay(Path(launch.scratch), root)
+    except OSError:
+        _bind_each(root)
+    else:
+        _bind_other_mounts(root, hidden=(*launch.hidden, *_OWN))
+    _mount_system(root)
+    pivot_root(str(root))
+    for bind, tree in trees:
+        if bind.for_all:
+            _open_way(Path(bind.target))
+        _attach(bind.target, tree)
+    if launch.read_only_root:
+        mount("none", "/", flags=MountFlag.REMOUNT | MountFlag.BIND | MountFlag.RDONLY)
+
+
+def _overlay(scratch: Path, root: Path) -> None:
+    upper, work = scratch / "upper", scratch / "work"
+    upper.mkdir()
+    work.mkdir()
+    mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={work}")
+
+
+def _bind_each(root: Path) -> None:
+    """Where the kernel has no overlay for this root: everything read-only, under a writable top."""
+    mount("tmpfs", str(root), "tmpfs", _PLAIN, "mode=0755")
+    for entry in Path("/").iterdir():
+        target = root / entry.name
+        if entry.is_symlink():
+            target.symlink_to(entry.readlink())
+        elif entry.is_dir():
+            target.mkdir()
+            if str(entry) not in _OWN:
+                attach_mount(clone_mount(str(entry), read_only=True), str(target))
+    for target in (root / "tmp", root / "var/tmp", root / "run"):
+        if target.is_dir() and not target.is_symlink():
+            mount("tmpfs", str(target), "tmpfs", _PLAIN, "mode=1777")
+
+
+def _mount_system(root: Path) -> None:
+    """/proc of the container's own processes, /sys to read, and a /dev that is not the machine's."""
+    proc, sys, dev = (root / name for name in ("proc", "sys", "dev"))
+    for directory in (proc, sys, dev):
+        directory.mkdir(exist_ok=True)
+    mount("proc", str(proc), "proc", _PLAIN | MountFlag.NOEXEC)
+    attach_mount(clone_mount("/sys", read_only=True), str(sys))
+    mount("tmpfs", str(dev), "tmpfs", MountFlag.NOSUID, "mode=0755")
+    for name in _DEVICES:
+        (dev / name).touch()
+        attach_mount(clone_mount(f"/dev/{name}"), str(dev / name))
+    for name, target in _DEVICE_LINKS.items():
+        (dev / name).symlink_to(target)
+    for name, kind, options in (("pts", "devpts", "ptmxmode=0666"), ("shm", "tmpfs", "mode=1777")):
+        (dev / name).mkdir()
+        mount(kind, str(dev / name), kind, MountFlag.NOSUID | MountFlag.NOEXEC, options)
+
+
+def _bind_other_mounts(root: Path, hidden: Iterable[str]) -> None:
+    """Show what else is mounted on the machine, to read: an overlay has but one file system below it."""
+    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    covered = list(hidden)
+    for point in sorted(_unescape(line.split(" ")[4]) for line in table.splitlines()):
+        if point == "/" or any(point == path or point.startswith(f"{path}/") for path in covered):
+            continue
+        covered.append(point)
+        # A mount that cannot be shown (gone, stale, not ours) is no reason not to start.
+        with suppress(OSError):
+            tree = clone_mount(point, read_only=True)
+            _attach(f"{root}{point}", tree)
+
+
+def _unescape(path: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        path = path.replace(code, character)
+    return path
+
+
+def _open_source(bind: Bind) -> int:
+    if not bind.sub_path:
+        return clone_mount(bind.source, read_only=bind.read_only)
+    directory = os.open(bind.source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = _open_sub_path(directory, bind.sub_path)
+        tree = clone_mount("", at=found, read_only=bind.read_only)
+        os.close(found)
+        return tree
+    finally:
+        os.close(directory)
+
+
+def _open_sub_path(directory: int, path: str) -> int:
+    """What the path leads to, made as directories where missing, without ever leaving the directory."""
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    mode = stat.S_IMODE(os.fstat(directory).st_mode)
+    mask = os.umask(0)
+    for depth in range(1, len(parts) + 1):
+        parent = open_beneath(directory, "/".join(parts[: depth - 1]) or ".")
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(parts[depth - 1], mode, dir_fd=parent)
+        finally:
+            os.close(parent)
+    os.umask(mask)
+    return open_beneath(directory, "/".join(parts))
+
+
+def _open_way(path: Path) -> None:
+    """Let everybody pass through the folders above, as far as they are the container's own copies."""
+    own = Path("/").stat().st_dev
+    for folder in path.parents:
+        with suppress(FileNotFoundError):
+            found = folder.stat()
+            if found.st_dev == own:
+                folder.chmod(stat.S_IMODE(found.st_mode) | 0o111)
+
+
+def _attach(target: str, tree: int) -> None:
+    """Mount a tree on a path, which is made a directory or file like the tree's root where missing."""
+    path = Path(target)
+    if stat.S_ISDIR(os.fstat(tree).st_mode):
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    attach_mount(tree, target)

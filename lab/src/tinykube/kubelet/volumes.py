@@ -1,0 +1,185 @@
+"""The volumes of a pod as paths of this machine, one maker for each kind of source."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+
+from kube_efs.model.errors import NotYet
+from tinykube.kubelet.csi_volumes import CsiVolumes
+from tinykube.kubelet.file_volumes import FileVolumes
+from tinykube.kubelet.host_folders import HostFolders
+from tinykube.kubelet.nfs import NfsMounter, mount_points
+from tinykube.kubelet.pods import (
+    ClaimSource,
+    Csi,
+    EmptyDir,
+    Files,
+    HostPath,
+    Nfs,
+    Pod,
+    Projected,
+    Unsupported,
+    Volume,
+    VolumeSource,
+)
+from tinykube.kubelet.volume_makers import Mounted, PodObjects, VolumeMaker, wrong_source
+
+
+class EmptyDirs:
+    """emptyDir."""
+
+    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
+        """The directory itself, writable for everybody."""
+        await asyncio.to_thread(_open_to_all, directory, pod.fs_group)
+        return Mounted(path=directory)
+
+    async def tear_down(self, directory: Path) -> None:
+        """Nothing is mounted."""
+
+
+class HostPaths:
+    """hostPath."""
+
+    def __init__(self, folders: HostFolders) -> None:
+        self._folders = folders
+
+    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
+        """The path of the machine, made if it is to be made."""
+        if not isinstance(source, HostPath):
+            raise wrong_source(source)
+        path = self._folders.here(source.path)
+        await asyncio.to_thread(_check_host_path, path, source.kind)
+        return Mounted(path=path)
+
+    async def tear_down(self, directory: Path) -> None:
+        """Nothing is mounted."""
+
+
+class NfsVolumes:
+    """nfs."""
+
+    def __init__(self, mounter: NfsMounter) -> None:
+        self._mounter = mounter
+
+    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
+        """The mounted export."""
+        if not isinstance(source, Nfs):
+            raise wrong_source(source)
+        path = await self._mounter.mount(source, directory)
+        return Mounted(
+            path=path,
+            read_only=source.read_only,
+            stands_for="" if path == directory else f"{source.server}:{source.path}",
+        )
+
+    async def tear_down(self, directory: Path) -> None:
+        """Unmount it."""
+        await self._mounter.unmount(directory)
+
+
+class ClaimVolumes:
+    """Claims, bound to what NFS serves or a CSI driver mounts."""
+
+    def __init__(self, cluster: PodObjects, nfs: NfsVolumes, csi: CsiVolumes) -> None:
+        self._cluster = cluster
+        self._nfs = nfs
+        self._csi = csi
+
+    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
+        """The mounted volume that the claim is bound to."""
+        if not isinstance(source, ClaimSource):
+            raise wrong_source(source)
+        bound = await self._cluster.bound_volume(pod.namespace, source.claim_name)
+        match bound.source:
+            case Nfs():
+                mounted = await self._nfs.set_up(pod, bound.source, directory)
+            case Csi():
+                path = await self._csi.publish(
+                    pod, bound.source, directory.parent, read_only=source.read_only
+                )
+                mounted = Mounted(path=path)
+            case Unsupported():
+                raise wrong_source(bound.source)
+        groups = () if bound.gid is None else (bound.gid,)
+        return replace(mounted, read_only=mounted.read_only or source.read_only, groups=groups)
+
+    async def tear_down(self, directory: Path) -> None:
+        """Unmount it, and whatever else drivers have mounted for the pod."""
+        await self._nfs.tear_down(directory)
+        await self._csi.unpublish_all(directory.parent)
+
+
+class Volumes:
+    """Sets up and tears down all volumes of pods, below one directory a pod."""
+
+    def __init__(self, makers: Mapping[type[VolumeSource], VolumeMaker]) -> None:
+        self._makers = makers
+
+    async def set_up(self, pod: Pod, volume: Volume, directory: Path) -> Mounted:
+        """One volume, in its own directory below this one; raises NotYet, InvalidValue or KubeError."""
+        maker = self._makers.get(type(volume.source))
+        if maker is None:
+            raise wrong_source(volume.source)
+        own = directory / volume.name
+        await asyncio.to_thread(own.mkdir, 0o750, parents=True, exist_ok=True)
+        return await maker.set_up(pod, volume.source, own)
+
+    async def tear_down(self, pod: Pod, directory: Path) -> None:
+        """All volumes; what a person's data lies under is never removed, only what the kubelet made."""
+        for volume in pod.volumes:
+            maker = self._makers.get(type(volume.source))
+            if maker is not None:
+                await maker.tear_down(directory / volume.name)
+        await asyncio.to_thread(remove_tree, directory)
+
+
+def standard_makers(
+    cluster: PodObjects, mounter: NfsMounter, csi: CsiVolumes, host: HostFolders
+) -> dict[type[VolumeSource], VolumeMaker]:
+    """The kinds of volumes that every kubelet has."""
+    nfs, files = NfsVolumes(mounter), FileVolumes(cluster)
+    return {
+        EmptyDir: EmptyDirs(),
+        Files: files,
+        Projected: files,
+        HostPath: HostPaths(host),
+        Nfs: nfs,
+        ClaimSource: ClaimVolumes(cluster, nfs, csi),
+    }
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory of the kubelet's, unless something is still mounted in it."""
+    # As the table has them: a folder that is bound is on the same device, so it does not look mounted.
+    if not any(Path(point).is_relative_to(directory.resolve()) for point in mount_points()):
+        rmtree(directory, ignore_errors=True)
+
+
+def _open_to_all(directory: Path, group: int | None) -> None:
+    if group is not None:
+        os.chown(directory, -1, group)
+    # Set-group-id, so that what is made in it belongs to the pod's group too.
+    directory.chmod(0o777 if group is None else 0o2777)
+
+
+def _check_host_path(path: Path, kind: str) -> None:
+    if kind == "DirectoryOrCreate":
+        path.mkdir(0o755, parents=True, exist_ok=True)
+    elif kind == "FileOrCreate":
+        path.touch(0o644, exist_ok=True)
+    good = {
+        "": path.exists(),
+        "Directory": path.is_dir(),
+        "DirectoryOrCreate": path.is_dir(),
+        "File": path.is_file(),
+        "FileOrCreate": path.is_file(),
+        "Socket": path.is_socket(),
+        "CharDevice": path.is_char_device(),
+        "BlockDevice": path.is_block_device(),
+    }
+    if not good.get(kind, False):
+        wanted = kind.removesuffix("OrCreate").lower() or "file or directory"
+        raise NotYet(f"hostPath type check failed: {path} is not a {wanted}")

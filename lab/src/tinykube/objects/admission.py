@@ -1,0 +1,114 @@
+"""Admission: what else must hold, or is added, before an object is created or deleted.
+
+These are the admission plugins of kube-apiserver that users of storage notice: NamespaceLifecycle,
+DefaultStorageClass, StorageObjectInUseProtection, PersistentVolumeClaimResize and ServiceAccount.
+"""
+
+from kube_efs.kube.quantities import parse_quantity
+from tinykube.objects.account_volumes import wants_token, with_token
+from tinykube.objects.json_types import Json, lookup
+from tinykube.objects.metadata import with_metadata
+from tinykube.objects.resources import GroupKind, GroupResource, ResourceType
+from tinykube.objects.statuses import Cause, CauseReason, Subject, forbidden, not_found
+from tinykube.objects.storage import ObjectKey, Store
+
+NAMESPACES = GroupResource("", "namespaces")
+_ACCOUNTS = GroupResource("", "serviceaccounts")
+_STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
+_IMMORTAL_NAMESPACES = frozenset({"default", "kube-system", "kube-public"})
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_DEFAULT_CLASS_BETA = "storageclass.beta.kubernetes.io/is-default-class"
+_CLASS_BETA = "volume.beta.kubernetes.io/storage-class"
+_CLAIM = GroupKind("", "PersistentVolumeClaim")
+_POD = GroupKind("", "Pod")
+_PROTECTION = {
+    _CLAIM: "kubernetes.io/pvc-protection",
+    GroupKind("", "PersistentVolume"): "kubernetes.io/pv-protection",
+}
+
+
+class Admission:
+    """The plugins; they read other objects from the store and write nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def admit_creation(self, resource: ResourceType, namespace: str, new: Json) -> Json:
+        """The object to create, completed; raises 403 or 404."""
+        if resource.namespaced:
+            self._check_namespace(resource, namespace, new["metadata"].get("name", ""))
+        if resource.group_kind == _CLAIM:
+            new = self._with_default_class(new)
+        if resource.group_kind == _POD:
+            new = self._with_token(resource, namespace, new)
+        if protection := _PROTECTION.get(resource.group_kind):
+            finalizers = new["metadata"].get("finalizers") or []
+            if protection not in finalizers:
+                new = with_metadata(new, finalizers=[*finalizers, protection])
+        return new
+
+    def check_update(self, resource: ResourceType, new: Json, old: Json) -> None:
+        """Raises 403 for a bound claim that grows although its class does not allow it."""
+        if resource.group_kind != _CLAIM or lookup(old, "status", "phase") != "Bound":
+            return
+        size, before = (lookup(claim, "spec", "resources", "requests", "storage") for claim in (new, old))
+        if (parse_quantity(size) or 0) <= (parse_quantity(before) or 0):
+            return
+        name = lookup(new, "spec", "storageClassName") or ""
+        storage_class = self._store.get(_STORAGE_CLASSES, ObjectKey("", name))
+        if storage_class is None or not storage_class.json.get("allowVolumeExpansion"):
+            raise forbidden(
+                resource.subject(new["metadata"]["name"]),
+                "only dynamically provisioned pvc can be resized and the storageclass that provisions "
+                "the pvc must support resize",
+            )
+
+    def check_deletion(self, resource: ResourceType, key: ObjectKey) -> None:
+        """Raises 403 for the namespaces that every cluster has."""
+        if resource.group_resource == NAMESPACES and key.name in _IMMORTAL_NAMESPACES:
+            raise forbidden(resource.subject(key.name), "this namespace may not be deleted")
+
+    def _check_namespace(self, resource: ResourceType, namespace: str, name: str) -> None:
+        found = self._store.get(NAMESPACES, ObjectKey("", namespace))
+        if found is None:
+            raise not_found(Subject(group="", resource="namespaces", kind="Namespace", name=namespace))
+        if "deletionTimestamp" in found.json["metadata"]:
+            problem = f"unable to create new content in namespace {namespace} because it is being terminated"
+            cause = Cause(
+                reason=CauseReason.NAMESPACE_TERMINATING,
+                field="metadata.namespace",
+                message=f"namespace {namespace} is being terminated",
+            )
+            raise forbidden(resource.subject(name), problem, [cause])
+
+    def _with_token(self, resource: ResourceType, namespace: str, pod: Json) -> Json:
+        """The pod with the token of its account; raises 403 when that is to come and is not there."""
+        name = pod["spec"]["serviceAccountName"]
+        found = self._store.get(_ACCOUNTS, ObjectKey(namespace, name))
+        if not wants_token(pod, found.json if found else None):
+            return pod
+        if found is None:
+            missing = (
+                f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+            )
+            raise forbidden(resource.subject(pod["metadata"].get("name", "")), missing)
+        return with_token(pod)
+
+    def _with_default_class(self, claim: Json) -> Json:
+        """The claim with the default class, if it names none and is not annotated the old way."""
+        named = lookup(claim, "spec", "storageClassName") is not None
+        if named or lookup(claim, "metadata", "annotations", _CLASS_BETA) is not None:
+            return claim
+        classes = [stored.json for stored in self._store.snapshot(_STORAGE_CLASSES)]
+        defaults = [one["metadata"] for one in classes if _is_default(one)]
+        if not defaults:
+            return claim
+        # The newest, and of equally new ones the first by name (volume/util, GetDefaultClass).
+        newest = max(metadata["creationTimestamp"] for metadata in defaults)
+        name = min(metadata["name"] for metadata in defaults if metadata["creationTimestamp"] == newest)
+        return {**claim, "spec": {**claim.get("spec", {}), "storageClassName": name}}
+
+
+def _is_default(storage_class: Json) -> bool:
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return "true" in (annotations.get(_DEFAULT_CLASS), annotations.get(_DEFAULT_CLASS_BETA))

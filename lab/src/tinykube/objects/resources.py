@@ -1,0 +1,204 @@
+"""What the server knows about each resource type, and the registry of all types it serves."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from tinykube.objects.json_types import Json
+from tinykube.objects.statuses import Subject, unknown_resource
+from tinykube.objects.strategies import Strategy
+from tinykube.patch.merge_rules import Rules, rules_for
+from tinykube.printers.tables import Printer
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+SUBRESOURCE_VERBS = {
+    "status": ("get", "patch", "update"),
+    "finalize": ("update",),
+    "log": ("get",),
+    "proxy": ("get",),
+    "binding": ("create",),
+    "eviction": ("create",),
+    "exec": ("create", "get"),
+    "scale": ("get", "patch", "update"),
+    "token": ("create",),
+}
+SUBRESOURCE_KINDS = {
+    "eviction": ("policy", "v1", "Eviction"),
+    "exec": ("", "v1", "PodExecOptions"),
+    "proxy": ("", "v1", "PodProxyOptions"),
+    "scale": ("autoscaling", "v1", "Scale"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+"""Group, version and kind of the subresources that are no part of their object."""
+_VERSION = re.compile(r"v(?P<major>[1-9][0-9]*)(?:(?P<stage>alpha|beta)(?P<minor>[1-9][0-9]*))?")
+_STAGES = {None: 2, "beta": 1, "alpha": 0}
+
+
+class GroupKind(NamedTuple):
+    """A kind without its version; the core group is the empty string."""
+
+    group: str
+    kind: str
+
+
+class GroupResource(NamedTuple):
+    """A resource without its version: what objects are stored under."""
+
+    group: str
+    resource: str
+
+
+Decoder: TypeAlias = Callable[[Json], tuple[Json, list[str]]]
+"""Gives what a type knows of a body, and the paths of the fields that it does not know; raises 400."""
+
+
+def _undecoded(body: Json) -> tuple[Json, list[str]]:
+    return body, []
+
+
+class Form(NamedTuple):
+    """How the objects of one version relate to the stored ones."""
+
+    from_stored: Callable[[Json], Json]
+    to_stored: Callable[[Json], Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceType:
+    """One version of a resource, and what is particular about it.
+
+    Every way in which one resource behaves unlike another (may an update create it? does a deletion
+    answer with the object?) is a field, after the registry strategies of kubernetes/kubernetes. ``schema``
+    is that of a custom resource.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    has_status: bool = False
+    other_subresources: tuple[str, ...] = ()
+    creates_on_update: bool = False
+    unconditional_update: bool = True
+    returns_deleted: bool = False
+    counts_generations: bool = False
+    custom: bool = False
+    schema: Json | None = None
+    selectable_fields: tuple[str, ...] = ()
+    list_kind: str = ""
+    stored_in: GroupResource | None = None
+    printer: Printer | None = None
+    form: Form | None = None
+    decode: Decoder = _undecoded
+    merge_rules: Rules | None = None
+    strategy: Strategy = field(default_factory=Strategy)
+
+    @property
+    def api_version(self) -> str:
+        """Such as ``v1`` or ``apps/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def group_kind(self) -> GroupKind:
+        """The kind that rules are looked up by."""
+        return GroupKind(self.group, self.kind)
+
+    @property
+    def group_resource(self) -> GroupResource:
+        """The resource without its version."""
+        return GroupResource(self.group, self.plural)
+
+    @cached_property
+    def storage(self) -> GroupResource:
+        """Where the objects are kept; differs from ``group_resource`` for events.k8s.io only."""
+        return self.stored_in or self.group_resource
+
+    @cached_property
+    def rules(self) -> Rules:
+        """How patches and server-side apply merge these objects."""
+        return self.merge_rules or rules_for(self.group, self.kind)
+
+    @cached_property
+    def list_name(self) -> str:
+        """The kind of a list of these."""
+        return self.list_kind or f"{self.kind}List"
+
+    @cached_property
+    def type_prefix(self) -> bytes:
+        """How the encoded form of each object begins; items of built-in lists go without it."""
+        meta = {"kind": self.kind, "apiVersion": self.api_version}
+        return json.dumps(meta, separators=(",", ":")).encode()[:-1] + b","
+
+    def subject(self, name: str = "") -> Subject:
+        """What refusals about this resource name."""
+        return Subject(group=self.group, resource=self.plural, kind=self.kind, name=name)
+
+    @cached_property
+    def subresources(self) -> dict[str, tuple[str, ...]]:
+        """The subresources and their verbs."""
+        found = {name: SUBRESOURCE_VERBS[name] for name in self.other_subresources}
+        return {**found, "status": SUBRESOURCE_VERBS["status"]} if self.has_status else found
+
+
+class Registry:
+    """All resource types that are served; custom ones come and go."""
+
+    def __init__(self, types: Iterable[ResourceType]) -> None:
+        self._types: dict[tuple[str, str, str], ResourceType] = {}
+        self.generation = 0
+        """Counts changes, so that what is derived from the types can be kept."""
+        self.replace((), types)
+
+    def replace(self, old: Iterable[ResourceType], new: Iterable[ResourceType]) -> None:
+        """Stop serving some types and serve others."""
+        for resource in old:
+            self._types.pop((resource.group, resource.version, resource.plural), None)
+        for resource in new:
+            self._types[resource.group, resource.version, resource.plural] = resource
+        self.generation += 1
+
+    def find(self, group: str, version: str, plural: str) -> ResourceType | None:
+        """The type of that name; None when it is not served."""
+        return self._types.get((group, version, plural))
+
+    def get(self, group: str, version: str, plural: str) -> ResourceType:
+        """The type of that name; raises 404 when it is not served."""
+        found = self.find(group, version, plural)
+        if found is None:
+            raise unknown_resource()
+        return found
+
+    def of_resource(self, resource: GroupResource) -> list[ResourceType]:
+        """Every served version of a resource."""
+        return [found for found in self._types.values() if found.group_resource == resource]
+
+    def __iter__(self) -> Iterator[ResourceType]:
+        return iter(list(self._types.values()))
+
+    def groups(self) -> dict[str, list[str]]:
+        """The groups in order of registration, with their versions, the preferred one first."""
+        groups: dict[str, set[str]] = {}
+        for resource in self._types.values():
+            groups.setdefault(resource.group, set()).add(resource.version)
+        return {group: sorted(versions, key=version_order) for group, versions in groups.items()}
+
+    def in_version(self, group: str, version: str) -> list[ResourceType]:
+        """The types of one group version, sorted by their plural names."""
+        found = (kept for kept in self._types.values() if (kept.group, kept.version) == (group, version))
+        return sorted(found, key=lambda resource: resource.plural)
+
+
+def version_order(version: str) -> tuple[int, int, int, int, str]:
+    """Sorts versions as Kubernetes does: v2, v1, v1beta2, v1alpha1, then any others by name."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return (1, 0, 0, 0, version)
+    return (0, -_STAGES[found["stage"]], -int(found["major"]), -int(found["minor"] or 0), version)

@@ -1,0 +1,308 @@
+"""The rules between HTTP and the store: create, update, patch and delete as kube-apiserver does them.
+
+All methods are synchronous, so that each runs as one transaction on the event loop.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from itertools import chain
+from typing import NamedTuple
+
+from tinykube.objects.admission import Admission
+from tinykube.objects.bindings import bound_pod
+from tinykube.objects.bodies import decoding, in_stored_form, in_wire_form
+from tinykube.objects.deletion import DeleteOptions, begin_deletion, removed_by_update
+from tinykube.objects.disruption_budgets import BUDGETS, spent_budget
+from tinykube.objects.evictions import evicted_pod
+from tinykube.objects.json_types import Json, json_equal, lookup, without
+from tinykube.objects.metadata import (
+    finalizer_problems,
+    finalizer_warnings,
+    for_creation,
+    for_update,
+    metadata_problems,
+    metadata_update_problems,
+    timestamp,
+    with_metadata,
+)
+from tinykube.objects.preconditions import (
+    check_deletion,
+    check_identity,
+    check_is_new,
+    check_namespace,
+    check_uid,
+    check_version,
+)
+from tinykube.objects.resources import ResourceType
+from tinykube.objects.statuses import (
+    Cause,
+    Undecodable,
+    already_exists,
+    invalid_object,
+    not_found,
+    undeclared_fields,
+    undecodable_patch,
+)
+from tinykube.objects.storage import ObjectKey, Store, Stored
+from tinykube.patch.ownership import Ownership, same_but_for_times
+
+
+class FieldValidation(StrEnum):
+    """What to do about fields that a type does not know, or that are given twice: the last one counts."""
+
+    IGNORE = "Ignore"
+    WARN = "Warn"
+    STRICT = "Strict"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How to write: on whose behalf, and to which subresource (if any).
+
+    ``dry_run`` stores nothing; ``validation`` says what to do about unknown and duplicate fields. What the
+    client is to be warned of is added to ``warnings``.
+    """
+
+    manager: str = "unknown"
+    subresource: str = ""
+    dry_run: bool = False
+    validation: FieldValidation = FieldValidation.WARN
+    duplicate_fields: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
+
+    def judge(self, unknown_fields: Iterable[str]) -> None:
+        """Warn of these fields and of duplicate ones, or refuse them by raising Undecodable."""
+        found = [f'duplicate field "{path}"' for path in self.duplicate_fields]
+        found += [f'unknown field "{path}"' for path in unknown_fields]
+        if found and self.validation is FieldValidation.STRICT:
+            raise Undecodable(f"strict decoding error: {', '.join(found)}")
+        if self.validation is FieldValidation.WARN:
+            self.warnings.extend(found)
+
+
+class Written(NamedTuple):
+    """The object as it is now, and whether it is new."""
+
+    stored: Stored
+    created: bool
+
+
+class Deleted(NamedTuple):
+    """The object's last state, and whether it is gone."""
+
+    stored: Stored
+    gone: bool
+
+
+class ObjectService:
+    """Reads and writes of single objects."""
+
+    def __init__(self, store: Store, admission: Admission, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._admission = admission
+        self._clock = clock
+
+    def get(self, resource: ResourceType, key: ObjectKey) -> Stored:
+        """The object; raises 404."""
+        found = self._store.get(resource.storage, key)
+        if found is None:
+            raise not_found(resource.subject(key.name))
+        return found
+
+    def create(self, resource: ResourceType, namespace: str, body: Json, options: WriteOptions) -> Stored:
+        """A new object from what the client sent."""
+        check_is_new(body)
+        with decoding(resource):
+            new = _decoded(resource, body, options)
+        check_namespace(resource, namespace, new)
+        new = self._ownership(resource, options).of_write(None, new)
+        return self._create(resource, namespace, new, options)
+
+    def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
+        """The object replaced by what the client sent, or made anew where its kind allows that."""
+        with decoding(resource):
+            new = _decoded(resource, body, options)
+        check_identity(resource, key, new)
+        old = self._store.get(resource.storage, key)
+        check_uid(resource, key.name, new, old)
+        if old is not None:
+            return Written(self._update(resource, old, new, options), created=False)
+        if not resource.creates_on_update or options.subresource:
+            raise not_found(resource.subject(key.name))
+        check_version(resource, key.name, new, None)
+        new = self._ownership(resource, options).of_write(None, new)
+        return Written(self._create(resource, key.namespace, new, options), created=True)
+
+    def change(
+        self, resource: ResourceType, key: ObjectKey, changed: Callable[[Json], Json], options: WriteOptions
+    ) -> Stored:
+        """The object after a function, such as a patch, on its form in the request's version."""
+        old = self.get(resource, key)
+        wanted = changed(in_wire_form(resource, old.json))
+        try:
+            new = _decoded(resource, wanted, options)
+        except Undecodable as error:
+            raise undecodable_patch(wanted, str(error)) from error
+        check_identity(resource, key, new)
+        return self._update(resource, old, new, options)
+
+    def apply(
+        self, resource: ResourceType, key: ObjectKey, applied: Json, options: WriteOptions, *, force: bool
+    ) -> Written:
+        """The object after a server-side apply, which creates it when it is not there."""
+        old = self._store.get(resource.storage, key)
+        if old is None and options.subresource:
+            raise not_found(resource.subject(key.name))
+        with decoding(resource):
+            config, unknown = in_stored_form(resource, applied)
+            if unknown:
+                subject = resource.subject(lookup(applied, "metadata", "name") or "")
+                kind = f"{resource.group}/{resource.version}, Kind={resource.kind}"
+                raise undeclared_fields(subject, kind, unknown)
+            check_identity(resource, key, config)
+            if config["metadata"].get("resourceVersion"):
+                check_version(resource, key.name, config, old)
+            live = in_wire_form(resource, old.json) if old else None
+            merged = self._ownership(resource, options).of_apply(live, applied, force=force)
+            new = _decoded(resource, merged, options)
+        if old is None:
+            return Written(self._create(resource, key.namespace, new, options), created=True)
+        return Written(self._replace(resource, old, new, options), created=False)
+
+    def bind(self, resource: ResourceType, key: ObjectKey, binding: Json, *, dry_run: bool) -> None:
+        """Send a pod to the node that a Binding names; raises 409 when it cannot go there."""
+        old = self.get(resource, key)
+        new = bound_pod(old.json, binding, resource.subject(key.name), self._clock())
+        self._put(resource, new, old, dry_run=dry_run)
+
+    def evict(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> None:
+        """Have a pod end as by ``delete``, and its status say why.
+
+        Raises 409 when it is another pod, and 429 when its disruption budget does not allow that now.
+        """
+        old = self.get(resource, key)
+        check_deletion(resource, old, options)
+        budgets = (stored.json for stored in self._store.snapshot(BUDGETS))
+        spent = spent_budget(old.json, budgets, self._clock())
+        if spent is not None and not options.dry_run:
+            self._store.put(BUDGETS, spent)
+        told = self._put(resource, evicted_pod(old.json, self._clock()), old, dry_run=options.dry_run)
+        if options.resource_version is not None:
+            options = replace(options, resource_version=told.json["metadata"]["resourceVersion"])
+        self.delete(resource, key, options)
+
+    def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
+        """The object removed, or marked as being deleted while something holds it."""
+        old = self.get(resource, key)
+        check_deletion(resource, old, options)
+        self._admission.check_deletion(resource, key)
+        deletion = begin_deletion(old.json, options, resource.strategy.deletion, self._clock())
+        last = old
+        if deletion.marked is not None:
+            last = self._put(resource, deletion.marked, old, dry_run=options.dry_run)
+        if deletion.remove and not options.dry_run:
+            last = self._store.remove(resource.storage, key)
+        return Deleted(last, gone=deletion.remove)
+
+    def _update(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
+        check_version(resource, old.key.name, new, old)
+        new = self._ownership(resource, options).of_write(old.json, new)
+        return self._replace(resource, old, new, options)
+
+    def _ownership(self, resource: ResourceType, options: WriteOptions) -> Ownership:
+        return Ownership(
+            resource=resource,
+            manager=options.manager,
+            subresource=options.subresource,
+            now=timestamp(self._clock()),
+        )
+
+    def _create(self, resource: ResourceType, namespace: str, new: Json, options: WriteOptions) -> Stored:
+        strategy = resource.strategy
+        new = for_creation(new, namespace, self._clock(), generation=resource.counts_generations)
+        new = strategy.prepare_create(without(new, "status") if resource.has_status else new)
+        new = self._admission.admit_creation(resource, namespace, new)
+        name = new["metadata"].get("name", "")
+        _refuse(
+            resource,
+            name,
+            strategy.problems(new, None),
+            metadata_problems(new, strategy.name_rule),
+            () if resource.custom else finalizer_problems(new),
+        )
+        options.warnings.extend(finalizer_warnings(new) if resource.custom else ())
+        if there := self._store.get(resource.storage, ObjectKey(namespace, name)):
+            deleting = "deletionTimestamp" in there.json["metadata"]
+            raise already_exists(resource.subject(name), deleting=deleting)
+        return self._put(resource, new, None, dry_run=options.dry_run)
+
+    def _replace(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
+        strategy = resource.strategy
+        new = for_update(new, old.json)
+        new = self._with_only_what_may_change(resource, new, old.json, options.subresource)
+        new = _with_generation(resource, new, old.json)
+        _refuse(
+            resource,
+            old.key.name,
+            metadata_update_problems(new, old.json),
+            strategy.problems(new, old.json),
+        )
+        self._admission.check_update(resource, new, old.json)
+        if removed_by_update(new, old.json, strategy.deletion) and not options.dry_run:
+            return Stored(self._store.remove(resource.storage, old.key).revision, new)
+        return self._put(resource, new, old, dry_run=options.dry_run)
+
+    def _with_only_what_may_change(
+        self, resource: ResourceType, new: Json, old: Json, subresource: str
+    ) -> Json:
+        """The object with everything that this (sub)resource does not write as it was."""
+        if subresource == "status":
+            metadata = new["metadata"]
+            if resource.custom:
+                metadata = {**old["metadata"], "managedFields": metadata.get("managedFields", [])}
+            status = new.get("status")
+            if status is not None:
+                status = resource.strategy.prepare_status(status, old.get("status") or {})
+            return {
+                **without(old, "status"),
+                "metadata": metadata,
+                **({} if status is None else {"status": status}),
+            }
+        if resource.has_status:
+            new = {**without(new, "status"), **({"status": old["status"]} if "status" in old else {})}
+        return new if subresource else resource.strategy.prepare_update(new, old)
+
+    def _put(self, resource: ResourceType, new: Json, old: Stored | None, *, dry_run: bool) -> Stored:
+        """Store the object, unless nothing has changed: then neither does its version, as in Kubernetes."""
+        if old is not None and same_but_for_times(new, old.json):
+            return old
+        if dry_run:
+            return Stored(old.revision if old else 0, new)
+        return self._store.put(resource.storage, new)
+
+
+def _decoded(resource: ResourceType, body: Json, options: WriteOptions) -> Json:
+    decoded, unknown = in_stored_form(resource, body)
+    options.judge(unknown)
+    return resource.strategy.default(decoded)
+
+
+def _with_generation(resource: ResourceType, new: Json, old: Json) -> Json:
+    """The object with its generation counted up if more than metadata and status differ."""
+    generation = old["metadata"].get("generation")
+    if not resource.counts_generations or generation is None:
+        return new
+    ignored = ("metadata", "status") if resource.has_status else ("metadata",)
+    if json_equal(without(new, *ignored), without(old, *ignored)):
+        return new
+    return with_metadata(new, generation=generation + 1)
+
+
+def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> None:
+    causes = list(chain(*problems))
+    if causes:
+        # Events of both groups are checked in the form in which they are stored.
+        subject = replace(resource.subject(name), group=resource.storage.group)
+        raise invalid_object(subject, causes)

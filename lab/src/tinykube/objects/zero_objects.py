@@ -1,0 +1,97 @@
+"""What an object of each built-in kind holds before anybody has set anything.
+
+Go's structs are there without being set, so kube-apiserver never says that somebody owns ``spec`` itself
+where it is such a struct (``"f:spec": {".": {}}``), while it says so of maps, pointers and most lists.
+Objects are completed by these before they are compared to find out who set what. Custom resources begin as
+nothing.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tinykube.objects.json_types import Json
+
+_NOTHING: Json = {}
+_PARTS: Json = {"spec": {}, "status": {}}
+_POD_TEMPLATE: Json = {"metadata": {}, "spec": {"containers": []}}
+_JOB: Json = {"template": _POD_TEMPLATE}
+NO_NODE_STATUS: Json = {
+    "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
+    "nodeInfo": dict.fromkeys(
+        (
+            "architecture",
+            "bootID",
+            "containerRuntimeVersion",
+            "kernelVersion",
+            "kubeProxyVersion",
+            "kubeletVersion",
+            "machineID",
+            "operatingSystem",
+            "osImage",
+            "systemUUID",
+        ),
+        "",
+    ),
+}
+"""What the status of a node holds even before its kubelet has written anything."""
+_TARGET: Json = {"apiGroup": "", "kind": "", "name": ""}
+
+_OBJECTS: Mapping[tuple[str, str], Json] = MappingProxyType(
+    {
+        ("", "Event"): {
+            "involvedObject": {},
+            "source": {},
+            **dict.fromkeys(("firstTimestamp", "lastTimestamp", "eventTime")),
+            **dict.fromkeys(("reportingComponent", "reportingInstance"), ""),
+        },
+        ("", "LimitRange"): {"spec": {}},
+        ("", "Namespace"): _PARTS,
+        ("", "Node"): {"spec": {}, "status": NO_NODE_STATUS},
+        ("", "PersistentVolume"): _PARTS,
+        ("", "PersistentVolumeClaim"): {"spec": {"resources": {}}, "status": {}},
+        ("", "Pod"): {"spec": {"containers": []}, "status": {}},
+        ("", "ResourceQuota"): _PARTS,
+        ("", "Service"): {"spec": {}, "status": {"loadBalancer": {}}},
+        ("apiextensions.k8s.io", "CustomResourceDefinition"): {
+            "spec": {"names": {}},
+            "status": {"acceptedNames": {"plural": "", "kind": ""}, "conditions": []},
+        },
+        ("apps", "DaemonSet"): {"spec": {"template": _POD_TEMPLATE, "updateStrategy": {}}, "status": {}},
+        ("apps", "Deployment"): {"spec": {"template": _POD_TEMPLATE, "strategy": {}}, "status": {}},
+        ("apps", "ReplicaSet"): {"spec": {"template": _POD_TEMPLATE}, "status": {}},
+        ("apps", "StatefulSet"): {"spec": {"template": _POD_TEMPLATE, "updateStrategy": {}}, "status": {}},
+        ("batch", "CronJob"): {"spec": {"jobTemplate": {"metadata": {}, "spec": _JOB}}, "status": {}},
+        ("batch", "Job"): {"spec": _JOB, "status": {}},
+        ("coordination.k8s.io", "Lease"): {"spec": {}},
+        ("events.k8s.io", "Event"): {
+            "regarding": {},
+            "deprecatedSource": {},
+            **dict.fromkeys(("deprecatedFirstTimestamp", "deprecatedLastTimestamp", "eventTime")),
+        },
+        ("networking.k8s.io", "Ingress"): {"spec": {}, "status": {"loadBalancer": {}}},
+        ("networking.k8s.io", "IngressClass"): {"spec": {}},
+        ("networking.k8s.io", "NetworkPolicy"): {"spec": {"podSelector": {}}},
+        ("policy", "PodDisruptionBudget"): _PARTS,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding"): {"roleRef": _TARGET},
+        ("rbac.authorization.k8s.io", "RoleBinding"): {"roleRef": _TARGET},
+        ("storage.k8s.io", "CSIDriver"): {"spec": {}},
+        ("storage.k8s.io", "CSINode"): {"spec": {"drivers": []}},
+        ("storage.k8s.io", "VolumeAttachment"): {"spec": {"source": {}}, "status": {}},
+    }
+)
+
+
+def zero_object(group: str, kind: str) -> Json:
+    """The object as it is before its author has set anything."""
+    return _OBJECTS.get((group, kind), _NOTHING)
+
+
+def completed(json_object: Json, zero: Json) -> Json:
+    """The object with all that its kind holds anyway."""
+    given = {
+        key: completed(value, zero[key])
+        if isinstance(value, dict) and isinstance(zero.get(key), dict)
+        else value
+        for key, value in json_object.items()
+    }
+    return {**zero, **given}

@@ -1,0 +1,322 @@
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinykube.patch.apply import ApplyConflict, apply, track_update
+from tinykube.patch.managed_fields import FieldManager, disown, owned
+from tinykube.patch.merge_rules import rules_for
+from tinykube.patch.patches import PatchInvalid
+
+Json = dict[str, Any]
+
+RULES = rules_for("", "Pod")
+HEAD = {"apiVersion": "v1", "kind": "Pod"}
+FIRST, LATER = "2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z"
+
+
+def config(spec: Json | None = None, **metadata: Any) -> Json:
+    return {**HEAD, "metadata": {"name": "web", **metadata}, **({"spec": spec} if spec is not None else {})}
+
+
+def applied(
+    live: Json | None, wanted: Json, name: str = "a", *, force: bool = False, now: str = FIRST
+) -> Json:
+    manager = FieldManager(name=name, api_version="v1")
+    return apply(live, wanted, manager=manager, force=force, rules=RULES, now=now)
+
+
+def updated(old: Json | None, new: Json, name: str = "u", *, now: str = FIRST, subresource: str = "") -> Json:
+    manager = FieldManager(name=name, api_version="v1", subresource=subresource)
+    return track_update(old, new, manager=manager, rules=RULES, now=now)
+
+
+def owners(json_object: Json) -> dict[tuple[str, str], Json]:
+    entries = json_object["metadata"].get("managedFields", [])
+    return {(entry["manager"], entry["operation"]): entry["fieldsV1"] for entry in entries}
+
+
+def test_a_first_apply_creates_and_owns() -> None:
+    live = applied(None, config({"hostNetwork": True}, labels={"app": "web"}))
+    assert disown(live) == config({"hostNetwork": True}, labels={"app": "web"})
+    assert live["metadata"]["managedFields"] == [
+        {
+            "manager": "a",
+            "operation": "Apply",
+            "apiVersion": "v1",
+            "time": FIRST,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:app": {}}}, "f:spec": {"f:hostNetwork": {}}},
+        }
+    ]
+
+
+def test_applying_the_same_again_changes_not_even_the_time() -> None:
+    live = applied(None, config(labels={"app": "web"}))
+    assert applied(live, config(labels={"app": "web"}), now=LATER) == live
+
+
+def test_applying_another_value_changes_the_time() -> None:
+    live = applied(None, config(labels={"app": "web"}))
+    changed = applied(live, config(labels={"app": "db"}), now=LATER)
+    assert changed["metadata"]["labels"] == {"app": "db"}
+    assert changed["metadata"]["managedFields"][0]["time"] == LATER
+
+
+def test_what_is_left_out_is_removed() -> None:
+    live = applied(
+        None, config({"hostNetwork": True, "nodeSelector": {"a": "1"}}, labels={"x": "1", "y": "1"})
+    )
+    live = applied(live, config({"hostNetwork": True}, labels={"x": "1"}))
+    assert disown(live) == config({"hostNetwork": True}, labels={"x": "1"})
+
+
+def test_what_others_own_too_stays() -> None:
+    live = applied(None, config(labels={"x": "1", "y": "1"}))
+    live = applied(live, config(labels={"x": "1"}), "b")
+    live = applied(live, config(), "a")
+    assert live["metadata"]["labels"] == {"x": "1"}
+    assert owners(live) == {("b", "Apply"): {"f:metadata": {"f:labels": {"f:x": {}}}}}
+
+
+def test_what_the_server_filled_in_stays_with_its_element_only() -> None:
+    live = applied(None, config({"containers": [{"name": "one"}, {"name": "two"}]}))
+    containers = [{**container, "imagePullPolicy": "Always"} for container in live["spec"]["containers"]]
+    live = {**live, "spec": {"containers": containers, "dnsPolicy": "ClusterFirst"}}
+    live = applied(live, config({"containers": [{"name": "two"}]}))
+    assert live["spec"] == {
+        "containers": [{"name": "two", "imagePullPolicy": "Always"}],
+        "dnsPolicy": "ClusterFirst",
+    }
+
+
+def test_one_conflict_is_named() -> None:
+    live = applied(None, config(labels={"x": "1"}))
+    with pytest.raises(ApplyConflict) as refusal:
+        applied(live, config(labels={"x": "2"}), "b")
+    assert refusal.value.problem == 'Apply failed with 1 conflict: conflict with "a": .metadata.labels.x'
+    assert [(conflict.manager, conflict.field) for conflict in refusal.value.conflicts] == [
+        ('"a"', ".metadata.labels.x")
+    ]
+    assert not refusal.value.retryable
+
+
+def test_many_conflicts_are_named_by_manager() -> None:
+    live = applied(None, config({"containers": [{"name": "c", "image": "x"}], "hostNetwork": True}))
+    live = updated(live, config({**live["spec"], "hostPID": True}), "z", subresource="status")
+    with pytest.raises(ApplyConflict) as refusal:
+        applied(
+            live,
+            config({"containers": [{"name": "c", "image": "y"}], "hostNetwork": False, "hostPID": False}),
+            "b",
+        )
+    assert refusal.value.problem == (
+        'Apply failed with 3 conflicts: conflicts with "a":\n'
+        "- .spec.hostNetwork\n"
+        '- .spec.containers[name="c"].image\n'
+        'conflicts with "z" with subresource "status" using v1:\n'
+        "- .spec.hostPID"
+    )
+
+
+def test_force_takes_over() -> None:
+    live = applied(None, config(labels={"x": "1", "y": "1"}))
+    live = applied(live, config(labels={"x": "2"}), "b", force=True)
+    assert live["metadata"]["labels"] == {"x": "2", "y": "1"}
+    assert owners(live) == {
+        ("a", "Apply"): {"f:metadata": {"f:labels": {"f:y": {}}}},
+        ("b", "Apply"): {"f:metadata": {"f:labels": {"f:x": {}}}},
+    }
+
+
+def test_an_update_takes_over_what_it_changes() -> None:
+    live = applied(None, config(labels={"x": "1", "y": "1"}))
+    changed = copy.deepcopy(live)
+    changed["metadata"]["labels"]["x"] = "2"
+    assert owners(updated(live, changed)) == {
+        ("a", "Apply"): {"f:metadata": {"f:labels": {"f:y": {}}}},
+        ("u", "Update"): {"f:metadata": {"f:labels": {"f:x": {}}}},
+    }
+
+
+def test_an_update_that_changes_nothing_leaves_times_and_owners() -> None:
+    live = updated(None, config(labels={"x": "1"}))
+    again = {**live, "metadata": {**live["metadata"], "resourceVersion": "8"}}
+    assert (
+        updated(live, again, "other", now=LATER)["metadata"]["managedFields"]
+        == (live["metadata"]["managedFields"])
+    )
+
+
+def test_a_client_that_drops_managed_fields_loses_nothing() -> None:
+    live = updated(None, config(labels={"x": "1"}))
+    assert updated(live, disown(live), now=LATER) == live
+
+
+def test_a_removed_field_has_no_owner() -> None:
+    live = updated(None, config(labels={"x": "1", "y": "1"}))
+    live = updated(live, config(labels={"y": "1"}), "other")
+    assert owners(live) == {("u", "Update"): {"f:metadata": {"f:labels": {".": {}, "f:y": {}}}}}
+
+
+def test_a_subresource_has_its_own_entry_and_cannot_set_owners() -> None:
+    live = updated(None, config({"hostNetwork": True}))
+    status = {**live, "status": {"phase": "Running"}}
+    status["metadata"] = {**live["metadata"], "managedFields": []}
+    entries = owned(updated(live, status, subresource="status"))
+    assert [(entry.manager.subresource, len(entry.fields)) for entry in entries] == [("", 1), ("status", 1)]
+
+
+def test_ignored_fields_have_no_owner() -> None:
+    manager = FieldManager(name="a", api_version="v1")
+    wanted = {**config({"hostNetwork": True}), "status": {"phase": "Running"}}
+    live = apply(None, wanted, manager=manager, force=False, rules=RULES, now=FIRST, ignored={"status"})
+    assert owners(live) == {("a", "Apply"): {"f:spec": {"f:hostNetwork": {}}}}
+    live = track_update(None, wanted, manager=manager, rules=RULES, now=FIRST, ignored={"status"})
+    assert owners(live) == {("a", "Update"): {"f:spec": {"f:hostNetwork": {}}}}
+
+
+def test_owners_can_be_set_and_done_away_with() -> None:
+    live = updated(None, config(labels={"x": "1"}), "kubectl-client-side-apply")
+    moved = copy.deepcopy(live)
+    moved["metadata"]["managedFields"][0] |= {"manager": "kubectl", "operation": "Apply"}
+    assert list(owners(updated(live, moved))) == [("kubectl", "Apply")]
+    cleared = {**live, "metadata": {**live["metadata"], "managedFields": [{}]}}
+    bare = updated(live, cleared)
+    assert bare == disown(live)
+    assert updated(bare, config(labels={"x": "2"})) == config(labels={"x": "2"})
+
+
+@pytest.mark.parametrize("junk", [[{"manager": "m"}], "text", [3]])
+def test_owners_that_make_no_sense_are_passed_over(junk: Any) -> None:
+    live = updated(None, config(labels={"x": "1"}))
+    assert updated(live, {**live, "metadata": {**live["metadata"], "managedFields": junk}}) == live
+
+
+def test_what_was_there_before_the_first_apply_has_an_owner() -> None:
+    with pytest.raises(ApplyConflict) as refusal:
+        applied(config(labels={"x": "1"}), config(labels={"x": "2"}))
+    assert refusal.value.problem == (
+        'Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .metadata.labels.x'
+    )
+
+
+LAST = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def test_kubectl_takes_over_from_its_own_client_side_apply() -> None:
+    first = config(labels={"x": "1", "y": "1"})
+    live = updated(None, config(labels={"x": "1", "y": "2"}, annotations={LAST: json.dumps(first)}))
+    with pytest.raises(ApplyConflict, match=r"1 conflict: .*labels\.y"):
+        applied(live, config(labels={"x": "3", "y": "3"}), "kubectl")
+    live = applied(live, config(labels={"x": "3", "y": "2"}), "kubectl")
+    assert live["metadata"]["labels"] == {"x": "3", "y": "2"}
+    assert json.loads(live["metadata"]["annotations"][LAST]) == config(labels={"x": "3", "y": "2"})
+
+
+def test_elements_keep_their_places() -> None:
+    spec = {"containers": [{"name": name} for name in "abcd"]}
+    live = updated(None, config(spec))
+    live = applied(live, config({"containers": [{"name": name} for name in "eca"]}))
+    # As Kubernetes orders them: checked against structured-merge-diff 6.3.
+    assert [container["name"] for container in live["spec"]["containers"]] == ["b", "e", "c", "d", "a"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        pytest.param(
+            config(managedFields=[]), "metadata.managedFields must be nil", id="owners in the configuration"
+        ),
+        pytest.param(
+            config({"containers": [{"image": "x"}]}),
+            "failed to create typed patch object: .spec.containers: element 0: associative list with keys "
+            'has an element that omits key field "name" (and doesn\'t have default value)',
+            id="no key",
+        ),
+        pytest.param(
+            config({"containers": [{"name": "x"}, {"name": "x"}]}),
+            'failed to create typed patch object: .spec.containers: duplicate entries for key [name="x"]',
+            id="the same key twice",
+        ),
+        pytest.param(
+            config(finalizers=["x", "x"]),
+            'failed to create typed patch object: .metadata.finalizers: duplicate entries for key [="x"]',
+            id="the same value twice",
+        ),
+    ],
+)
+def test_refused_configurations(wanted: Json, problem: str) -> None:
+    with pytest.raises(PatchInvalid) as refusal:
+        applied(None, wanted)
+    assert refusal.value.problem == problem
+
+
+TEXT = st.sampled_from("12")
+
+
+def objects(keys: str) -> st.SearchStrategy[Json]:
+    """Pods whose labels, containers and finalizers have only these names."""
+    names = st.sampled_from(keys)
+    container = st.fixed_dictionaries({"name": names}, optional={"image": TEXT, "args": st.lists(TEXT)})
+    spec = st.fixed_dictionaries(
+        {}, optional={"containers": st.lists(container, unique_by=lambda item: item["name"], min_size=1)}
+    )
+    metadata = st.fixed_dictionaries(
+        {"name": st.just("web")},
+        optional={
+            "labels": st.dictionaries(names, TEXT, min_size=1),
+            "finalizers": st.lists(names, unique=True, min_size=1),
+        },
+    )
+    return st.builds(lambda meta, body: {**HEAD, "metadata": meta, "spec": body}, metadata, spec)
+
+
+def dense(value: Any) -> Any:
+    """The value without empty maps and lists, which the storage of a real server drops as well."""
+    if isinstance(value, dict):
+        return {key: part for key, part in ((k, dense(v)) for k, v in value.items()) if part not in ({}, [])}
+    return [dense(part) for part in value] if isinstance(value, list) else value
+
+
+@given(objects("abc"), objects("abc"))
+def test_applying_is_idempotent_and_changes_no_argument(live: Json, wanted: Json) -> None:
+    live = updated(None, live)
+    before = copy.deepcopy((live, wanted))
+    once = applied(live, wanted, force=True)
+    assert applied(once, wanted, force=False, now=LATER) == once
+    assert (live, wanted) == before
+
+
+@given(objects("abc"), objects("xyz"))
+def test_managers_of_disjoint_fields_never_conflict_and_leave_no_trace(one: Json, other: Json) -> None:
+    alone = applied(None, one, "a")
+    both = applied(alone, other, "b", force=False)
+    assert applied(both, one, "a", force=False) == both
+    without_b = applied(both, config(), "b")
+    assert owners(without_b) == owners(alone)
+    assert dense(disown(without_b)) == dense(disown(alone))
+
+
+@given(objects("abc"))
+def test_applying_nothing_removes_exactly_what_was_owned(wanted: Json) -> None:
+    live = applied(None, wanted)
+    assert dense(applied(live, config())) == config()
+
+
+@given(objects("abc"), objects("abc"))
+def test_a_conflict_means_that_another_value_was_wanted(live: Json, wanted: Json) -> None:
+    live = updated(None, live)
+    try:
+        result = applied(live, wanted)
+    except ApplyConflict as conflict:
+        assert all(found.manager == '"u" using v1' for found in conflict.conflicts)  # noqa: PT017
+    else:
+        labels = live["metadata"].get("labels", {})
+        assert {**labels, **wanted["metadata"].get("labels", {})} == result["metadata"].get("labels", {})
+        assert all(
+            labels.get(key, value) == value for key, value in wanted["metadata"].get("labels", {}).items()
+        )

@@ -1,0 +1,211 @@
+from typing import Any
+
+import pytest
+from lab.tests.tinykube.apiserver.inside import Inside, refused
+
+from tinykube.objects.json_types import Json, lookup
+from tinykube.objects.service import FieldValidation, WriteOptions
+
+SCHEMA: Json = {
+    "type": "object",
+    "properties": {
+        "spec": {
+            "type": "object",
+            "properties": {"size": {"type": "integer", "minimum": 1, "default": 3}},
+        },
+        "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    },
+}
+
+
+def version(name: str, **more: Any) -> Json:
+    given: Json = {
+        "name": name,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": SCHEMA},
+        "subresources": {"status": {}},
+    }
+    return {**given, **more}
+
+
+def definition(*versions: Json, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": list(versions or [version("v1")]),
+            **spec,
+        },
+    }
+
+
+def widget(name: str = "one", api_version: str = "example.com/v1", **fields: Any) -> Json:
+    return {"kind": "Widget", "apiVersion": api_version, "metadata": {"name": name}, **fields}
+
+
+@pytest.fixture
+def defined(inside: Inside) -> Inside:
+    inside.create("customresourcedefinitions", definition())
+    return inside
+
+
+def test_a_definition_is_established_by_a_second_write(inside: Inside) -> None:
+    created = inside.create("customresourcedefinitions", definition())
+    assert created["status"]["conditions"] is None
+    found = inside.get("customresourcedefinitions", "widgets.example.com")
+    writers = [(one["manager"], one.get("subresource")) for one in found["metadata"]["managedFields"]]
+    assert writers == [("kube-apiserver", "status"), ("tests", None)]
+
+
+def test_a_definition_is_established_at_once(defined: Inside) -> None:
+    found = defined.get("customresourcedefinitions", "widgets.example.com")
+    conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
+    assert conditions == {"NamesAccepted": "True", "Established": "True"}
+    assert found["status"]["storedVersions"] == ["v1"]
+    assert found["spec"]["names"]["listKind"] == "WidgetList"
+    assert defined.registry.get("example.com", "v1", "widgets").singular == "widget"
+
+
+def test_custom_objects_are_pruned_defaulted_and_checked(defined: Inside) -> None:
+    created = defined.create("widgets", widget(spec={}, extra=1))
+    assert created["spec"] == {"size": 3}
+    assert "extra" not in created
+    with refused(422, "spec.size in body should be greater than or equal to 1"):
+        defined.create("widgets", widget("two", spec={"size": 0}))
+
+
+def test_unknown_fields_are_named_when_the_client_is_strict(defined: Inside) -> None:
+    resource = defined.type_of("widgets")
+    with refused(400, 'strict decoding error: unknown field "spec.colour"'):
+        body = widget(spec={"colour": "red"})
+        defined.service.create(resource, "default", body, WriteOptions(validation=FieldValidation.STRICT))
+
+
+def test_an_object_of_another_kind_is_refused(defined: Inside) -> None:
+    with refused(422, 'Gadget.example.com "one" is invalid: kind: Invalid value: "Gadget": must be Widget'):
+        defined.create("widgets", {**widget(), "kind": "Gadget"})
+
+
+def test_a_finalizer_without_a_domain_is_warned_of(defined: Inside) -> None:
+    body, options = widget(), WriteOptions()
+    body["metadata"]["finalizers"] = ["mine"]
+    defined.service.create(defined.type_of("widgets"), "default", body, options)
+    (warning,) = options.warnings
+    assert warning.startswith('metadata.finalizers: "mine": prefer a domain-qualified finalizer name')
+
+
+def test_custom_objects_name_their_kind(defined: Inside) -> None:
+    with refused(400, "Object 'Kind' is missing"):
+        defined.create("widgets", {"metadata": {"name": "one"}})
+
+
+def test_the_status_of_custom_objects_changes_nothing_else(defined: Inside) -> None:
+    created = defined.create("widgets", widget(spec={}, status={"ready": True}))
+    assert "status" not in created
+    changed = {**created, "spec": {"size": 9}, "status": {"ready": True}}
+    changed["metadata"] = {**created["metadata"], "labels": {"a": "b"}}
+    updated = defined.update("widgets", changed, "status")
+    assert (updated["status"], updated["spec"]) == ({"ready": True}, {"size": 3})
+    assert "labels" not in updated["metadata"]
+    assert updated["metadata"]["generation"] == 1
+    wanted = {**updated, "spec": {"size": 4}}
+    assert defined.update("widgets", wanted)["metadata"]["generation"] == 2
+
+
+def test_custom_objects_are_never_overwritten_blindly(defined: Inside) -> None:
+    defined.create("widgets", widget(spec={}))
+    with refused(422, "metadata.resourceVersion: Invalid value: 0: must be specified for an update"):
+        defined.update("widgets", widget(spec={}))
+
+
+def test_all_served_versions_show_the_same_objects(inside: Inside) -> None:
+    versions = (
+        version("v1"),
+        version("v2beta1", storage=False),
+        version("v1alpha1", storage=False, served=False),
+    )
+    inside.create("customresourcedefinitions", definition(*versions))
+    assert inside.registry.groups()["example.com"] == ["v1", "v2beta1"]
+    beta = inside.registry.get("example.com", "v2beta1", "widgets")
+    body = widget(api_version="example.com/v2beta1", spec={"size": 5})
+    stored = inside.service.create(beta, "default", body, WriteOptions())
+    assert stored.json["apiVersion"] == "example.com/v1"
+    assert inside.get("widgets", "one")["spec"] == {"size": 5}
+
+
+def test_a_changed_definition_holds_from_then_on(defined: Inside) -> None:
+    found = defined.get("customresourcedefinitions", "widgets.example.com")
+    schema = {"type": "object", "properties": {"colour": {"type": "string"}}}
+    changed = version("v1", schema={"openAPIV3Schema": schema}, subresources=None)
+    defined.update("customresourcedefinitions", {**found, "spec": {**found["spec"], "versions": [changed]}})
+    assert not defined.type_of("widgets").has_status
+    assert defined.create("widgets", widget(colour="red", spec={}))["colour"] == "red"
+
+
+def test_a_deleted_definition_takes_its_objects_along(defined: Inside) -> None:
+    for number in range(50):
+        defined.create("widgets", widget(f"w{number}", spec={}))
+    defined.delete("customresourcedefinitions", "widgets.example.com")
+    assert not defined.exists("customresourcedefinitions", "widgets.example.com")
+    assert defined.registry.find("example.com", "v1", "widgets") is None
+
+
+def test_a_deleted_definition_waits_for_objects_that_are_held(defined: Inside) -> None:
+    held = widget(spec={})
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    defined.create("widgets", held)
+    defined.delete("customresourcedefinitions", "widgets.example.com")
+    found = defined.get("customresourcedefinitions", "widgets.example.com")
+    assert found["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
+    assert lookup(found["status"]["conditions"][-1], "type") == "Terminating"
+    kept = defined.get("widgets", "one")
+    defined.update("widgets", {**kept, "metadata": {**kept["metadata"], "finalizers": []}})
+    assert not defined.exists("customresourcedefinitions", "widgets.example.com")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(
+            {**definition(), "metadata": {"name": "gadgets.example.com"}},
+            'must be spec.names.plural+"."+spec.group',
+            id="name",
+        ),
+        pytest.param(definition(scope="Universe"), 'spec.scope: Unsupported value: "Universe"', id="scope"),
+        pytest.param(
+            definition(version("v1", storage=False)), "exactly one version marked as storage", id="no storage"
+        ),
+        pytest.param(
+            definition(version("v1", schema=None)), "openAPIV3Schema: Required value", id="no schema"
+        ),
+        pytest.param(
+            definition(version("v1", schema={"openAPIV3Schema": {"type": "thing"}})),
+            "spec.versions[0].schema.openAPIV3Schema",
+            id="bad schema",
+        ),
+        pytest.param(
+            definition(version("v1", schema={"openAPIV3Schema": {"type": "object", "properties": {"a": 1}}})),
+            "spec.versions[0].schema.openAPIV3Schema",
+            id="schema of a number",
+        ),
+        pytest.param(
+            definition(version("v1", additionalPrinterColumns=[{"name": "A", "type": "string"}])),
+            "spec.versions[0].additionalPrinterColumns[0].jsonPath: Required value",
+            id="column without a path",
+        ),
+        pytest.param(
+            definition(
+                version("v1", additionalPrinterColumns=[{"name": "A", "type": "string", "jsonPath": "["}])
+            ),
+            "spec.versions[0].additionalPrinterColumns",
+            id="bad column",
+        ),
+    ],
+)
+def test_a_faulty_definition_is_refused(inside: Inside, body: Json, text: str) -> None:
+    with refused(422, text):
+        inside.create("customresourcedefinitions", body)
+    assert inside.registry.find("example.com", "v1", "widgets") is None

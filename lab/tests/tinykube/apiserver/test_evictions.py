@@ -1,0 +1,130 @@
+"""Evicting a pod, as kube-apiserver does it."""
+
+import pytest
+from lab.tests.tinykube.apiserver.inside import Inside
+
+from tinykube.api.parameters import Parameters
+from tinykube.api.request_bodies import parse_eviction
+from tinykube.objects.deletion import DeleteOptions
+from tinykube.objects.json_types import Json
+from tinykube.objects.statuses import ApiError
+
+_POD: Json = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "main", "image": "any"}]}}
+
+
+def _evict(inside: Inside, **options: object) -> None:
+    key = inside.key("pods", "one")
+    inside.service.evict(inside.type_of("pods"), key, DeleteOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def running(inside: Inside) -> Inside:
+    inside.create("pods", {**_POD, "spec": {**_POD["spec"], "nodeName": "node-a"}})
+    return inside
+
+
+def test_the_pod_ends_with_its_grace_and_says_why(running: Inside) -> None:
+    _evict(running, grace_period_seconds=20)
+    pod = running.get("pods", "one")
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 20
+    (condition,) = pod["status"]["conditions"]
+    assert (condition["type"], condition["reason"]) == ("DisruptionTarget", "EvictionByEvictionAPI")
+
+
+def test_a_version_that_is_asked_for_is_that_before_the_eviction(running: Inside) -> None:
+    version = running.get("pods", "one")["metadata"]["resourceVersion"]
+    _evict(running, resource_version=version, grace_period_seconds=0)
+    assert not running.exists("pods", "one")
+
+
+@pytest.mark.parametrize("options", [{"uid": "other"}, {"resource_version": "1"}], ids=["uid", "version"])
+def test_another_pod_than_meant_is_left_alone(running: Inside, options: Json) -> None:
+    before = running.get("pods", "one")
+    with pytest.raises(ApiError) as caught:
+        _evict(running, **options)
+    assert caught.value.code == 409
+    assert running.get("pods", "one") == before
+
+
+def test_a_trial_changes_nothing(running: Inside) -> None:
+    before = running.get("pods", "one")
+    _evict(running, dry_run=True)
+    assert running.get("pods", "one") == before
+
+
+def test_an_eviction_tells_how_to_delete() -> None:
+    given = {"metadata": {"name": "one"}, "deleteOptions": {"gracePeriodSeconds": 5, "dryRun": ["All"]}}
+    options = parse_eviction(given, "one", Parameters({}))
+    assert (options.grace_period_seconds, options.dry_run) == (5, True)
+
+
+def test_an_eviction_of_another_pod_is_refused() -> None:
+    with pytest.raises(ApiError, match="does not match name in Eviction object") as caught:
+        parse_eviction({"metadata": {}}, "one", Parameters({}))
+    assert caught.value.code == 400
+
+
+def _well(inside: Inside, *, phase: str = "Running", ready: bool = True) -> None:
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    pod = inside.get("pods", "one")
+    inside.update("pods", {**pod, "status": {"phase": phase, "conditions": conditions}}, "status")
+
+
+def _budget(inside: Inside, name: str = "few", *, allowed: int = 0, seen: bool = True) -> None:
+    body = {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {}}}
+    made = inside.create("poddisruptionbudgets", body)
+    status = {
+        "observedGeneration": 1 if seen else 0,
+        "disruptionsAllowed": allowed,
+        "currentHealthy": 1,
+        "desiredHealthy": 1,
+        "expectedPods": 1,
+    }
+    inside.update("poddisruptionbudgets", {**made, "status": status}, "status")
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [(True, "needs 1 healthy pods and has 1 currently"), (False, "is still being processed by the server")],
+    ids=["spent", "not looked at yet"],
+)
+def test_a_budget_holds_a_pod(running: Inside, seen: bool, told: str) -> None:
+    _well(running)
+    _budget(running, seen=seen)
+    with pytest.raises(ApiError) as caught:
+        _evict(running)
+    assert (caught.value.code, caught.value.reason) == (429, "TooManyRequests")
+    assert told in caught.value.status["details"]["causes"][0]["message"]
+    assert "deletionTimestamp" not in running.get("pods", "one")["metadata"]
+
+
+def test_an_eviction_is_taken_from_the_budget_once(running: Inside) -> None:
+    _well(running)
+    _budget(running, allowed=1)
+    _evict(running, dry_run=True)
+    assert running.get("poddisruptionbudgets", "few")["status"]["disruptionsAllowed"] == 1
+    _evict(running)
+    _evict(running)
+    status = running.get("poddisruptionbudgets", "few")["status"]
+    assert (status["disruptionsAllowed"], status["disruptedPods"].keys()) == (0, {"one"})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"phase": "Pending"}, {"phase": "Failed"}, {"ready": False}],
+    ids=["pending", "ended", "not ready"],
+)
+def test_a_pod_that_is_of_no_use_may_always_go(running: Inside, state: Json) -> None:
+    _well(running, **state)
+    _budget(running)
+    _evict(running)
+    assert "disruptedPods" not in running.get("poddisruptionbudgets", "few")["status"]
+
+
+def test_two_budgets_for_a_pod_are_refused(running: Inside) -> None:
+    _well(running)
+    _budget(running, allowed=1)
+    _budget(running, "more", allowed=1)
+    with pytest.raises(ApiError, match="more than one PodDisruptionBudget") as caught:
+        _evict(running)
+    assert caught.value.code == 500

@@ -1,0 +1,414 @@
+"""What each built-in kind fills in and refuses."""
+
+from typing import Any
+
+import pytest
+from lab.tests.tinykube.apiserver.inside import Inside, refused
+
+from tinykube.objects.json_types import Json, lookup
+
+
+def claim(**spec: Any) -> Json:
+    wanted = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"metadata": {"name": "data"}, "spec": {**wanted, **spec}}
+
+
+def volume(**spec: Any) -> Json:
+    given = {
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Gi"},
+        "nfs": {"server": "127.0.0.1", "path": "/data"},
+    }
+    return {"metadata": {"name": "v1"}, "spec": {**given, **spec}}
+
+
+def storage_class(name: str = "efs", **fields: Any) -> Json:
+    return {"metadata": {"name": name}, "provisioner": "example.com/efs", **fields}
+
+
+def pod(**spec: Any) -> Json:
+    container = {"name": "main", "image": "busybox"}
+    return {"metadata": {"name": "one"}, "spec": {"containers": [container], **spec}}
+
+
+def deployment() -> Json:
+    labels = {"a": "b"}
+    template = {"metadata": {"labels": labels}, "spec": pod()["spec"]}
+    return {
+        "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+@pytest.mark.parametrize(
+    ("plural", "body", "path", "value"),
+    [
+        pytest.param("persistentvolumeclaims", claim(), "spec.volumeMode", "Filesystem", id="claim's mode"),
+        pytest.param("persistentvolumeclaims", claim(), "status.phase", "Pending", id="claim's phase"),
+        pytest.param(
+            "persistentvolumeclaims",
+            claim(resources={"requests": {"storage": "1024Mi"}}),
+            "spec.resources.requests.storage",
+            "1Gi",
+            id="canonical size",
+        ),
+        pytest.param(
+            "persistentvolumeclaims",
+            claim(),
+            "metadata.finalizers",
+            ["kubernetes.io/pvc-protection"],
+            id="claim's protection",
+        ),
+        pytest.param(
+            "persistentvolumes",
+            volume(),
+            "spec.persistentVolumeReclaimPolicy",
+            "Retain",
+            id="volume's policy",
+        ),
+        pytest.param(
+            "persistentvolumes",
+            volume(),
+            "status",
+            {"phase": "Pending", "lastPhaseTransitionTime": "2026-01-01T00:00:00Z"},
+            id="volume's phase",
+        ),
+        pytest.param(
+            "persistentvolumes",
+            volume(),
+            "metadata.finalizers",
+            ["kubernetes.io/pv-protection"],
+            id="volume's protection",
+        ),
+        pytest.param("storageclasses", storage_class(), "reclaimPolicy", "Delete", id="class's policy"),
+        pytest.param("storageclasses", storage_class(), "volumeBindingMode", "Immediate", id="class's mode"),
+        pytest.param(
+            "csidrivers",
+            {"metadata": {"name": "d"}, "spec": {"attachRequired": False}},
+            "spec",
+            {
+                "attachRequired": False,
+                "podInfoOnMount": False,
+                "storageCapacity": False,
+                "fsGroupPolicy": "ReadWriteOnceWithFSType",
+                "volumeLifecycleModes": ["Persistent"],
+                "requiresRepublish": False,
+                "seLinuxMount": False,
+            },
+            id="driver",
+        ),
+        pytest.param(
+            "pods", pod(), "status", {"phase": "Pending", "qosClass": "BestEffort"}, id="pod's status"
+        ),
+        pytest.param("pods", pod(), "spec.restartPolicy", "Always", id="pod's restarts"),
+        pytest.param("pods", pod(), "spec.serviceAccountName", "default", id="pod's account"),
+        pytest.param(
+            "secrets",
+            {"metadata": {"name": "s"}, "stringData": {"a": "b"}},
+            "data",
+            {"a": "Yg=="},
+            id="secret",
+        ),
+        pytest.param(
+            "deployments",
+            deployment(),
+            "spec.strategy",
+            {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}},
+            id="deployment's strategy",
+        ),
+        pytest.param(
+            "services",
+            {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}},
+            "spec.ports",
+            [{"port": 80, "protocol": "TCP", "targetPort": 80}],
+            id="service's ports",
+        ),
+    ],
+)
+def test_what_is_left_out_is_filled_in(
+    inside: Inside, plural: str, body: Json, path: str, value: object
+) -> None:
+    assert lookup(inside.create(plural, body), *path.split(".")) == value
+
+
+def test_pod_containers_are_completed(inside: Inside) -> None:
+    given = {
+        "name": "main",
+        "image": "busybox:1.36",
+        "resources": {"limits": {"cpu": "1000m", "memory": "64Mi"}},
+        "livenessProbe": {"httpGet": {"port": 80}},
+        "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+    }
+    created = inside.create("pods", pod(containers=[given], volumes=[{"name": "scratch"}]))
+    (container,) = created["spec"]["containers"]
+    assert container["imagePullPolicy"] == "IfNotPresent"
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "64Mi"}
+    assert container["livenessProbe"]["httpGet"] == {"port": 80, "path": "/", "scheme": "HTTP"}
+    assert container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] == "v1"
+    assert created["spec"]["volumes"][0] == {"name": "scratch", "emptyDir": {}}
+    assert created["status"]["qosClass"] == "Guaranteed"
+
+
+@pytest.mark.parametrize(
+    ("plural", "body", "text"),
+    [
+        pytest.param("persistentvolumeclaims", claim(accessModes=[]), "at least 1 access mode", id="no mode"),
+        pytest.param(
+            "persistentvolumeclaims",
+            claim(accessModes=["Sometimes"]),
+            'spec.accessModes: Unsupported value: "Sometimes": supported values: "ReadOnlyMany", ',
+            id="unknown mode",
+        ),
+        pytest.param(
+            "persistentvolumeclaims",
+            claim(resources={}),
+            "spec.resources[storage]: Required value",
+            id="size",
+        ),
+        pytest.param(
+            "persistentvolumeclaims",
+            claim(resources={"requests": {"storage": "0"}}),
+            "must be greater than zero",
+            id="no size at all",
+        ),
+        pytest.param(
+            "persistentvolumeclaims",
+            claim(selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}),
+            'matchExpressions[0].operator: Invalid value: "Near": not a valid selector operator',
+            id="selector",
+        ),
+        pytest.param(
+            "persistentvolumes", volume(capacity={}), "spec.capacity: Required value", id="capacity"
+        ),
+        pytest.param("persistentvolumes", volume(nfs=None), "must specify a volume type", id="no source"),
+        pytest.param(
+            "persistentvolumes",
+            volume(hostPath={"path": "/x"}),
+            "may not specify more than 1 volume type",
+            id="two sources",
+        ),
+        pytest.param(
+            "persistentvolumes",
+            volume(nfs={"server": "h", "path": "data"}),
+            "must be an absolute path",
+            id="relative path",
+        ),
+        pytest.param(
+            "storageclasses", storage_class(provisioner=""), "provisioner: Required value", id="nobody"
+        ),
+        pytest.param(
+            "storageclasses",
+            storage_class(reclaimPolicy="Recycle"),
+            'reclaimPolicy: Unsupported value: "Recycle"',
+            id="recycling",
+        ),
+        pytest.param(
+            "deployments",
+            {
+                "metadata": {"name": "d"},
+                "spec": {**deployment()["spec"], "selector": {"matchLabels": {"a": "c"}}},
+            },
+            "`selector` does not match template `labels`",
+            id="selector of other pods",
+        ),
+        pytest.param(
+            "jobs",
+            {"metadata": {"name": "j"}, "spec": {"template": {"spec": {"containers": [{"name": "a"}]}}}},
+            "spec.template.spec.containers[0].image: Required value",
+            id="job without an image",
+        ),
+        pytest.param(
+            "rolebindings",
+            {
+                "metadata": {"name": "b"},
+                "roleRef": {"kind": "Role", "name": "r"},
+                "subjects": [{"name": "x"}],
+            },
+            'subjects[0].kind: Unsupported value: ""',
+            id="subject without a kind",
+        ),
+        pytest.param(
+            "services",
+            {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 70000}]}},
+            "spec.ports[0].port: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            id="port out of range",
+        ),
+        pytest.param("pods", pod(containers=[]), "spec.containers: Required value", id="no container"),
+        pytest.param(
+            "configmaps",
+            {"metadata": {"name": "c"}, "data": {"a/b": "c"}},
+            'data[a/b]: Invalid value: "a/b": a valid config key must consist of',
+            id="config key",
+        ),
+        pytest.param(
+            "secrets",
+            {"metadata": {"name": "s"}, "stringData": {"..a": "c"}},
+            "data[..a]: Invalid value: \"..a\": must not start with '..'",
+            id="secret's key",
+        ),
+        pytest.param(
+            "leases",
+            {"metadata": {"name": "l"}, "spec": {"leaseDurationSeconds": 0}},
+            "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
+            id="lease without an end",
+        ),
+        pytest.param(
+            "roles",
+            {"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["pods"]}]},
+            "rules[0].verbs: Required value: verbs must contain at least one value",
+            id="role without verbs",
+        ),
+        pytest.param(
+            "pods",
+            pod(containers=[{"name": "a", "image": "b", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]),
+            'spec.containers[0].volumeMounts[0].name: Not found: "v"',
+            id="unknown volume",
+        ),
+    ],
+)
+def test_what_breaks_a_rule_is_refused(inside: Inside, plural: str, body: Json, text: str) -> None:
+    with refused(422, text) as refusal:
+        inside.create(plural, body)
+    assert refusal.error.reason == "Invalid"
+    assert refusal.error.status["details"]["kind"] == inside.type_of(plural).kind
+
+
+def test_malformed_quantities_are_refused(inside: Inside) -> None:
+    with refused(400, "quantities must match the regular expression"):
+        inside.create("persistentvolumeclaims", claim(resources={"requests": {"storage": "big"}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        pytest.param({"volumeName": "v1"}, "", id="bound once"),
+        pytest.param({"storageClassName": "efs"}, "", id="class given later"),
+        pytest.param({"accessModes": ["ReadWriteOnce"]}, "spec is immutable after creation", id="modes"),
+        pytest.param(
+            {"resources": {"requests": {"storage": "2Gi"}}}, "spec is immutable after", id="size before bound"
+        ),
+    ],
+)
+def test_claims_stay_as_they_were_created(inside: Inside, change: Json, text: str) -> None:
+    created = inside.create("persistentvolumeclaims", claim())
+    changed = {**created, "spec": {**created["spec"], **change}}
+    if text:
+        with refused(422, text):
+            inside.update("persistentvolumeclaims", changed)
+    else:
+        assert inside.update("persistentvolumeclaims", changed)["spec"] == changed["spec"]
+
+
+def test_a_bound_claim_may_ask_for_more_but_not_for_another_volume(inside: Inside) -> None:
+    inside.create("storageclasses", storage_class(allowVolumeExpansion=True))
+    created = inside.create("persistentvolumeclaims", claim(volumeName="v1", storageClassName="efs"))
+    status = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
+    bound = inside.update("persistentvolumeclaims", {**created, "status": status}, "status")
+    larger = {**bound["spec"], "resources": {"requests": {"storage": "2Gi"}}}
+    bound = inside.update("persistentvolumeclaims", {**bound, "spec": larger})
+    with refused(422, "spec is immutable after creation"):
+        inside.update("persistentvolumeclaims", {**bound, "spec": {**bound["spec"], "volumeName": "v2"}})
+    smaller = {**bound["spec"], "resources": {"requests": {"storage": "1Mi"}}}
+    with refused(422, "field can not be less than status.capacity"):
+        inside.update("persistentvolumeclaims", {**bound, "spec": smaller})
+
+
+def test_a_claim_grows_only_if_its_class_allows_it(inside: Inside) -> None:
+    inside.create("storageclasses", storage_class())
+    created = inside.create("persistentvolumeclaims", claim(volumeName="v1", storageClassName="efs"))
+    bound = inside.update("persistentvolumeclaims", {**created, "status": {"phase": "Bound"}}, "status")
+    larger = {**bound["spec"], "resources": {"requests": {"storage": "2Gi"}}}
+    with refused(403, "the storageclass that provisions the pvc must support resize"):
+        inside.update("persistentvolumeclaims", {**bound, "spec": larger})
+
+
+def test_a_service_keeps_its_address(inside: Inside) -> None:
+    created = inside.create("services", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}})
+    address = created["spec"]["clusterIP"]
+    assert address.startswith("10.96.")
+    updated = inside.update("services", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 81}]}})
+    assert updated["spec"]["clusterIPs"] == [address]
+    headless = {"metadata": {"name": "h"}, "spec": {"clusterIP": "None"}}
+    assert inside.create("services", headless)["spec"]["clusterIPs"] == ["None"]
+
+
+def test_volumes_keep_what_they_lead_to(inside: Inside) -> None:
+    created = inside.create("persistentvolumes", volume())
+    moved = {**created["spec"], "nfs": {"server": "127.0.0.1", "path": "/other"}}
+    with refused(422, "spec.persistentvolumesource is immutable after creation"):
+        inside.update("persistentvolumes", {**created, "spec": moved})
+    kept = {**created["spec"], "persistentVolumeReclaimPolicy": "Delete", "mountOptions": ["ro"]}
+    assert inside.update("persistentvolumes", {**created, "spec": kept})["spec"] == kept
+
+
+def test_classes_keep_their_parameters(inside: Inside) -> None:
+    created = inside.create("storageclasses", storage_class(parameters={"a": "b"}))
+    with refused(422, 'parameters: Invalid value: {"a":"c"}: field is immutable'):
+        inside.update("storageclasses", {**created, "parameters": {"a": "c"}})
+    assert inside.update("storageclasses", {**created, "allowVolumeExpansion": True})["allowVolumeExpansion"]
+
+
+def test_pods_keep_all_but_their_images(inside: Inside) -> None:
+    created = inside.create("pods", pod())
+    (container,) = created["spec"]["containers"]
+    newer = {**created["spec"], "containers": [{**container, "image": "busybox:2"}]}
+    created = inside.update("pods", {**created, "spec": newer})
+    moved = {**created["spec"], "nodeName": "elsewhere"}
+    with refused(422, "pod updates may not change fields other than"):
+        inside.update("pods", {**created, "spec": moved})
+
+
+def test_the_newest_default_class_is_given_to_claims_without_one(inside: Inside) -> None:
+    default = {"storageclass.kubernetes.io/is-default-class": "true"}
+    for name in ("old", "new", "plain"):
+        body = storage_class(name)
+        if name != "plain":
+            body["metadata"]["annotations"] = default
+        inside.create("storageclasses", body)
+        inside.pass_time(10)
+    assert inside.create("persistentvolumeclaims", claim())["spec"]["storageClassName"] == "new"
+
+
+def test_an_empty_class_is_a_choice(inside: Inside) -> None:
+    body = storage_class()
+    body["metadata"]["annotations"] = {"storageclass.kubernetes.io/is-default-class": "true"}
+    inside.create("storageclasses", body)
+    assert (
+        inside.create("persistentvolumeclaims", claim(storageClassName=""))["spec"]["storageClassName"] == ""
+    )
+
+
+def test_the_role_of_a_grant_stays(inside: Inside) -> None:
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "one"}
+    grant = inside.create("rolebindings", {"metadata": {"name": "g"}, "roleRef": role})
+    with refused(
+        422, 'roleRef: Invalid value: {"APIGroup":"rbac.authorization.k8s.io","Kind":"Role","Name":"two"}'
+    ):
+        inside.update("rolebindings", {**grant, "roleRef": {**role, "name": "two"}})
+
+
+def test_a_driver_counts_its_changes(inside: Inside) -> None:
+    created = inside.create("csidrivers", {"metadata": {"name": "d"}})
+    assert "generation" not in created["metadata"]
+    changed = inside.update("csidrivers", {**created, "spec": {**created["spec"], "podInfoOnMount": True}})
+    assert changed["metadata"]["generation"] == 1
+
+
+def test_the_status_of_a_pod_keeps_its_quality_and_lists_its_address(inside: Inside) -> None:
+    created = inside.create("pods", pod())
+    status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    found = inside.update("pods", {**created, "status": status}, "status")["status"]
+    assert (found["qosClass"], found["podIPs"]) == ("BestEffort", [{"ip": "10.0.0.1"}])
+    assert found["conditions"][0] == {
+        "type": "Ready",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": None,
+    }
+
+
+def test_all_of_a_node_can_be_used_unless_it_says_otherwise(inside: Inside) -> None:
+    node = inside.create("nodes", {"metadata": {"name": "n"}})
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == ""
+    found = inside.update("nodes", {**node, "status": {"capacity": {"pods": "10"}}}, "status")
+    assert found["status"]["allocatable"] == {"pods": "10"}

@@ -1,0 +1,113 @@
+import pytest
+from lab.tests.tinykube.apiserver.inside import Inside, refused
+
+from tinykube.api.lists import Page, list_page
+from tinykube.api.parameters import Parameters
+from tinykube.api.queries import Position, parse_list_query, parse_selection, parse_watch_query
+from tinykube.objects.storage import ObjectKey
+
+
+def page(inside: Inside, **query: str) -> Page:
+    parameters = Parameters(query)
+    selection = parse_selection(inside.type_of("configmaps"), "default", "", parameters)
+    return list_page(inside.store, parse_list_query(selection, parameters))
+
+
+def names(found: Page) -> list[str]:
+    return [stored.key.name for stored in found.items]
+
+
+@pytest.fixture
+def five(inside: Inside) -> Inside:
+    for number in range(5):
+        labels = {"parity": "even" if number % 2 == 0 else "odd"}
+        inside.create("configmaps", {"metadata": {"name": f"n{number}", "labels": labels}})
+    return inside
+
+
+def test_pages_are_of_one_moment(five: Inside) -> None:
+    first = page(five, limit="2")
+    assert (names(first), first.metadata["remainingItemCount"]) == (["n0", "n1"], 3)
+    five.delete("configmaps", "n3")
+    five.create("configmaps", {"metadata": {"name": "n2a"}})
+    second = page(five, limit="2", **{"continue": first.metadata["continue"]})
+    assert names(second) == ["n2", "n3"]
+    assert second.metadata["resourceVersion"] == first.metadata["resourceVersion"]
+    last = page(five, limit="2", **{"continue": second.metadata["continue"]})
+    assert (names(last), "continue" in last.metadata) == (["n4"], False)
+
+
+def test_selected_pages_do_not_claim_to_know_how_many_remain(five: Inside) -> None:
+    first = page(five, limit="1", labelSelector="parity=even")
+    assert names(first) == ["n0"]
+    assert "remainingItemCount" not in first.metadata
+    second = page(five, limit="9", labelSelector="parity=even", **{"continue": first.metadata["continue"]})
+    assert names(second) == ["n2", "n4"]
+
+
+def test_a_forgotten_page_offers_to_go_on_with_the_latest(five: Inside) -> None:
+    first = page(five, limit="2")
+    five.delete("configmaps", "n3")
+    five.store.compact()
+    with refused(410, "The provided continue parameter is too old") as refusal:
+        page(five, limit="2", **{"continue": first.metadata["continue"]})
+    going_on = refusal.error.status["metadata"]["continue"]
+    assert names(page(five, **{"continue": going_on})) == ["n2", "n4"]
+
+
+def test_an_exact_version_is_listed_as_it_was(five: Inside) -> None:
+    version = str(five.store.revision)
+    five.delete("configmaps", "n0")
+    exact = page(five, resourceVersion=version, resourceVersionMatch="Exact")
+    assert names(exact) == ["n0", "n1", "n2", "n3", "n4"]
+    assert exact.metadata["resourceVersion"] == version
+    newer = page(five, resourceVersion=version, resourceVersionMatch="NotOlderThan")
+    assert names(newer) == names(page(five, resourceVersion="0")) == ["n1", "n2", "n3", "n4"]
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "text"),
+    [
+        ({"resourceVersion": "999"}, 504, "Too large resource version: 999"),
+        ({"resourceVersion": "x"}, 400, 'Invalid value: "x"'),
+        ({"resourceVersionMatch": "Exact"}, 422, "is forbidden unless resourceVersion is provided"),
+        ({"resourceVersion": "0", "resourceVersionMatch": "Exact"}, 422, '"exact" is forbidden'),
+        ({"resourceVersion": "5", "resourceVersionMatch": "Near"}, 422, 'Unsupported value: "Near"'),
+        ({"continue": "!"}, 400, "continue key is not valid"),
+        ({"limit": "many"}, 400, 'parsing "many": invalid syntax'),
+        ({"labelSelector": "a in"}, 400, "unable to parse requirement"),
+        ({"fieldSelector": "data.x=1"}, 400, "not a known field selector"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_impossible_lists_are_refused(five: Inside, query: dict[str, str], code: int, text: str) -> None:
+    with refused(code, text):
+        page(five, **query)
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({"sendInitialEvents": "true"}, "requires setting resourceVersionMatch to NotOlderThan"),
+        ({"resourceVersionMatch": "NotOlderThan"}, "forbidden for watch unless sendInitialEvents"),
+    ],
+    ids=["initial events without a match", "a match without initial events"],
+)
+def test_impossible_watches_are_refused(inside: Inside, query: dict[str, str], text: str) -> None:
+    parameters = Parameters(query)
+    selection = parse_selection(inside.type_of("configmaps"), "", "", parameters)
+    with refused(422, text):
+        parse_watch_query(selection, parameters)
+
+
+def test_positions_survive_their_token() -> None:
+    for position in (Position(7, ObjectKey("ns", "a")), Position(None, ObjectKey("", "cluster-wide"))):
+        assert Position.parse(position.token()) == position
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"), [("true", True), ("1", True), ("", True), ("false", False), ("0", False)]
+)
+def test_flags_are_true_unless_they_say_no(text: str, flag: bool) -> None:
+    assert Parameters({"watch": text}).flag("watch") is flag
+    assert Parameters({}).flag("watch") is False

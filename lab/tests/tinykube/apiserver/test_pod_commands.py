@@ -1,0 +1,198 @@
+"""Commands in containers, as clients speak of them on a WebSocket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kube_efs.model.errors import NotYet
+from tinykube.api import ApiServer
+from tinykube.api.parameters import Parameters
+from tinykube.api.pod_commands import Channel, Order, parse_order, parse_size
+from tinykube.objects.json_types import Json
+from tinykube.objects.statuses import ApiError
+from tinykube.objects.storage import Stored
+
+_V4, _V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
+
+
+def _pod(state: Json | None = None, *, node: str = "node-a") -> Stored:
+    statuses = [{"name": "main", "state": {"running": {}} if state is None else state}]
+    spec = {"nodeName": node, "containers": [{"name": "main", "image": "any"}]}
+    body = {
+        "metadata": {"name": "one", "namespace": "default"},
+        "spec": spec,
+        "status": {"containerStatuses": statuses},
+    }
+    return Stored(1, body)
+
+
+def test_an_order_is_read_from_the_query() -> None:
+    query = Parameters({"stdin": "true", "tty": "false"})
+    assert parse_order(_pod(), query, ("sh", "-c")) == Order(
+        container="main", argv=("sh", "-c"), reads=True, terminal=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("pod", "query", "argv", "told"),
+    [
+        (_pod(), {}, (), "you must specify at least one command"),
+        (_pod(), {"container": "other"}, ("ls",), "container other is not valid for pod one"),
+        (_pod(node=""), {}, ("ls",), "pod one does not have a host assigned"),
+        (
+            _pod({"waiting": {"reason": "CrashLoopBackOff"}}),
+            {},
+            ("ls",),
+            "container main of pod one is not running: it is waiting (CrashLoopBackOff)",
+        ),
+        (_pod({"terminated": {}}), {}, ("ls",), "it is terminated"),
+        (_pod({}), {}, ("ls",), "it is waiting"),
+    ],
+    ids=["no command", "no such container", "no node", "backing off", "ended", "not begun"],
+)
+def test_what_cannot_be_run_is_refused(
+    pod: Stored, query: dict[str, str], argv: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_order(pod, Parameters(query), argv)
+    assert caught.value.code == 400
+    assert told in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        (b'{"Width":80,"Height":24}', (80, 24)),
+        (b'{"Width":0,"Height":24}', None),
+        (b'{"Width":70000,"Height":24}', None),
+        (b'{"Width":80}', None),
+        (b"[]", None),
+        (b"\xff", None),
+    ],
+)
+def test_sizes_of_terminals(content: bytes, size: tuple[int, int] | None) -> None:
+    assert parse_size(content) == size
+
+
+@dataclass
+class Cat:
+    """A command that prints what it is given, and ends with its input and the exit code 3."""
+
+    process: Any = None
+    input: Any = None
+    outputs: tuple[asyncio.StreamReader, ...] = ()
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+
+    async def wait(self) -> int:
+        return int(await self.process.wait())
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.sizes.append((columns, rows))
+
+
+class Commands:
+    """Runs one command, whatever is wanted; raises the problem if there is one."""
+
+    def __init__(self) -> None:
+        self.problem: Exception | None = None
+        self.command = Cat()
+
+    @asynccontextmanager
+    async def run_command(self, *order: Any, **how: Any) -> AsyncIterator[Cat]:
+        if self.problem is not None:
+            raise self.problem
+        process = await asyncio.create_subprocess_exec(
+            *("sh", "-c", "cat; exit 3"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdin
+        assert process.stdout
+        self.command.process = process
+        self.command.input, self.command.outputs = process.stdin, (process.stdout,)
+        try:
+            yield self.command
+        finally:
+            process.stdin.close()
+            await process.wait()
+
+
+@dataclass
+class World:
+    commands: Commands
+    session: aiohttp.ClientSession
+    url: str
+
+    def open(self, *protocols: str) -> Any:
+        return self.session.ws_connect(self.url, protocols=protocols, ssl=False)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    commands = Commands()
+    async with ApiServer(pod_commands=commands) as server:
+        pods = f"{server.url}/api/v1/namespaces/default/pods"
+        headers = {"Authorization": f"Bearer {server.token}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            body = _pod().json
+            async with session.post(pods, json=body, ssl=False) as made:
+                assert made.status == 201
+            async with session.put(f"{pods}/one/status", json=body, ssl=False) as written:
+                assert written.status == 200
+            yield World(commands, session, f"{pods}/one/exec?command=cat&stdin=true")
+
+
+async def _all(socket: aiohttp.ClientWebSocketResponse) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    async with asyncio.timeout(10):
+        async for message in socket:
+            found[message.data[0]] = found.get(message.data[0], b"") + message.data[1:]
+    return found
+
+
+async def test_input_output_and_exit_code_have_their_channels(world: World) -> None:
+    async with world.open(_V5, _V4) as socket:
+        assert socket.protocol == _V5
+        await socket.send_bytes(b"\x04" + b'{"Width":80,"Height":24}')
+        await socket.send_bytes(b"\x00words")
+        await socket.send_bytes(bytes([Channel.CLOSE, Channel.STDIN]))
+        found = await _all(socket)
+    assert found[Channel.STDOUT] == b"words"
+    status = json.loads(found[Channel.ERROR])
+    assert (status["status"], status["reason"]) == ("Failure", "NonZeroExitCode")
+    assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+    assert world.commands.command.sizes == [(80, 24)]
+
+
+async def test_a_command_that_does_not_start_is_told_on_the_channel_for_errors(world: World) -> None:
+    world.commands.problem = NotYet('container "main" is not running')
+    async with world.open(_V4) as socket:
+        status = json.loads((await _all(socket))[Channel.ERROR])
+    assert (status["code"], status["reason"]) == (500, "InternalError")
+    assert 'container "main" is not running' in status["message"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({}, "over WebSockets only"),
+        ({"Upgrade": "SPDY/3.1", "Connection": "Upgrade"}, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true"),
+    ],
+    ids=["plain", "SPDY"],
+)
+async def test_other_ways_are_refused_with_a_remedy(world: World, headers: dict[str, str], told: str) -> None:
+    async with world.session.post(world.url, headers=headers, ssl=False) as answer:
+        status = await answer.json()
+    assert (answer.status, status["reason"]) == (400, "BadRequest")
+    assert told in status["message"]
+
+
+async def test_protocols_that_are_not_served_are_refused(world: World) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        async with world.open("channel.k8s.io"):
+            pass
+    assert caught.value.status == 400

@@ -1,0 +1,153 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
+from tinykube.kubelet.environment import (
+    expand,
+    placeholder,
+    resolve_command,
+    resolve_environment,
+    wanted_stores,
+)
+from tinykube.kubelet.images import Image
+from tinykube.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
+
+POD = Pod(namespace="team", name="web", uid="u-1", node="n-1", labels={"app": "x"}, annotations={"a/b": "y"})
+SETTINGS = (Store.CONFIG_MAP, "settings")
+
+
+def resolve(container: Container, stores: dict[Any, Any] | None = None) -> dict[str, str]:
+    return resolve_environment(container, POD, stores or {}, host_ip="10.0.0.1")
+
+
+def reference(**fields: Any) -> KeyReference:
+    return KeyReference(**{"store": Store.CONFIG_MAP, "name": "settings", "key": "k", **fields})
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        pytest.param("$(A)", "1", id="known"),
+        pytest.param("x$(A)y$(B)", "x1y2", id="two"),
+        pytest.param("$(NOT)", "$(NOT)", id="unknown stays"),
+        pytest.param("$$(A)", "$(A)", id="escaped"),
+        pytest.param("$$$(A)", "$1", id="escaped dollar before a reference"),
+        pytest.param("$A ${A} $", "$A ${A} $", id="shell syntax is no syntax"),
+        pytest.param("$(A", "$(A", id="not closed"),
+    ],
+)
+def test_expand(text: str, expanded: str) -> None:
+    assert expand(text, {"A": "1", "B": "2"}) == expanded
+
+
+@given(st.text())
+def test_text_without_a_dollar_is_left_alone(text: str) -> None:
+    plain = text.replace("$", "")
+    assert expand(plain, {"A": "1"}) == plain
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.name", "web"),
+        ("metadata.namespace", "team"),
+        ("metadata.uid", "u-1"),
+        ("spec.nodeName", "n-1"),
+        ("status.podIP", "10.0.0.1"),
+        ("status.hostIP", "10.0.0.1"),
+        ("metadata.labels['app']", "x"),
+        ("metadata.annotations['a/b']", "y"),
+        ("metadata.labels['none']", ""),
+    ],
+)
+def test_fields_of_the_pod(path: str, value: str) -> None:
+    assert resolve(Container(name="c", env=(EnvVar(name="V", field_path=path),)))["V"] == value
+
+
+def test_own_variables_win_and_see_those_before_them() -> None:
+    container = Container(
+        name="c",
+        env_from=(reference(key="", prefix="P_"),),
+        env=(
+            EnvVar(name="P_k", value="own"),
+            EnvVar(name="V", value="$(P_k)-$(LATER)"),
+            EnvVar(name="LATER"),
+        ),
+    )
+    found = resolve(container, {SETTINGS: {"k": b"from", "other": b"o"}})
+    assert (found["P_k"], found["P_other"], found["V"]) == ("own", "o", "own-$(LATER)")
+
+
+def test_optional_reference_that_is_missing_leaves_no_variable() -> None:
+    container = Container(name="c", env=(EnvVar(name="V", reference=reference(optional=True)),))
+    assert "V" not in resolve(container)
+
+
+@pytest.mark.parametrize(
+    ("var", "stores", "error", "text"),
+    [
+        pytest.param(
+            EnvVar(name="V", reference=reference()), {}, NotYet, 'configmap "settings" not found', id="map"
+        ),
+        pytest.param(
+            EnvVar(name="V", reference=reference()),
+            {SETTINGS: {}},
+            NotYet,
+            "couldn't find key k in ConfigMap team/settings",
+            id="key",
+        ),
+        pytest.param(
+            EnvVar(name="V", reference=reference(store=Store.SECRET)),
+            {},
+            NotYet,
+            'secret "settings" not found',
+            id="secret",
+        ),
+        pytest.param(
+            EnvVar(name="V", field_path="spec.secrets"), {}, InvalidValue, "is no field of a pod", id="field"
+        ),
+    ],
+)
+def test_what_cannot_be_resolved(
+    var: EnvVar, stores: dict[Any, Any], error: type[KubeEfsError], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        resolve(Container(name="c", env=(var,)), stores)
+    assert caught.value.problem == text
+
+
+def test_wanted_stores() -> None:
+    secret = reference(store=Store.SECRET, name="s")
+    container = Container(name="c", env_from=(reference(key=""),), env=(EnvVar(name="V", reference=secret),))
+    assert wanted_stores(container) == {SETTINGS, (Store.SECRET, "s")}
+
+
+@pytest.mark.parametrize(
+    ("container", "argv"),
+    [
+        (Container(name="c", command=("a",), args=("$(V)",)), ("a", "1")),
+        (Container(name="c", image="worker", args=("x",)), ("prog", "serve", "x")),
+        (Container(name="c", image="worker", command=("own",)), ("own",)),
+    ],
+    ids=["command and arguments", "program of the image", "command wins over the image"],
+)
+def test_command(container: Container, argv: tuple[str, ...]) -> None:
+    images = {"worker": Image(command=("prog", "serve"))}
+    assert resolve_command(container, {"V": "1"}, images) == argv
+
+
+def test_image_without_program() -> None:
+    assert resolve_command(Container(name="c", image="nginx", args=("x",)), {}, {}) is None
+    argv, message = placeholder("nginx:1")
+    assert message == "image nginx:1 is not pulled here; nothing runs in its place"
+    assert argv[-1] == message
+
+
+def test_variables_of_the_node_give_way_to_the_containers_own() -> None:
+    container = Container(name="c", env=(EnvVar(name="HERE", value="$(HERE) and $(THERE)"),))
+    everywhere = {"HERE": "1", "THERE": "2"}
+    found = resolve_environment(container, POD, {}, host_ip="", everywhere=everywhere)
+    assert (found["HERE"], found["THERE"]) == ("1 and 2", "2")
