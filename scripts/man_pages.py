@@ -10,8 +10,8 @@ from pydantic_settings import BaseSettings
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
-from kube_efs.cli import app
-from kube_efs.manual import MANUALS, Manual
+from kube_efs.cli import ALL_MANUALS, app
+from kube_efs.manual import Manual
 from kube_efs.settings import ControllerSettings, NodeSettings, OperatorSettings, TunnelSettings
 
 _NAME: Final = "kube-efs"
@@ -57,7 +57,7 @@ def _head(name: str, summary: str) -> str:
 
 
 def _text(name: str, command: TyperCommand) -> str:
-    manual = MANUALS[name]
+    manual = ALL_MANUALS[name]
     sections = {
         "SYNOPSIS": f".B {_escaped(f'{_NAME} {name}')}\n{_arguments(command)}\n",
         "DESCRIPTION": _escaped(" ".join((command.help or "").split())) + "\n",

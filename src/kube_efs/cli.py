@@ -8,16 +8,18 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kube_efs.doctor.commands import make_doctor
-from kube_efs.manual import add_manuals
+from kube_efs.manual import MANUALS, add_manuals
 from kube_efs.migration.command import migrate
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.operator.platforms import Platform
+from kube_efs.other_commands import GROUP, add_commands
 from kube_efs.telemetry.loading import load_logging
 from kube_efs.telemetry.uncaught import log_uncaught
 
@@ -167,33 +169,6 @@ def run_the_operator() -> None:
     settings = load(OperatorSettings)
     configure(settings.logging_level)
     _finish(run_operator(settings))
-
-
-@app.command()
-def up(
-    kubeconfig: Annotated[
-        Path,
-        typer.Option(
-            dir_okay=False, resolve_path=True, help="Where the embedded cluster's kubeconfig is written."
-        ),
-    ] = Path(".kube-efs/kubeconfig"),
-    empty: Annotated[
-        bool, typer.Option("--empty", help="Leave kube-efs out, for trying how it is installed.")
-    ] = False,
-) -> None:
-    """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
-    from kube_efs_lab.up import run_up
-
-    _finish(run_up(kubeconfig, empty=empty))
-
-
-@app.command()
-def demo(output: OutputOption = Output.TABLE) -> None:
-    """Show the way from a claim to data and back on an embedded cluster, and check each step."""
-    from kube_efs_lab.demo import run_demo
-
-    ok = _finish(run_demo(as_json=output is Output.JSON))
-    raise typer.Exit(0 if ok else _FAILED)
 
 
 @app.command()
@@ -380,4 +355,5 @@ def _write_bundle(options: "RenderOptions", directory: Path) -> None:
         typer.echo(str(file))
 
 
-add_manuals(app)
+ALL_MANUALS = MANUALS | add_commands(app, entry_points(group=GROUP))
+add_manuals(app, ALL_MANUALS)

@@ -36,13 +36,14 @@ _SETTINGS: Final = {
 }
 
 
-def _exits(done: str, failed: str) -> Mapping[int, str]:
+def exits(done: str, failed: str) -> Mapping[int, str]:
+    """The meaning of each exit status of a command."""
     return MappingProxyType({0: done, 1: failed, 2: _WRONG_USAGE})
 
 
-_PROCESS: Final = _exits("it was told to end", "it could not go on; the log says why")
+_PROCESS: Final = exits("it was told to end", "it could not go on; the log says why")
 
-MANUALS: Final[Mapping[str, Manual]] = {
+MANUALS: Final[dict[str, Manual]] = {
     "controller": Manual(
         exits=_PROCESS,
         environment=_SETTINGS,
@@ -63,20 +64,8 @@ MANUALS: Final[Mapping[str, Manual]] = {
         environment=_SETTINGS,
         examples=(Example(command="kube-efs operator", does="look after the installation"),),
     ),
-    "up": Manual(
-        exits=_exits("it was told to end", "this machine lacks something"),
-        examples=(
-            Example(command="kube-efs up", does="a cluster until Ctrl-C, with .kube-efs/kubeconfig"),
-            Example(command="kube-efs up --kubeconfig /tmp/kubeconfig", does="the same, at another place"),
-            Example(command="kube-efs up --empty", does="a cluster without kube-efs, to install it in"),
-        ),
-    ),
-    "demo": Manual(
-        exits=_exits("every check holds", "a check failed, or this machine lacks something"),
-        examples=(Example(command="kube-efs demo --output json", does="what was checked, for programs"),),
-    ),
     "status": Manual(
-        exits=_exits("the cluster has answered", "it does not answer, or not to you"),
+        exits=exits("the cluster has answered", "it does not answer, or not to you"),
         environment=_KUBECONFIG,
         examples=(
             Example(command="kube-efs status", does="tables of file systems, claims, volumes and tunnels"),
@@ -84,7 +73,7 @@ MANUALS: Final[Mapping[str, Manual]] = {
         ),
     ),
     "migrate": Manual(
-        exits=_exits(
+        exits=exits(
             "nothing stands, or stood, in the way of any claim", "something does; each claim says what"
         ),
         environment=_KUBECONFIG,
@@ -98,7 +87,7 @@ MANUALS: Final[Mapping[str, Manual]] = {
         ),
     ),
     "render": Manual(
-        exits=_exits("the manifests were printed", "they could not be"),
+        exits=exits("the manifests were printed", "they could not be"),
         examples=(
             Example(
                 command="kube-efs render --for kubernetes --csi | kubectl apply -f -",
@@ -108,7 +97,7 @@ MANUALS: Final[Mapping[str, Manual]] = {
         ),
     ),
     "create-file-system": Manual(
-        exits=_exits("it is there, and its id was printed", "it is not; the same command goes on"),
+        exits=exits("it is there, and its id was printed", "it is not; the same command goes on"),
         environment={**_AWS, **_KUBECONFIG},
         examples=(
             Example(
@@ -118,7 +107,7 @@ MANUALS: Final[Mapping[str, Manual]] = {
         ),
     ),
     "destroy": Manual(
-        exits=_exits(
+        exits=exits(
             "everything was removed, or there was nothing",
             "something is left: --yes is missing, or AWS refused",
         ),
@@ -131,7 +120,7 @@ MANUALS: Final[Mapping[str, Manual]] = {
         ),
     ),
     "doctor cluster": Manual(
-        exits=_exits("nothing is wrong", "something is, or nobody answers"),
+        exits=exits("nothing is wrong", "something is, or nobody answers"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(command="kube-efs doctor cluster", does="everything that the cluster and AWS tell"),
@@ -142,7 +131,7 @@ MANUALS: Final[Mapping[str, Manual]] = {
         ),
     ),
     "doctor claim": Manual(
-        exits=_exits("nothing is wrong", "something is, or nobody answers"),
+        exits=exits("nothing is wrong", "something is, or nobody answers"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(
@@ -151,23 +140,23 @@ MANUALS: Final[Mapping[str, Manual]] = {
         ),
     ),
     "doctor node": Manual(
-        exits=_exits("nothing is wrong", "something is"),
+        exits=exits("nothing is wrong", "something is"),
         environment=_SETTINGS,
         examples=(Example(command="kube-efs doctor node", does="the tunnels and mounts of this node"),),
     ),
 }
 
 
-def add_manuals(app: typer.Typer, prefix: str = "") -> None:
+def add_manuals(app: typer.Typer, manuals: Mapping[str, Manual], prefix: str = "") -> None:
     """Let the help of each command end with what its manual says."""
     for command in app.registered_commands:
         name = command.name or (command.callback.__name__ if command.callback else "")
-        manual = MANUALS.get(f"{prefix}{name}")
+        manual = manuals.get(f"{prefix}{name}")
         if manual is not None:
             command.epilog = "\n\n".join(_lines(manual))
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            add_manuals(group.typer_instance, f"{group.name} ")
+            add_manuals(group.typer_instance, manuals, f"{group.name} ")
 
 
 def _lines(manual: Manual) -> Iterator[str]:

@@ -31,7 +31,7 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_tests_that_pages_name_are_there(page: str) -> None:
-    named = re.findall(r"\btests/[\w/]+(?:\.py)?", (ROOT / page).read_text())
+    named = re.findall(r"\b(?:lab/)?tests/[\w/]+(?:\.py)?", (ROOT / page).read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 

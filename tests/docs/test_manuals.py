@@ -13,8 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from kube_efs.cli import app
-from kube_efs.manual import MANUALS
+from kube_efs.cli import ALL_MANUALS, app
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +31,7 @@ COMMANDS = dict(_commands(get_command(app)))
 
 
 def test_each_command_has_a_manual() -> None:
-    assert set(COMMANDS) == set(MANUALS)
+    assert set(COMMANDS) == set(ALL_MANUALS)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -40,19 +39,19 @@ def test_the_help_ends_with_exit_statuses_and_examples(name: str) -> None:
     answer = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert answer.exit_code == 0
     shown = " ".join(answer.output.split())
-    for status, meaning in MANUALS[name].exits.items():
+    for status, meaning in ALL_MANUALS[name].exits.items():
         assert f"Exit status {status}: {meaning}" in shown
-    for variable, meaning in MANUALS[name].environment.items():
+    for variable, meaning in ALL_MANUALS[name].environment.items():
         assert f"Environment {variable}: {meaning}" in shown
-    for example in MANUALS[name].examples:
+    for example in ALL_MANUALS[name].examples:
         assert f"Example: {example.command} # {example.does}" in shown
 
 
-@pytest.mark.parametrize("name", sorted(MANUALS))
+@pytest.mark.parametrize("name", sorted(ALL_MANUALS))
 def test_the_examples_are_of_the_command_and_can_be_run(name: str) -> None:
-    assert set(MANUALS[name].exits) == {0, 1, 2}
-    assert MANUALS[name].examples
-    for example in MANUALS[name].examples:
+    assert set(ALL_MANUALS[name].exits) == {0, 1, 2}
+    assert ALL_MANUALS[name].examples
+    for example in ALL_MANUALS[name].examples:
         program, *words = shlex.split(example.command.partition("|")[0])
         path = name.split()
         assert (program, words[: len(path)]) == ("kube-efs", path)

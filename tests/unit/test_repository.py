@@ -46,18 +46,18 @@ def test_the_version_is_the_changelog_s_newest() -> None:
     assert newest.group(1) == version
 
 
-_OURS = {"bench", "kube_efs", "scripts", "tests"}
+_OURS = {"bench", "conftest", "fake_efs", "kube_efs", "kube_efs_lab", "lab", "scripts", "tests", "tinykube"}
+_LAB = "lab/pyproject.toml"
 # Parts of a dependency that its own documentation tells to import.
 _PART_OF = {"botocore": "aiobotocore", "pydantic-core": "pydantic", "lightkube-models": "lightkube"}
 
 
-def _imported(folder: str, *, but_not: str = "") -> set[str]:
+def _imported(folder: str) -> set[str]:
     """The distributions that the modules of a folder import directly."""
     providers = _providers()
     found: set[str] = set()
     for path in _tracked():
-        inside = path.is_relative_to(ROOT / folder) and not (but_not and path.is_relative_to(ROOT / but_not))
-        if path.suffix == ".py" and inside:
+        if path.suffix == ".py" and path.is_relative_to(ROOT / folder):
             for top in _top_modules(path) - sys.stdlib_module_names - _OURS:
                 name = _canonical(providers.get(top, [top])[0])
                 found.add(_PART_OF.get(name, name))
@@ -82,22 +82,27 @@ def _canonical(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-")
 
 
-def _declared(*extras: str) -> set[str]:
-    project = tomllib.loads(_text("pyproject.toml"))["project"]
-    optional = [name for extra in extras for name in project["optional-dependencies"][extra]]
-    return {_canonical(requirement) for requirement in [*project["dependencies"], *optional]}
+def _declared(project: str = "pyproject.toml", *extras: str) -> set[str]:
+    declared = tomllib.loads(_text(project))["project"]
+    optional = [name for extra in extras for name in declared["optional-dependencies"][extra]]
+    return {_canonical(requirement) for requirement in [*declared["dependencies"], *optional]} - {"kube-efs"}
 
 
 def test_every_import_is_of_a_declared_dependency() -> None:
-    assert _imported("src", but_not="src/kube_efs/local") - _declared() == set()
-    assert _imported("src/kube_efs/local") - _declared("embedded") == set()
-    around = _imported("tests") | _imported("scripts") | _imported("bench")
-    assert around - _declared("embedded", "dev", "docs") == set()
+    assert _imported("src") - _declared() == set()
+    assert _imported("lab/src") - _declared() - _declared(_LAB) == set()
+    around = _imported("tests") | _imported("lab/tests") | _imported("scripts") | _imported("bench")
+    assert around - _declared("pyproject.toml", "dev", "docs") - _declared(_LAB) == set()
 
 
-def test_every_dependency_is_imported() -> None:
+def test_every_dependency_of_the_lab_is_imported() -> None:
     run_as_programs = {"moto"}
-    assert _declared("embedded") - _imported("src") - run_as_programs == set()
+    assert _declared(_LAB) - _imported("lab/src") - run_as_programs == set()
+
+
+def test_the_lab_is_of_the_product_s_version() -> None:
+    versions = {tomllib.loads(_text(name))["project"]["version"] for name in ("pyproject.toml", _LAB)}
+    assert len(versions) == 1
 
 
 def test_the_readme_shows_both_commands_before_anything_else() -> None:

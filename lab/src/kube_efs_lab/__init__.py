@@ -1,5 +1,5 @@
-"""The embedded default: a small cluster and a small EFS on this machine's loopback interface.
+"""The lab: kube-efs on a small cluster (``tinykube``) and a small EFS (``fake_efs``) on this machine.
 
-For trying kube-efs out and for its tests; it says so itself. Nothing outside this package but the command
-line imports it: the rest of kube-efs cannot tell it from a real cluster and a real account.
+For trying kube-efs out and for its tests; it says so itself. kube-efs imports nothing of the lab, and is put
+on it by its ordinary settings only: it cannot tell it from a real cluster and a real account.
 """

@@ -32,10 +32,11 @@ from tinykube.kubelet.pods import Nfs
 IMAGE = "kube-efs:embedded"
 _EFS_PROVISIONER = "quay.io/external_storage/efs-provisioner:latest"
 _PROGRAM = (sys.executable, "-m", "kube_efs")
+_OURS = (kube_efs.__file__, __file__)
 # An installation below /tmp would vanish from a pod that has a volume there; below /usr nothing does.
 _PROGRAM_FILES = tuple(
     Bind(source=str(path), target=str(path), read_only=True, for_all=True)
-    for path in (Path(sys.prefix), Path(sys.base_prefix), Path(kube_efs.__file__).parents[1])
+    for path in (Path(sys.prefix), Path(sys.base_prefix), *(Path(one).parents[1] for one in _OURS))
     if not path.is_relative_to("/usr")
 )
 _CA_FILE = "/run/amazon/efs-utils.crt"

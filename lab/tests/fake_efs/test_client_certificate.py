@@ -31,9 +31,8 @@ KEY, SIGNATURE, TIME = b"\x0c\x02AK", b"\x04\x40" + b"0" * 64, b"\x17\x0d2602281
 TOKEN = b"\xa0\x08\x0c\x06secret"
 
 # What efs-utils itself has made.
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "tunnels/vectors/efs-client-certificate.json").read_text(encoding="utf-8")
-)["vectors"]
+_VECTORS_FILE = Path(__file__).parents[3] / "tests/unit/tunnels/vectors/efs-client-certificate.json"
+VECTORS = json.loads(_VECTORS_FILE.read_text(encoding="utf-8"))["vectors"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def _until(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 class _Up:
     def __init__(self, folder: Path, *options: str) -> None:
-        [command] = commands_for("docs/embedded.md", "tests/integration/test_up.py")
+        [command] = commands_for("docs/embedded.md", "lab/tests/kube_efs_lab/test_up.py")
         assert command.text == "kube-efs up"
         self.kubeconfig = folder / (options[-1] if "--kubeconfig" in options else ".kube-efs/kubeconfig")
         self._output = folder / "output"

@@ -8,12 +8,11 @@ from asyncio.subprocess import Process
 from contextlib import suppress
 from pathlib import Path
 
-import kube_efs
 from kube_efs.model.errors import KubeEfsError
 from tinykube.kubelet.launch import KILL_SIGNAL, Launch, render_launch
 
 _LAUNCHER = "tinykube.kubelet.launcher"
-PACKAGES = Path(kube_efs.__file__).parents[1]
+PACKAGES = Path(__file__).parents[2]
 _START_SECONDS = 60.0
 _KILL_SECONDS = 5.0
 

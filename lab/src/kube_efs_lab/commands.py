@@ -1,0 +1,73 @@
+"""What the lab adds to the command line of kube-efs: ``up`` and ``demo``.
+
+What a command needs is imported when it runs, so that ``kube-efs --help`` is there at once.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from kube_efs.manual import Example, Manual, exits
+from kube_efs.other_commands import Command
+
+
+class Output(StrEnum):
+    """How the demo answers: for people or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def _up(
+    kubeconfig: Annotated[
+        Path,
+        typer.Option(
+            dir_okay=False, resolve_path=True, help="Where the embedded cluster's kubeconfig is written."
+        ),
+    ] = Path(".kube-efs/kubeconfig"),
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Leave kube-efs out, for trying how it is installed.")
+    ] = False,
+) -> None:
+    """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
+    import asyncio
+
+    from kube_efs_lab.up import run_up
+
+    asyncio.run(run_up(kubeconfig, empty=empty))
+
+
+def _demo(
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="A table for people, or JSON.")
+    ] = Output.TABLE,
+) -> None:
+    """Show the way from a claim to data and back on an embedded cluster, and check each step."""
+    import asyncio
+
+    from kube_efs_lab.demo import run_demo
+
+    if not asyncio.run(run_demo(as_json=output is Output.JSON)):
+        raise typer.Exit(1)
+
+
+up: Final = Command(
+    run=_up,
+    manual=Manual(
+        exits=exits("it was told to end", "this machine lacks something"),
+        examples=(
+            Example(command="kube-efs up", does="a cluster until Ctrl-C, with .kube-efs/kubeconfig"),
+            Example(command="kube-efs up --kubeconfig /tmp/kubeconfig", does="the same, at another place"),
+            Example(command="kube-efs up --empty", does="a cluster without kube-efs, to install it in"),
+        ),
+    ),
+)
+demo: Final = Command(
+    run=_demo,
+    manual=Manual(
+        exits=exits("every check holds", "a check failed, or this machine lacks something"),
+        examples=(Example(command="kube-efs demo --output json", does="what was checked, for programs"),),
+    ),
+)

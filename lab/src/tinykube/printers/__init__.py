@@ -1,0 +1,1 @@
+"""Server-side tables: the columns that ``kubectl get`` shows of the built-in kinds."""

@@ -1,0 +1,56 @@
+"""Commands that other distributions add, as the lab does: entry points of the group ``kube_efs.commands``.
+
+Each entry point is a ``Command`` under its name. Without the lab its commands are there all the same, and
+say how to get it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from types import MappingProxyType
+from typing import Final
+
+import typer
+
+from kube_efs.manual import Manual
+from kube_efs.model.errors import PlatformError
+
+GROUP: Final = "kube_efs.commands"
+_OF_THE_LAB: Final = MappingProxyType(
+    {
+        "up": "Start an embedded cluster and EFS on this machine (needs the lab).",
+        "demo": "Show the way from a claim to data and back on an embedded cluster (needs the lab).",
+    }
+)
+_ANYTHING: Final = MappingProxyType({"ignore_unknown_options": True, "allow_extra_args": True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """``run`` is a function as typer takes it; ``manual`` is what its help says beside its options."""
+
+    run: Callable[..., None]
+    manual: Manual
+
+
+def add_commands(app: typer.Typer, found: Iterable[EntryPoint]) -> dict[str, Manual]:
+    """Add them to the command line; gives the manual of each."""
+    commands = {one.name: one.load() for one in found}
+    for name, command in commands.items():
+        app.command(name)(command.run)
+    for name, does in _OF_THE_LAB.items():
+        if name not in commands:
+            app.command(name, help=does, context_settings=dict(_ANYTHING))(_complaint(name))
+    return {name: command.manual for name, command in commands.items()}
+
+
+def _complaint(name: str) -> Callable[[], None]:
+    def complain() -> None:
+        raise PlatformError(
+            "needs the lab, a Python package of its own that is not installed here",
+            field="command",
+            value=name,
+            remedy="in a checkout of kube-efs run `make setup`, or `pip install ./lab`",
+        )
+
+    return complain

@@ -1,0 +1,46 @@
+"""Commands of other distributions on the command line, and those of the lab where it is not installed."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from kube_efs.manual import Manual, exits
+from kube_efs.model.errors import PlatformError
+from kube_efs.other_commands import GROUP, Command, add_commands
+
+
+def _hello(name: str) -> None:
+    typer.echo(f"hello {name}")
+
+
+HELLO = Command(run=_hello, manual=Manual(exits=exits("it was said", "it was not"), examples=()))
+
+
+def _app(*found: EntryPoint) -> typer.Typer:
+    app = typer.Typer()
+    add_commands(app, found)
+    return app
+
+
+def test_a_command_is_taken_by_its_entry_point() -> None:
+    point = EntryPoint("hello", f"{__name__}:HELLO", GROUP)
+    app = typer.Typer()
+    manuals = add_commands(app, [point])
+    assert CliRunner().invoke(app, ["hello", "you"]).output == "hello you\n"
+    assert manuals == {"hello": HELLO.manual}
+
+
+@pytest.mark.parametrize("command", [["up"], ["up", "--empty"], ["demo", "--output", "json"]])
+def test_without_the_lab_its_commands_say_how_to_get_it(command: list[str]) -> None:
+    result = CliRunner().invoke(_app(), command)
+    assert isinstance(result.exception, PlatformError)
+    assert result.exception.value == command[0]
+    assert result.exception.remedy == "in a checkout of kube-efs run `make setup`, or `pip install ./lab`"
+
+
+def test_the_help_names_them_all_the_same() -> None:
+    shown = CliRunner().invoke(_app(), ["--help"]).output
+    assert "up" in shown
+    assert "(needs the lab)" in " ".join(shown.replace("│", " ").split())
