@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kube_efs.aws import catalogue
-from kube_efs.controllers import leading, tunnel_targets
+from kube_efs.controllers import tunnel_targets
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.kube import building
@@ -273,12 +273,6 @@ def nothing_is_reserved() -> None:
 
     _put(Reservations, "making", free)
     _put(Reservations, "removing", free)
-
-
-@plant(LOSS, "unclear volumes")
-def removals_begin_before_file_systems_are_known() -> None:
-    """The volume of a claim comes late, from an earlier leader, when its directory has been removed."""
-    _put(leading, "LATE_SECONDS", 0.0)
 
 
 @plant(LOSS, "second choice")

@@ -38,7 +38,7 @@ from kube_efs.model.errors import KubeError
 from kube_efs.model.ids import VpcId
 from kube_efs.provisioning.backends import Backend
 from kube_efs.provisioning.directory import DirectoryBackend
-from kube_efs.provisioning.engine import LATE_SECONDS, Engine
+from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.tunnel import TunnelBackend
@@ -149,11 +149,6 @@ async def lead(around: Surroundings) -> None:
         rounds = trash_rounds(settings, client, inventory, recorder, around.metrics, emptiers)
         tasks.create_task(rounds.run())
         begin.set()
-        if targets:
-            # Before file systems are known, claims reserve nothing.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LATE_SECONDS):
-                    await targets.settled.wait()
         await claims.looked_at()
         begin_removals.set()
 

@@ -49,8 +49,8 @@ _NAMES_TRIED = 4
 NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
 # How often a volume may change while its removal is decided on.
 _CHANGES_FOLLOWED = 5
-# So long after it was sent the API server no longer carries out a request: its own limit is a minute.
-LATE_SECONDS = 300.0
+# So long after its answer got lost the API server no longer carries out a request: its own limit is a minute.
+_LATE_SECONDS = 300.0
 
 
 class DataFate(StrEnum):
@@ -212,7 +212,7 @@ class Engine:
         lost = self._lost.get(claim.uid)
         if lost is None:
             return False
-        if self._clock() < lost.at + LATE_SECONDS:
+        if self._clock() < lost.at + _LATE_SECONDS:
             return True
         try:
             found = await self._store.get(lost.volume.name)
