@@ -52,9 +52,8 @@ class Binder:
                 if (claim.get("namespace"), claim.get("name")) == (meta["namespace"], meta["name"]):
                     self._soon("pv", volume["metadata"]["name"])
         elif plural == "pods" and (new is None or new["status"]["phase"] in ENDED):
-            for one in (new or old or {})["spec"].get("volumes") or ():
-                if "persistentVolumeClaim" in one:
-                    self._soon("pvc", one["persistentVolumeClaim"]["claimName"], meta["namespace"])
+            for claim in _claims_of(new or old or {}):
+                self._soon("pvc", claim, meta["namespace"])
 
     def _soon(self, kind: str, name: str, namespace: str = "") -> None:
         key = (kind, name, namespace)
@@ -138,13 +137,12 @@ class Binder:
             )
 
     def _is_used(self, claim: str, namespace: str) -> bool:
+        """Whether a pod on a node has it: one that waits for a node gets none while the claim is deleted."""
         return any(
             pod["metadata"]["namespace"] == namespace
+            and pod["spec"].get("nodeName")
             and pod["status"]["phase"] not in ENDED
-            and any(
-                (one.get("persistentVolumeClaim") or {}).get("claimName") == claim
-                for one in pod["spec"].get("volumes") or ()
-            )
+            and claim in _claims_of(pod)
             for pod in self._server.all("pods")
         )
 
@@ -157,6 +155,12 @@ class Binder:
                 lambda new: new["metadata"]["finalizers"].remove(finalizer),
                 meta.get("namespace") or "",
             )
+
+
+def _claims_of(pod: Body) -> list[str]:
+    """The names of the claims that a pod mounts."""
+    volumes = pod["spec"].get("volumes") or ()
+    return [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
 
 
 class _Container:
@@ -307,12 +311,23 @@ class Nodes:
         ):
             return
         ready = [one for one in self.all if one.is_well]
-        if not ready:
+        if not ready or not self._has_its_claims(pod):
             self._loop.after(2.0, self._schedule, meta, uid)
             return
         node = self._rng.choice(ready)
         self._server.update(
             "pods", meta["name"], lambda body: body["spec"].update(nodeName=node.name), meta["namespace"]
+        )
+
+    def _has_its_claims(self, pod: Body) -> bool:
+        """Whether each claim of the pod is Bound and stays, as the scheduler asks."""
+        namespace = pod["metadata"]["namespace"]
+        claims = [self._server.find("persistentvolumeclaims", one, namespace) for one in _claims_of(pod)]
+        return all(
+            one is not None
+            and one["status"]["phase"] == "Bound"
+            and "deletionTimestamp" not in one["metadata"]
+            for one in claims
         )
 
     def _pod(self, uid: str) -> Body | None:

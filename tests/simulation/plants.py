@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kube_efs.aws import catalogue
-from kube_efs.controllers import tunnel_targets
+from kube_efs.controllers import claims, tunnel_targets
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.kube import building
@@ -273,6 +273,18 @@ def nothing_is_reserved() -> None:
 
     _put(Reservations, "making", free)
     _put(Reservations, "removing", free)
+
+
+@plant(LOSS, "unclear volumes")
+def removals_begin_before_late_volumes_are_known() -> None:
+    """The volume of a claim comes late, from an earlier leader, when its directory has been removed."""
+    _put(claims, "_LATE_SECONDS", 0.0)
+
+
+@plant(TWICE, "homes")
+def a_file_system_is_chosen_again_at_once() -> None:
+    """The volume of a claim comes late, from an earlier leader that knew of another file system."""
+    _put(ClaimController, "expect_late_volumes", lambda self: None)
 
 
 @plant(LOSS, "second choice")

@@ -367,7 +367,14 @@ class Simulation:
         for one in self.efs.access_points.values():
             user = one.get("PosixUser") or {}
             found |= {user.get("Gid", 0), user.get("Uid", 0)}
+        places = {self.truth.located(one) for one in self.truth.live()}
         for file_system in self.efs.file_systems.values():
+            # The id of a volume whose directory is gone, as of one that was set to Retain too late.
+            found |= {
+                gid
+                for gid, paths in file_system.root.marks.items()
+                if any((file_system.file_system_id, path) in places for path in paths)
+            }
             for folder in file_system.root.below():
                 found.add(folder.gid)
                 # One that was marked belongs to its directory, also when its maker got no further.

@@ -180,6 +180,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         actions={"create_claim": 8, "delete_claim": 3},
         trouble=("kill_leader",),
         trouble_seconds=60.0,
+        targets={"POST persistentvolumes": (Fault.LATE, 0.2)},
     ),
     # Volumes that are made late, in directories of which other volumes go.
     Theme(
@@ -188,11 +189,15 @@ THEMES: Final[tuple[Theme, ...]] = (
         classes=("tunnel",),
         pace=2.0,
         actions={"create_claim": 8, "delete_claim": 4},
-        trouble=("cut_watches",),
-        trouble_seconds=60.0,
+        trouble=("cut_watches", "kill_leader"),
+        trouble_seconds=30.0,
         start_seconds=0.5,
         step_seconds=0.2,
-        targets={"POST persistentvolumes": (Fault.LATE, 0.5)},
+        targets={
+            "POST persistentvolumes": (Fault.LATE, 0.5),
+            # Then the next leader knows of no file systems for a while.
+            "DescribeMountTargets": (Fault.UNANSWERED, 0.3),
+        },
     ),
     # Access points on the second file system of their class.
     Theme(

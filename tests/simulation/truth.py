@@ -64,6 +64,8 @@ class Record:
     is_unpromised: bool = False
     written: int = 0
     made_at: float = 0.0
+    # Whether its claim was gone when it was made.
+    is_late: bool = False
     # When it was made, or kept.
     since: float = 0.0
     _source: "tuple[tuple[str, Parts] | None, str | None]" = (None, None)
@@ -221,7 +223,7 @@ class Truth:
             record = Record(body["metadata"]["name"], uid, body, by_people, version)
             self.records[uid] = record
             record.root, record.made_at = self._root(record), self._clock()
-            record.since = record.made_at
+            record.since, record.is_late = record.made_at, self._claim_of(record) is None
             self._check_new(record)
             self._history.note("volume {} is made at {}", record.name, record.place or record.access_point_id)
         was_to_go = record.is_to_go
@@ -428,13 +430,7 @@ class Truth:
 
     def _is_stillborn(self, record: Record) -> bool:
         """Whether it was made for a claim that was gone by then, so that nobody has ever used it."""
-        if (
-            record.by_people
-            or record.written
-            or record.body["status"]["phase"] not in {"Pending", "Available"}
-        ):
-            return False
-        return self._claim_of(record) is None
+        return record.is_late and not record.by_people and not record.written
 
     # --- what is written, and whether it is still there
 

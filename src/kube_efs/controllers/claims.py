@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,7 +22,8 @@ log = structlog.get_logger(__name__)
 # What was begun for a claim that is gone is finished, unless it fails this often without being unclear.
 _ATTEMPTS_FOR_A_GONE_CLAIM: Final = 8
 _LONGEST_PAUSE_SECONDS: Final = 300.0
-_TURNS: Final = 10
+# By then the API server carries out nothing more that an earlier leader asked for: its own limit is a minute.
+_LATE_SECONDS: Final = 90.0
 
 
 class ClaimController(AbstractAsyncContextManager["ClaimController"]):
@@ -43,6 +44,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         # Attempts that may have left something: when the claim goes, they are finished for the volume to be
         # removed in the ordinary way.
         self._begun: dict[ClaimUid, Plan] = {}
+        self._outlasted = asyncio.Event()
         self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
 
     async def __aenter__(self) -> Self:
@@ -78,6 +80,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
     def gone(self, claim: Claim) -> None:
         """A claim is gone, or needs nothing any more."""
         self._pending.pop(claim.uid, None)
+        self._has_all_volumes(claim.uid)
         self._said.pop(claim.uid, None)
         self._short_of_gids.discard(claim.uid)
         self._waits_no_more(claim.uid)
@@ -95,11 +98,28 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         for uid in self._pending:
             self._queue.add(uid)
 
-    async def looked_at(self) -> None:
-        """Return when every claim that is pending now has been looked at once, as far as nothing is asked."""
-        # Each is handled by a task that goes on in its turn, up to where it first waits for somebody else.
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
+    def expect_late_volumes(self) -> None:
+        """Take it that an earlier leader may have asked for volumes of the claims that are pending now."""
+        begun = {uid for uid, claim in self._pending.items() if self._engine.may_have_begun(claim)}
+        self._inventory.maybe_begun = begun
+
+    async def outlast_late_volumes(self) -> None:
+        """Return when no volume can come any more that an earlier leader asked for.
+
+        A volume that comes when its claim is gone, or under the name of one that is there, changes nothing.
+        """
+        begun = self._inventory.maybe_begun
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LATE_SECONDS):
+                while begun:
+                    self._outlasted.clear()
+                    await self._outlasted.wait()
+        begun.clear()
+        self.world_changed()
+
+    def _has_all_volumes(self, uid: ClaimUid) -> None:
+        self._inventory.maybe_begun.discard(uid)
+        self._outlasted.set()
 
     def gid_released(self) -> None:
         """A group id is free again."""
@@ -148,6 +168,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._announcer.provisioning(plan)
         volume = await self._engine.provision(plan, again=self._persistence(plan))
         self._begun.pop(plan.claim.uid, None)
+        self._has_all_volumes(plan.claim.uid)
         self._announcer.provisioned(plan, volume)
         self._waits_no_more(plan.claim.uid)
         self._count(plan.claim, Outcome.SUCCEEDED)

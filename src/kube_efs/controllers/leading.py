@@ -58,7 +58,8 @@ _FIRST_LOOK_SECONDS = 10.0
 class Surroundings:
     """What a replica has before it leads; ``loaded`` is called once the cluster's state has been read.
 
-    ``own_vpcs`` are the VPCs that this process is in, empty where that is not known.
+    ``own_vpcs`` are the VPCs that this process is in, empty where that is not known. Where it
+    ``follows_another`` leader, requests of that one may still be carried out.
     """
 
     settings: ControllerSettings
@@ -70,6 +71,7 @@ class Surroundings:
     shared_volume_metrics: SharedVolumeMetrics
     usage_metrics: UsageMetrics
     duties: Duties
+    follows_another: bool
     loaded: Callable[[], None]
     own_vpcs: Awaitable[frozenset[VpcId]]
 
@@ -119,8 +121,8 @@ async def lead(around: Surroundings) -> None:
             metrics=around.metrics,
             backoff_seconds=settings.provision_backoff_seconds,
         )
-        # A volume that an earlier leader has asked for may be made at any moment. Its claim, as long as it is
-        # there, reserves its directory first; then nothing is removed there before the volume is known.
+        # A volume that an earlier leader has asked for may be made at any moment, and the data of another one
+        # removed from under it: nothing is removed before the volume is known, or its time is over.
         begin, begin_removals = asyncio.Event(), asyncio.Event()
         claims = await stack.enter_async_context(ClaimController(service, begin))
         volumes = await stack.enter_async_context(VolumeController(service, begin_removals))
@@ -148,8 +150,10 @@ async def lead(around: Surroundings) -> None:
         emptiers = (pool, *(one.mounted for one in around.directories))
         rounds = trash_rounds(settings, client, inventory, recorder, around.metrics, emptiers)
         tasks.create_task(rounds.run())
+        if around.follows_another:
+            claims.expect_late_volumes()
         begin.set()
-        await claims.looked_at()
+        await claims.outlast_late_volumes()
         begin_removals.set()
 
 

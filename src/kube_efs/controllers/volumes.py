@@ -66,12 +66,13 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         return is_leaving or self._engine.is_unprotected(volume)
 
     async def _handle(self, name: str) -> float | None:
+        volume = self._inventory.volumes.get(name)
+        delay = await self._protect(volume) if volume else None
         if self._begin is not None:
             await self._begin.wait()
         volume = self._inventory.volumes.get(name)
         if volume is None:
             return None
-        delay = await self._protect(volume)
         self._hindered.add(name)
         try:
             done = await self._engine.reclaim(volume)

@@ -61,6 +61,8 @@ class Leadership:
         self._seen_at = clock()
         self._renewed_at = clock()
         self.is_leader = False
+        # Whether nobody has led before: requests of a leader that has ended may still be carried out.
+        self.is_first = False
 
     async def acquire(self) -> None:
         """Wait until this candidate leads; a leader of the same identity is itself, restarted."""
@@ -120,6 +122,7 @@ class Leadership:
         except KubeNotFound:
             with translated(f"lease {self._terms.name}"):
                 await self._client.create(self._new())
+            self.is_first = True
             return _Outcome.HELD
         spec = lease.spec = lease.spec or LeaseSpec()
         version = (lease.metadata and lease.metadata.resourceVersion) or ""

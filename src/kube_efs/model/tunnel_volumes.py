@@ -6,7 +6,7 @@ Source: that project's README (StorageClass parameters, claim labels) and what i
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -56,12 +56,14 @@ class ClusterView:
     """By what ``auto`` chooses: the file systems, their ports, and the volumes that are there.
 
     ``own_vpcs`` are the VPCs of the nodes; empty when they are not known, which rules out no file system.
+    ``maybe_begun`` are the claims for which an earlier leader may have chosen already.
     """
 
     discovery: Discovery
     targets: TunnelTargets = field(default_factory=TunnelTargets)
     volumes_at: Callable[[Location], Sequence[Volume]] = _no_volumes
     own_vpcs: frozenset[VpcId] = frozenset()
+    maybe_begun: Collection[ClaimUid] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
     volume_name = _parse_volume_name(labels.get("volume_name"))
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
     directory = BASE / claim.namespace / volume_name
-    file_system_id = _choose_file_system(labels.get(FILE_SYSTEM_LABEL), storage_class, directory, view)
+    file_system_id = _choose_file_system(claim, storage_class, directory, view)
     return TunnelRequest(
         claim=claim,
         location=Location(file_system_id=file_system_id, directory=directory),
@@ -163,12 +165,21 @@ def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolic
 
 
 def _choose_file_system(
-    asked_for: str | None, storage_class: StorageClass, directory: Directory, view: ClusterView
+    claim: Claim, storage_class: StorageClass, directory: Directory, view: ClusterView
 ) -> FileSystemId:
-    rules = parse_class(storage_class)
+    rules, asked_for = parse_class(storage_class), (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
     if asked_for is not None:
         chosen = _allowed_file_system(asked_for, rules, storage_class)
     elif rules.default is DefaultFileSystem.AUTO:
+        if claim.uid in view.maybe_begun:
+            # Its name has the file system in it, so that the API server would not refuse a second volume.
+            remedy = "wait; it is chosen at the latest 90 seconds after a controller has begun to lead"
+            raise NotYet(
+                "is not chosen while a volume may come that an earlier controller has asked for",
+                field="file system",
+                value="auto",
+                remedy=remedy,
+            )
         return _choose_automatically(rules, directory, view)
     else:
         chosen = _default_file_system(rules, storage_class)

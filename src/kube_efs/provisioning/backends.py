@@ -91,6 +91,10 @@ class Backend(Protocol):
     def marks_refused_claims(self) -> bool:
         """Whether refused claims are annotated, so that each is told of once whatever restarts."""
 
+    @property
+    def shares_directories(self) -> bool:
+        """Whether a claim may get a directory that another volume has, or had."""
+
     def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
         """How the claim would be served; None for a claim that is none of its business.
 

@@ -98,6 +98,11 @@ class CsiBackend:
         """No: the driver has never written onto claims."""
         return False
 
+    @property
+    def shares_directories(self) -> bool:
+        """Yes: a class may say where they lie, or that an access point is used again."""
+        return True
+
     def owns(self, volume: Volume) -> bool:
         """Whether the volume is one of the driver's."""
         return volume.csi is not None and volume.csi.driver == DRIVER

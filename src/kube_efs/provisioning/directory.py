@@ -173,6 +173,11 @@ class DirectoryBackend:
         """No: this provisioner has never written onto claims."""
         return False
 
+    @property
+    def shares_directories(self) -> bool:
+        """No: each has its own claim's uid in its name."""
+        return False
+
     async def run(self) -> None:
         """Learn which group ids directories have: now, when a range is full, and from time to time.
 

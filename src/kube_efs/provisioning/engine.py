@@ -122,6 +122,17 @@ class Engine:
             return None
         return backend.plan(claim, storage_class)
 
+    def may_have_begun(self, claim: Claim) -> bool:
+        """Whether an earlier process may have begun a volume in a directory that others have as well.
+
+        The class of the claim may be gone since.
+        """
+        if claim.storage_class in {None, "", ROOT_CLASS}:
+            return False
+        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        backend = self._backends.get(storage_class.provisioner) if storage_class else None
+        return storage_class is None or (backend is not None and backend.shares_directories)
+
     def marks_refused(self, claim: Claim) -> bool:
         """Whether the refusal of that claim is written into its annotations."""
         storage_class = self._inventory.classes.get(claim.storage_class or "")

@@ -88,6 +88,8 @@ class Inventory:
         self.classes: dict[str, StorageClass] = {}
         self.discovery = Discovery()
         self.own_vpcs: frozenset[VpcId] = frozenset()
+        # Claims whose volume an earlier leader may have asked for, so that it may be made at any moment.
+        self.maybe_begun: set[ClaimUid] = set()
         self.directories = DirectoryIndex()
         self._servers = servers
         self._targets = TunnelTargets()

@@ -84,6 +84,11 @@ class TunnelBackend:
         """Yes: the annotations are part of what the older system's users know."""
         return True
 
+    @property
+    def shares_directories(self) -> bool:
+        """Yes: those of one namespace and ``volume_name``."""
+        return True
+
     def plan(self, claim: Claim, storage_class: StorageClass) -> TunnelPlan | None:
         """A directory and a port for the claim."""
         if not is_served(claim):
@@ -94,6 +99,7 @@ class TunnelBackend:
             targets=known.targets,
             volumes_at=known.volumes_at,
             own_vpcs=known.own_vpcs,
+            maybe_begun=known.maybe_begun,
         )
         request = parse_request(claim, storage_class, view)
         tunnel_port(request.location.file_system_id, known.targets)  # Without one, the claim waits.

@@ -458,3 +458,30 @@ async def test_unclear_creation_is_repeated_where_it_was_tried_though_the_class_
         here.claims.class_changed(EFS.name)
         await here.rest()
         assert here.volumes == ["u1"]
+
+
+async def test_a_volume_that_an_earlier_leader_may_have_asked_for_is_waited_for() -> None:
+    async with scene() as here:
+        await here.see(asking_for("fs-9"))
+        here.claims.expect_late_volumes()
+        waiting = asyncio.create_task(here.claims.outlast_late_volumes())
+        await here.rest()
+        assert not waiting.done()
+        here.add_file_system("fs-9")
+        here.claims.world_changed()
+        await waiting
+        assert here.volumes == ["u1"]
+
+
+@pytest.mark.parametrize(
+    "unshared",
+    [
+        pytest.param(replace(claim(), storage_class=""), id="of no class"),
+        pytest.param(directory_claim(), id="with a directory of its own"),
+    ],
+)
+async def test_a_volume_in_a_directory_of_its_own_is_not_waited_for(unshared: Claim) -> None:
+    async with scene() as here:
+        await here.see(unshared)
+        here.claims.expect_late_volumes()
+        await here.claims.outlast_late_volumes()

@@ -59,6 +59,7 @@ def around(client: AsyncClient, loaded: Callable[[], None]) -> Surroundings:
         shared_volume_metrics=SharedVolumeMetrics(registry),
         usage_metrics=UsageMetrics(registry),
         duties=Duties(registry),
+        follows_another=False,
         loaded=loaded,
         own_vpcs=own_vpcs,
     )

@@ -67,6 +67,7 @@ async def test_the_first_candidate_leads(kube: AsyncClient) -> None:
         await leader.acquire()
     found = await spec(kube)
     assert leader.is_leader
+    assert leader.is_first
     assert (found.holderIdentity, found.leaseDurationSeconds, found.leaseTransitions) == ("a", 15, 0)
 
 
@@ -113,8 +114,10 @@ async def test_how_long_a_lease_holds_is_its_holder_s_word(kube: AsyncClient) ->
 
 async def test_a_restarted_leader_takes_its_own_lease_at_once(kube: AsyncClient) -> None:
     await candidate(kube, "a", Clock()).acquire()
+    again = candidate(kube, "a", Clock())
     async with asyncio.timeout(5):
-        await candidate(kube, "a", Clock()).acquire()
+        await again.acquire()
+    assert not again.is_first
     assert (await spec(kube)).leaseTransitions == 0
 
 

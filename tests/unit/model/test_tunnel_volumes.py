@@ -538,6 +538,14 @@ def test_auto_waits_and_says_for_what(seen: ClusterView, of_class: StorageClass,
     assert caught.value.retryable
 
 
+def test_auto_does_not_choose_where_an_earlier_controller_may_have_chosen() -> None:
+    seen = replace(DISCOVERED, maybe_begun={claim().uid})
+    with pytest.raises(NotYet, match="'auto' is not chosen while a volume may come"):
+        parse_request(claim(), AUTO, seen)
+    named = parse_request(claim({"file_system_id": "fs-2"}), AUTO, seen)
+    assert named.location.file_system_id == FS2
+
+
 _HOLDINGS = st.dictionaries(st.sampled_from([FS1, FS2, FS3]), st.sampled_from([RETAINED, SHARED, GOING]))
 _SYSTEMS = st.dictionaries(
     st.sampled_from([FS1, FS2, FS3]),
