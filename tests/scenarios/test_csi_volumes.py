@@ -651,5 +651,6 @@ async def test_a_killed_controller_makes_no_access_point_twice(cluster: Cluster,
     assert len({csi_steps.handle_of(volume).access_point_id for volume in volumes}) == len(points) == 40
     assert len({point["PosixUser"]["Gid"] for point in points}) == 40
     await claims.delete(*(f"claim-{number}" for number in range(40)))
-    await claims.no_volumes()
+    # After a crash removals wait for 90 s while claims of other tests do.
+    await claims.no_volumes(seconds=150)
     assert await aws.ids(system) == set()

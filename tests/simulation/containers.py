@@ -13,6 +13,8 @@ from tests.simulation.weather import Weather
 
 from kube_efs.model.errors import KubeUnavailable
 
+_GRACE_SECONDS = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
@@ -35,6 +37,7 @@ class Container(ABC):
         self._world = world
         self.process = Process(name)
         self.process.state = State.DEAD
+        self._told_to_end: Process | None = None
 
     @abstractmethod
     async def _main(self, process: Process) -> None:
@@ -47,8 +50,26 @@ class Container(ABC):
         self.lives += 1
         self.process = Process(f"{self.name}.{self.lives}")
         self._world.history.note("{} starts", self.process.name)
-        task = self.process.start(self._world.loop, self._main(self.process))
-        task.add_done_callback(lambda done: self._ended(self.process, done), context=self._world.loop.outside)
+        process = self.process
+        self._task = process.start(self._world.loop, self._main(process))
+        self._task.add_done_callback(
+            lambda done: self._ended(process, done), context=self._world.loop.outside
+        )
+
+    def stop(self) -> None:
+        """SIGTERM, and kill -9 when the kubelet waits no longer."""
+        process = self.process
+        if process is self._told_to_end:
+            return
+        self._told_to_end = process
+        self._world.history.note("{} is told to end", process.name)
+        self._task.cancel()
+        self._world.loop.after(_GRACE_SECONDS, self._give_up_on, process)
+
+    def _give_up_on(self, process: Process) -> None:
+        if process is self.process and process.state is not State.DEAD:
+            self.kill()
+            self._world.loop.after(1.0, self.start)
 
     def kill(self) -> None:
         """kill -9."""
@@ -59,10 +80,10 @@ class Container(ABC):
         self.process.kill()
 
     def _ended(self, process: Process, task: "asyncio.Task[None]") -> None:
-        """It has ended by itself, as one does that has lost the lead."""
-        error = task.exception()
-        self._world.history.note("{} ends: {!r}", process.name, error)
-        if not _is_lost_lead(error):
+        """It has ended by itself, as one does that has lost the lead, or in order."""
+        error = None if task.cancelled() else task.exception()
+        self._world.history.note("{} ends: {!r}", process.name, error or "in order")
+        if not task.cancelled() and not _is_lost_lead(error):
             self._world.truth.fail(f"{process.name} ends: {error!r}")
         if process is self.process:
             self._end()

@@ -281,6 +281,12 @@ def removals_begin_before_late_volumes_are_known() -> None:
     _put(claims, "_LATE_SECONDS", 0.0)
 
 
+@plant(LOSS, "unclear volumes")
+def the_lease_is_released_while_an_answer_is_missing() -> None:
+    """The next leader takes it that nothing comes any more."""
+    _put(Leadership, "leave_to_expire", lambda self: None)
+
+
 @plant(TWICE, "homes")
 def a_file_system_is_chosen_again_at_once() -> None:
     """The volume of a claim comes late, from an earlier leader that knew of another file system."""

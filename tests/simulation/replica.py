@@ -107,7 +107,7 @@ class Replica(Container):
                 shared_volume_metrics=SharedVolumeMetrics(registry),
                 usage_metrics=UsageMetrics(registry),
                 duties=duties,
-                follows_another=not leadership.is_first,
+                leadership=leadership,
                 loaded=lambda: None,
                 own_vpcs=_no_vpcs(),
             )

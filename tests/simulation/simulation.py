@@ -46,6 +46,7 @@ _TROUBLES = (
     "kill",
     "kill",
     "kill_leader",
+    "stop_leader",
     "pause_leader",
     "pause_leader",
     "cut_watches",
@@ -189,6 +190,11 @@ class Simulation:
         for replica in self.replicas:
             if replica.is_leading:
                 self._kill_one(replica)
+
+    def _stop_leader(self) -> None:
+        for replica in self.replicas:
+            if replica.is_leading:
+                replica.stop()
 
     def _kill_sidecar(self) -> None:
         self._kill_one(self._rng.choice(self.sidecars))

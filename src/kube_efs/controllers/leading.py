@@ -32,6 +32,7 @@ from kube_efs.controllers.volumes import VolumeController
 from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
 from kube_efs.controllers.worker_options import worker_options
 from kube_efs.kube.events import CONTROLLER, EventRecorder
+from kube_efs.kube.leases import Leadership
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.errors import KubeError
@@ -58,8 +59,7 @@ _FIRST_LOOK_SECONDS = 10.0
 class Surroundings:
     """What a replica has before it leads; ``loaded`` is called once the cluster's state has been read.
 
-    ``own_vpcs`` are the VPCs that this process is in, empty where that is not known. Where it
-    ``follows_another`` leader, requests of that one may still be carried out.
+    ``own_vpcs`` are the VPCs that this process is in, empty where that is not known.
     """
 
     settings: ControllerSettings
@@ -71,7 +71,7 @@ class Surroundings:
     shared_volume_metrics: SharedVolumeMetrics
     usage_metrics: UsageMetrics
     duties: Duties
-    follows_another: bool
+    leadership: Leadership
     loaded: Callable[[], None]
     own_vpcs: Awaitable[frozenset[VpcId]]
 
@@ -83,6 +83,7 @@ async def lead(around: Surroundings) -> None:
         {one.provisioner.server: one.provisioner.file_system_id for one in around.directories}
     )
     async with AsyncExitStack() as stack:
+        stack.callback(_leave_what_is_unclear, inventory, around.leadership)
         recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
         announcer = Announcer(client, await stack.enter_async_context(recorder))
         pool = None
@@ -122,7 +123,8 @@ async def lead(around: Surroundings) -> None:
             backoff_seconds=settings.provision_backoff_seconds,
         )
         # A volume that an earlier leader has asked for may be made at any moment, and the data of another one
-        # removed from under it: nothing is removed before the volume is known, or its time is over.
+        # removed from under it: nothing is removed before the volume is known, or its time is over. One that
+        # has released the Lease knows the answers to all that it asked for.
         begin, begin_removals = asyncio.Event(), asyncio.Event()
         claims = await stack.enter_async_context(ClaimController(service, begin))
         volumes = await stack.enter_async_context(VolumeController(service, begin_removals))
@@ -150,11 +152,17 @@ async def lead(around: Surroundings) -> None:
         emptiers = (pool, *(one.mounted for one in around.directories))
         rounds = trash_rounds(settings, client, inventory, recorder, around.metrics, emptiers)
         tasks.create_task(rounds.run())
-        if around.follows_another:
+        if around.leadership.follows_a_crash:
             claims.expect_late_volumes()
         begin.set()
         await claims.outlast_late_volumes()
         begin_removals.set()
+
+
+def _leave_what_is_unclear(inventory: Inventory, leadership: Leadership) -> None:
+    """The next leader outlasts what this one has asked for only when the Lease was not released."""
+    if inventory.expects_volumes:
+        leadership.leave_to_expire()
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ async def _run(settings: ControllerSettings) -> None:
                 shared_volume_metrics=SharedVolumeMetrics(registry),
                 usage_metrics=UsageMetrics(registry),
                 duties=duties,
-                follows_another=not leadership.is_first,
+                leadership=leadership,
                 loaded=state.has_loaded,
                 own_vpcs=vpcs,
             )

@@ -61,8 +61,10 @@ class Leadership:
         self._seen_at = clock()
         self._renewed_at = clock()
         self.is_leader = False
-        # Whether nobody has led before: requests of a leader that has ended may still be carried out.
-        self.is_first = False
+        # Whether the leader before this one has not released the Lease, as when it was killed: what it asked
+        # for may still be carried out. Without leader election nobody knows.
+        self.follows_a_crash = True
+        self._is_released = True
 
     async def acquire(self) -> None:
         """Wait until this candidate leads; a leader of the same identity is itself, restarted."""
@@ -87,9 +89,16 @@ class Leadership:
         self.is_leader = False
         log.error("leadership-lost", lease=self._terms.name, identity=self._terms.identity)
 
+    def leave_to_expire(self) -> None:
+        """Release nothing at the end: what this leader has asked for may still be carried out."""
+        self._is_released = False
+
     async def release(self) -> None:
         """Let the next candidate take over at once; failures only cost it the waiting time."""
         self.is_leader = False
+        if not self._is_released:
+            log.info("lease-not-released", lease=self._terms.name, reason="a request is without an answer")
+            return
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 lease = await self._get()
@@ -122,7 +131,7 @@ class Leadership:
         except KubeNotFound:
             with translated(f"lease {self._terms.name}"):
                 await self._client.create(self._new())
-            self.is_first = True
+            self.follows_a_crash = False
             return _Outcome.HELD
         spec = lease.spec = lease.spec or LeaseSpec()
         version = (lease.metadata and lease.metadata.resourceVersion) or ""
@@ -130,6 +139,8 @@ class Leadership:
             self._seen_version, self._seen_at = version, self._clock()
         if not self._may_take(spec):
             return _Outcome.HELD_BY_ANOTHER
+        if not self.is_leader:
+            self.follows_a_crash = bool(spec.holderIdentity)
         now = datetime.now(UTC)
         if spec.holderIdentity != self._terms.identity:
             spec.leaseTransitions = (spec.leaseTransitions or 0) + 1

@@ -173,7 +173,7 @@ def _choose_file_system(
     elif rules.default is DefaultFileSystem.AUTO:
         if claim.uid in view.maybe_begun:
             # Its name has the file system in it, so that the API server would not refuse a second volume.
-            remedy = "wait; it is chosen at the latest 90 seconds after a controller has begun to lead"
+            remedy = "wait; it is chosen at the latest 90 seconds after the controller has begun to lead"
             raise NotYet(
                 "is not chosen while a volume may come that an earlier controller has asked for",
                 field="file system",

@@ -188,6 +188,11 @@ class Inventory:
         if volume.name not in self._volumes:
             self._locate(volume)
 
+    @property
+    def expects_volumes(self) -> bool:
+        """Whether a volume that was asked for may be made, or was and watches have not shown it."""
+        return bool(self._expected)
+
     def is_expected(self, name: str) -> bool:
         """Whether a request to make that volume may have been, or may yet be, carried out unseen."""
         return name in self._expected

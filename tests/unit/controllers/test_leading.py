@@ -1,6 +1,7 @@
 """What a leader has read before it says that it is ready, and before it serves a claim."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,6 +20,7 @@ from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.leading import Surroundings, lead
+from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.ids import Region, VpcId
 from kube_efs.settings import ControllerSettings
 from kube_efs.telemetry.duties import Duties
@@ -59,7 +61,9 @@ def around(client: AsyncClient, loaded: Callable[[], None]) -> Surroundings:
         shared_volume_metrics=SharedVolumeMetrics(registry),
         usage_metrics=UsageMetrics(registry),
         duties=Duties(registry),
-        follows_another=False,
+        leadership=Leadership(
+            client, LeaseTerms(namespace="efs", name="lead", identity="efs-manager-0"), time.monotonic
+        ),
         loaded=loaded,
         own_vpcs=own_vpcs,
     )

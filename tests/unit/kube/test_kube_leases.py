@@ -67,7 +67,7 @@ async def test_the_first_candidate_leads(kube: AsyncClient) -> None:
         await leader.acquire()
     found = await spec(kube)
     assert leader.is_leader
-    assert leader.is_first
+    assert not leader.follows_a_crash
     assert (found.holderIdentity, found.leaseDurationSeconds, found.leaseTransitions) == ("a", 15, 0)
 
 
@@ -117,7 +117,7 @@ async def test_a_restarted_leader_takes_its_own_lease_at_once(kube: AsyncClient)
     again = candidate(kube, "a", Clock())
     async with asyncio.timeout(5):
         await again.acquire()
-    assert not again.is_first
+    assert again.follows_a_crash
     assert (await spec(kube)).leaseTransitions == 0
 
 
@@ -127,8 +127,10 @@ async def test_a_released_lease_is_taken_at_once(kube: AsyncClient) -> None:
     await first.release()
     assert not first.is_leader
     assert (await spec(kube)).holderIdentity == ""
+    second = candidate(kube, "b", Clock())
     async with asyncio.timeout(5):
-        await candidate(kube, "b", Clock()).acquire()
+        await second.acquire()
+    assert not second.follows_a_crash
 
 
 async def test_nobody_releases_what_another_holds(kube: AsyncClient) -> None:
@@ -285,3 +287,12 @@ async def test_a_release_that_fails_only_costs_time(client_of: ClientOf) -> None
         with capture_logs() as logs:
             await candidate(client, "a", Clock()).release()
     assert [line["event"] for line in logs] == ["lease-not-released"]
+
+
+async def test_a_lease_that_is_left_to_expire_is_not_released(kube: AsyncClient) -> None:
+    leader = candidate(kube, "a", Clock())
+    await leader.acquire()
+    leader.leave_to_expire()
+    await leader.release()
+    assert not leader.is_leader
+    assert (await spec(kube)).holderIdentity == "a"
