@@ -11,11 +11,12 @@ import yaml
 from hypothesis import HealthCheck, settings
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
-from tests.conformance.control_plane import ControlPlanes
+from tests.conformance.programs import PROGRAMS
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from kube_efs.kube.client import connect
+from kube_efs_lab.real_control_plane import ControlPlanes
 from tinykube.api import ApiServer
 
 # What a machine can do in a second says nothing about the code.
@@ -66,7 +67,7 @@ def pytest_collection_finish() -> None:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def control_planes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ControlPlanes]:
     """Real control planes, none of which is running yet."""
-    planes = ControlPlanes(tmp_path_factory.mktemp("control-plane"))
+    planes = ControlPlanes(tmp_path_factory.mktemp("control-plane"), PROGRAMS)
     yield planes
     await planes.stop()
 

@@ -16,13 +16,14 @@ from bench.latencies import percentile, rate, slope, spread
 from bench.processes import ORDINARY_SETTINGS, cores_used, cpu_by_program, daemons
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
-from tests.conformance.control_plane import PROGRAMS, ControlPlanes
+from tests.conformance.programs import PROGRAMS
 from tests.scenarios import csi_steps, steps
 from tests.scenarios.csi_steps import Aws
-from tests.scenarios.real_plane import RealPlane
 
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
+from kube_efs_lab.real_control_plane import ControlPlanes
+from kube_efs_lab.real_plane import RealPlane
 
 _MOST: Final = 10_000
 # What is made at once, and the sizes at which the controller is started anew.
@@ -49,7 +50,7 @@ async def measure(folder: Path) -> AsyncIterator[Figure | Curve]:
 
     Without the programs of a real control plane there are no more than a thousand claims.
     """
-    planes = ControlPlanes(folder / "control-plane")
+    planes = ControlPlanes(folder / "control-plane", PROGRAMS)
     is_real = (PROGRAMS / "kube-apiserver").exists()
     plane: ControlPlane = PlaneOfClaims(planes) if is_real else EmbeddedControlPlane(folder / "kubeconfig")
     most = int(os.environ.get("BENCH_CLAIMS", _MOST if is_real else _IDLE_SIZE))

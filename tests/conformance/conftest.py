@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from lightkube import AsyncClient
-from tests.conformance.control_plane import ControlPlanes, RealControlPlane
 from tests.conformance.installing import install
 from tests.conformance.kubectl import Kubectl
+
+from kube_efs_lab.real_control_plane import ControlPlanes, RealControlPlane
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

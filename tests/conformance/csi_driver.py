@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.conformance.control_plane import PROGRAMS
+from tests.conformance.programs import PROGRAMS
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.conformance.control_plane import PROGRAMS
 from tests.conformance.kubectl import Answer
+from tests.conformance.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "kube-efs"

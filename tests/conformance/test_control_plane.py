@@ -11,11 +11,12 @@ import yaml
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
-from tests.conformance.control_plane import PROGRAMS, RealControlPlane
 from tests.conformance.kubectl import Kubectl
+from tests.conformance.programs import PROGRAMS
 
 from kube_efs.kube.watching import Applied, Listed, follow
 from kube_efs.model.errors import PlatformError
+from kube_efs_lab.real_control_plane import RealControlPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -113,7 +114,7 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
         children = psutil.Process().children()
         return {one.name(): one for one in children if any(str(tmp_path) in word for word in one.cmdline())}
 
-    async with RealControlPlane(tmp_path):
+    async with RealControlPlane(tmp_path, PROGRAMS):
         running = programs()
     assert running.keys() == {"etcd", "kube-apiserver", "kube-controller-manager"}
     assert programs() == {}
@@ -122,5 +123,5 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
 async def test_a_program_that_ends_too_soon_is_told_with_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "etcd").write_text("no folder")
     with pytest.raises(PlatformError, match="etcd"):
-        async with RealControlPlane(tmp_path):
+        async with RealControlPlane(tmp_path, PROGRAMS):
             pass

@@ -8,7 +8,6 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 import yaml
-from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
 from tests.conformance.csi_driver import REGION, Driver
 from tests.conformance.installing import MANAGER, NAMESPACE
 from tests.conformance.kubectl import Kubectl
@@ -20,6 +19,7 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.ids import FileSystemId, Region
+from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.conformance.control_plane import RealControlPlane
 from tests.conformance.csi_driver import REGION, Driver, sanity
 from tests.conformance.kubectl import Kubectl
 from tests.integration.folder_mounter import private_folder
@@ -23,6 +22,7 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.client import connect_tunnels
+from kube_efs_lab.real_control_plane import RealControlPlane
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

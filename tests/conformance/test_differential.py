@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 from lightkube import AsyncClient
-from tests.conformance.control_plane import RealControlPlane
 from tests.conformance.differential.comparing import Difference, differences
 from tests.conformance.differential.normalising import normalised
 from tests.conformance.differential.player import Answer, Player, Server
@@ -31,6 +30,7 @@ from tests.conformance.differential.stories import (
 )
 
 from kube_efs.kube.client import connect, load_config
+from kube_efs_lab.real_control_plane import RealControlPlane
 from tinykube.api import ApiServer
 from tinykube.controllers.running import run_controllers
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
-from tests.conformance.control_plane import ControlPlanes
 from tests.conformance.installing import add_openshift_kinds
 from tests.conformance.kubectl import Kubectl
 from tests.integration.efs_provisioner import (
@@ -25,7 +24,9 @@ from tests.integration.efs_provisioner import (
     deploy_quick_start,
     site_on,
 )
-from tests.scenarios.real_plane import RealPlane
+
+from kube_efs_lab.real_control_plane import ControlPlanes
+from kube_efs_lab.real_plane import RealPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,6 @@ from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessR
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.authorization_v1 import SubjectAccessReview
 from lightkube.resources.core_v1 import ConfigMap, Secret
-from tests.conformance.control_plane import RealControlPlane, ServiceAccountName
 from tests.conformance.installing import MANAGER, NAMESPACE, NODE, TUNNEL, WORKER
 from tests.conformance.kubectl import Kubectl
 
@@ -30,6 +29,7 @@ from kube_efs.model.csi_parameters import FileSystemReference, ReferenceKind
 from kube_efs.model.errors import KubeDenied
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.settings import DEFAULT_LEASE
+from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("installed")]
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Pod
-from tests.conformance.control_plane import RealControlPlane
+from tests.conformance.programs import PROGRAMS
 
 from kube_efs.kube.client import connect, load_config
+from kube_efs_lab.real_control_plane import RealControlPlane
 from tinykube.kubelet.kubelet import Kubelet
 from tinykube.kubelet.nfs import KernelNfs
 from tinykube.kubelet.node import NodeDescription
@@ -24,7 +25,7 @@ SCRIPT = "kubectl auth whoami -o jsonpath={.status.userInfo.username}"
 
 async def test_a_program_in_a_pod_is_its_service_account(tmp_path: Path) -> None:
     async with (
-        RealControlPlane(tmp_path / "plane") as plane,
+        RealControlPlane(tmp_path / "plane", PROGRAMS) as plane,
         connect(load_config(plane.admin_kubeconfig)) as client,
     ):
         kubelet = Kubelet(

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import structlog
-from tests.conformance.control_plane import ControlPlanes
 from tests.scenarios.forking import fork_module
-from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
+from kube_efs_lab.real_control_plane import ControlPlanes
+from kube_efs_lab.real_plane import RealPlane
 
 
 @pytest.fixture(scope="module", autouse=True)

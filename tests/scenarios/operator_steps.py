@@ -14,10 +14,8 @@ from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
-from tests.conformance.control_plane import ServiceAccountName
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios.forking import fork_module
-from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import eventually
 
 from kube_efs.kube.client import connect, load_config
@@ -29,6 +27,8 @@ from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.program import Program
+from kube_efs_lab.real_control_plane import ServiceAccountName
+from kube_efs_lab.real_plane import RealPlane
 from tinykube.controllers.running import run_controllers
 from tinykube.controllers.scheduler import _Binding
 

@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator
 import pytest
 import pytest_asyncio
 from lightkube.resources.core_v1 import PersistentVolumeClaim
-from tests.conformance.control_plane import ControlPlanes
 from tests.scenarios.conftest import make_plane
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import Cluster
 
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane
+from kube_efs_lab.real_control_plane import ControlPlanes
 
 
 @pytest.fixture(scope="package")

@@ -8,11 +8,11 @@ import pytest
 from tests.scenarios import steps
 from tests.scenarios.burst import MANY, Burst
 from tests.scenarios.nfs import SlowReader
-from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.tunnels.status import TunnelState
 from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
+from kube_efs_lab.real_plane import RealPlane
 
 AWAY_SECONDS = 3.0
 # The embedded API server goes away without a word, in the midst of connections that it then does not close.

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 import yaml
-from tests.conformance.control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 from tests.conformance.installing import MANAGER, NAMESPACE, NODE, TUNNEL, install
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios.steps import eventually
@@ -19,6 +18,7 @@ from kube_efs.doctor.run import examine_cluster
 from kube_efs.kube.client import connect, load_config
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
+from kube_efs_lab.real_control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

@@ -20,6 +20,19 @@ class Output(StrEnum):
     JSON = "json"
 
 
+ControlPlaneOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="KUBEBUILDER_ASSETS",
+        file_okay=False,
+        resolve_path=True,
+        help="Run on the etcd, kube-apiserver and kube-controller-manager of this folder.",
+        show_default="the embedded control plane",
+    ),
+]
+
+
 def _up(
     kubeconfig: Annotated[
         Path,
@@ -30,37 +43,46 @@ def _up(
     empty: Annotated[
         bool, typer.Option("--empty", help="Leave kube-efs out, for trying how it is installed.")
     ] = False,
+    control_plane: ControlPlaneOption = None,
 ) -> None:
     """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
     import asyncio
 
     from kube_efs_lab.up import run_up
 
-    asyncio.run(run_up(kubeconfig, empty=empty))
+    asyncio.run(run_up(kubeconfig, empty=empty, programs=control_plane))
 
 
 def _demo(
     output: Annotated[
         Output, typer.Option("--output", "-o", help="A table for people, or JSON.")
     ] = Output.TABLE,
+    control_plane: ControlPlaneOption = None,
 ) -> None:
     """Show the way from a claim to data and back on an embedded cluster, and check each step."""
     import asyncio
 
     from kube_efs_lab.demo import run_demo
 
-    if not asyncio.run(run_demo(as_json=output is Output.JSON)):
+    if not asyncio.run(run_demo(as_json=output is Output.JSON, programs=control_plane)):
         raise typer.Exit(1)
 
+
+_CONTROL_PLANE: Final = {"KUBEBUILDER_ASSETS": "the same as --control-plane"}
 
 up: Final = Command(
     run=_up,
     manual=Manual(
         exits=exits("it was told to end", "this machine lacks something"),
+        environment=_CONTROL_PLANE,
         examples=(
             Example(command="kube-efs up", does="a cluster until Ctrl-C, with .kube-efs/kubeconfig"),
             Example(command="kube-efs up --kubeconfig /tmp/kubeconfig", does="the same, at another place"),
             Example(command="kube-efs up --empty", does="a cluster without kube-efs, to install it in"),
+            Example(
+                command="kube-efs up --control-plane /usr/local/kubebuilder/bin",
+                does="the same on a real etcd, kube-apiserver and kube-controller-manager",
+            ),
         ),
     ),
 )
@@ -68,6 +90,7 @@ demo: Final = Command(
     run=_demo,
     manual=Manual(
         exits=exits("every check holds", "a check failed, or this machine lacks something"),
+        environment=_CONTROL_PLANE,
         examples=(Example(command="kube-efs demo --output json", does="what was checked, for programs"),),
     ),
 )

@@ -22,18 +22,20 @@ from kube_efs.report.values import ClusterReport
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.demo_steps import Check, Demo
 from kube_efs_lab.logs import logging_to
+from kube_efs_lab.real_plane import plane_for
 
 
-async def run_demo(*, as_json: bool) -> bool:
+async def run_demo(*, as_json: bool, programs: Path | None = None) -> bool:
     """Show it on standard output; gives whether every check held. Raises PlatformError before it begins.
 
-    The folder with the logs of all parts is kept when a check fails.
+    ``programs`` is the folder of a real control plane. The folder with the logs of all parts is kept when a
+    check fails.
     """
     started = time.monotonic()
     console = make_console(quiet=as_json)
     folder = Path(tempfile.mkdtemp(prefix="kube-efs-demo-"))
     with logging_to(folder / "demo.log"):
-        checks, report = await _walk(folder, console)
+        checks, report = await _walk(folder, programs, console)
     seconds = time.monotonic() - started
     ok = all(check.ok for check in checks)
     if ok:
@@ -49,11 +51,14 @@ async def run_demo(*, as_json: bool) -> bool:
     return ok
 
 
-async def _walk(folder: Path, console: Console) -> tuple[list[Check], ClusterReport]:
+async def _walk(folder: Path, programs: Path | None, console: Console) -> tuple[list[Check], ClusterReport]:
     """All checks, and the cluster as it was with all its claims."""
     checks: list[Check] = []
     console.print("Starting a Kubernetes API, a node, an AWS API, NFS servers, and kube-efs on them ...")
-    async with EmbeddedCluster(folder) as cluster:
+    async with (
+        plane_for(folder, folder / "kubeconfig", programs) as plane,
+        EmbeddedCluster(folder, control_plane=plane) as cluster,
+    ):
         demo = Demo(cluster)
         async for check in demo.provision():
             checks.append(check)

@@ -13,11 +13,12 @@ from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, render_cluster
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs_lab.cluster import DIRECTORY_PROVISIONER, EmbeddedCluster
-from kube_efs_lab.control_plane import EmbeddedControlPlane
+from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.logs import logging_to
 from kube_efs_lab.manifests import DIRECTORY_CLASS, STORAGE_CLASS, access_point_class, apply
 from kube_efs_lab.program import Program
 from kube_efs_lab.programs import NAMESPACE
+from kube_efs_lab.real_plane import plane_for
 
 _REFRESH_SECONDS = 1.0
 _RESTART_SECONDS = 1.0
@@ -25,19 +26,26 @@ _RESTART_SECONDS = 1.0
 _OFTEN = {"KUBE_EFS_RESYNC_SECONDS": "2"}
 
 
-async def run_up(kubeconfig: Path, *, empty: bool = False) -> None:
+async def run_up(kubeconfig: Path, *, empty: bool = False, programs: Path | None = None) -> None:
     """Run the cluster until SIGINT or SIGTERM; its kubeconfig is there meanwhile. Raises PlatformError.
 
-    An ``empty`` one has nothing of kube-efs, which can be installed in it.
+    An ``empty`` one has nothing of kube-efs, which can be installed in it. ``programs`` is the folder of a
+    real control plane.
     """
     run = _run_empty if empty else _run
     with tempfile.TemporaryDirectory(prefix="kube-efs-up-") as name, logging_to(Path(name) / "up.log"):
-        await run_until_told_to_stop(run(Path(name), kubeconfig, make_console()))
+        folder = Path(name)
+
+        async def work() -> None:
+            async with plane_for(folder, kubeconfig, programs) as plane:
+                await run(folder, plane, make_console())
+
+        await run_until_told_to_stop(work())
 
 
-async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
+async def _run(folder: Path, plane: ControlPlane, console: Console) -> None:
     console.print("Starting ...")
-    async with EmbeddedCluster(folder, control_plane=EmbeddedControlPlane(kubeconfig)) as cluster:
+    async with EmbeddedCluster(folder, control_plane=plane) as cluster:
         points = access_point_class(cluster.file_system_ids[0])
         await apply(cluster.client, [STORAGE_CLASS, DIRECTORY_CLASS, points])
         console.print(_usage(cluster), soft_wrap=True)
@@ -51,9 +59,8 @@ async def _run(folder: Path, kubeconfig: Path, console: Console) -> None:
             console.print("Stopping ...")
 
 
-async def _run_empty(folder: Path, kubeconfig: Path, console: Console) -> None:
+async def _run_empty(folder: Path, plane: ControlPlane, console: Console) -> None:
     console.print("Starting ...")
-    plane = EmbeddedControlPlane(kubeconfig)
     async with EmbeddedCluster(folder, control_plane=plane, settings=_OFTEN, installed=False) as cluster:
         console.print(_empty_usage(cluster), soft_wrap=True)
         try:

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import pytest_asyncio
-from tests.conformance.control_plane import ControlPlanes
 from tests.scenarios import faulty_api
 from tests.scenarios.conftest import make_plane
 from tests.scenarios.faulty_api import FaultyApi, FaultyPlane
@@ -12,6 +11,7 @@ from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import Cluster
 
 from kube_efs_lab.cluster import EmbeddedCluster
+from kube_efs_lab.real_control_plane import ControlPlanes
 
 # A leader whom so many faults do not cost the lead, which is another matter.
 _SETTINGS = {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}

@@ -16,11 +16,9 @@ from aiohttp import web
 from lightkube import ApiError
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
-from tests.conformance.control_plane import ServiceAccountName
 from tests.scenarios import directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.faulty_api import Call, Exchange, Fault, FaultyApi
-from tests.scenarios.real_plane import RealPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.migration.cluster import MigrationStore
@@ -29,6 +27,8 @@ from kube_efs.migration.plan import Direction, Migration, Selection, plan
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.volumes import VolumePhase
 from kube_efs_lab.control_plane import ControlPlane
+from kube_efs_lab.real_control_plane import ServiceAccountName
+from kube_efs_lab.real_plane import RealPlane
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

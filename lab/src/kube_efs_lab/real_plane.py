@@ -1,7 +1,8 @@
-"""A real control plane for the scenarios: Kubernetes' own processes, and kube-efs under its own accounts."""
+"""A cluster on Kubernetes' own processes, with kube-efs under its own service accounts."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,12 +12,15 @@ from aiohttp import web
 from lightkube import ApiError, AsyncClient
 from lightkube.resources.core_v1 import Node, NodeStatus
 from lightkube.types import PatchType
-from tests.conformance.control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
-from tests.conformance.installing import NAMESPACE, render
 
+from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
+from kube_efs.operator.platforms import Platform
+from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs_lab.manifests import apply
-from kube_efs_lab.programs import NODE
+from kube_efs_lab.programs import NAMESPACE, NODE
+from kube_efs_lab.real_control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 from tinykube.api.certificates import make_identity
+from tinykube.api.kubeconfig import write_kubeconfig
 from tinykube.controllers.running import run_scheduler
 from tinykube.kubelet.kubelet import Kubelet
 
@@ -88,22 +92,29 @@ async def _has_addresses(client: AsyncClient, node: str) -> bool:
 
 
 class RealPlane:
-    """etcd, kube-apiserver and kube-controller-manager, with RBAC and what ``kube-efs render`` prints."""
+    """etcd, kube-apiserver and kube-controller-manager, with RBAC and what ``kube-efs render`` prints.
+
+    The administrator's kubeconfig is written to ``kubeconfig``, if that is given, and removed at the end.
+    """
 
     plane: RealControlPlane
 
-    def __init__(self, planes: ControlPlanes) -> None:
+    def __init__(self, planes: ControlPlanes, kubeconfig: Path | None = None) -> None:
         self._planes = planes
+        self._kubeconfig = kubeconfig
         self._logs = KubeletLogs()
         self._stack = AsyncExitStack()
 
     @property
     def kubeconfig(self) -> Path:
         """The administrator's."""
-        return self.plane.admin_kubeconfig
+        return self._kubeconfig or self.plane.admin_kubeconfig
 
     async def __aenter__(self) -> Self:
         self.plane = await self._planes.fresh()
+        if self._kubeconfig is not None:
+            write_kubeconfig(self._kubeconfig, self.plane.admin_kubeconfig.read_text(encoding="utf-8"))
+            self._stack.callback(self._kubeconfig.unlink, missing_ok=True)
         await self._stack.enter_async_context(self._logs)
         return self
 
@@ -114,12 +125,13 @@ class RealPlane:
 
     async def install(self, client: AsyncClient, namespace: str) -> None:
         """Apply the rendered manifests, less the workloads."""
-        assert namespace == NAMESPACE
-        manifests = yaml.safe_load_all(render("--for", "kubernetes", "--csi"))
-        kept = (manifest for manifest in manifests if manifest["kind"] not in _WORKLOADS)
+        manifests = render_manifests(
+            RenderOptions(platform=Platform.KUBERNETES, namespace=namespace, csi=True)
+        )
+        kept = [manifest for manifest in manifests if manifest["kind"] not in _WORKLOADS]
         # Before its kubelet says so: the tokens of the accounts name it.
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-        await apply(client, [yaml.safe_dump_all([*kept, node])])
+        await apply(client, [text_of(kept, as_json=False), yaml.safe_dump(node)])
 
     async def kubeconfig_of(self, account: str) -> Path:
         """With a token of that service account on the node, and no right but its own."""
@@ -133,3 +145,19 @@ class RealPlane:
     def take_logs_from(self, kubelet: Kubelet) -> None:
         """The real API server finds them where the Node says that its kubelet is."""
         self._logs.kubelet = kubelet
+
+
+@asynccontextmanager
+async def plane_for(folder: Path, kubeconfig: Path, programs: Path | None) -> AsyncIterator[ControlPlane]:
+    """What a cluster runs on, not started yet: Kubernetes' own programs in that folder, or the embedded one.
+
+    ``folder`` is for its files.
+    """
+    if programs is None:
+        yield EmbeddedControlPlane(kubeconfig)
+        return
+    planes = ControlPlanes(folder / "control-plane", programs)
+    try:
+        yield RealPlane(planes, kubeconfig)
+    finally:
+        await planes.stop()
