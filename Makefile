@@ -70,11 +70,12 @@ simulate: $(INSTALLED) ## Try to lose data: SEEDS runs in virtual time, the run 
 bench: setup ## Measure the figures of docs/performance.md, or the ROWS of them, and write them there (needs root)
 	$(BIN)/python -m bench $(ROWS)
 
-lint: $(INSTALLED) ## Check style, types and the layers of the design
+lint: $(INSTALLED) ## Check style, types, the layers of the design and the words of the pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/plain_english.py
 
 format: $(INSTALLED) ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,130 @@
+"""Finds words that have a plainer alternative, and exits with 1 when there are any.
+
+``PLACES`` are the files and directories to check, as git lists them. ``READERS`` has, for each suffix, the
+function that returns the prose of a file. To check another kind of file, add its place and its reader.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+PLACES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
+
+# Regular expressions of words, and what to write instead. A blank stands for any white space.
+WORDS: Final[Mapping[str, str]] = {
+    "whoever|whomever": "users who, or the name of the user or process",
+    "(can|cannot|could|can not) be had|to be had": "is (not) available, or name the action: cannot be bound",
+    "(is|are|was|were|been|be) told": "gets, is configured with, or is reported",
+    "tells|told": "says, shows, reports or contains",
+    "(is|are|was|were) to (be|become|go|have|help|say|stay|wake)": "must, will, or the imperative",
+    "so no more": "no longer",
+    "none of (its|his|our|their) business": "say what the process does not do",
+    "own business": "say which program is responsible",
+    "nobody's": "not ours, or name the owner",
+    "(make|makes|made|making) anew": "recreate",
+    "anew": "again",
+    "(goes|go|went|going|gone) on": "continues",
+    "comes? along": "is included",
+    "let go( of)?|lets go": "release",
+    "take away|takes away|taken away|took away": "remove",
+    "does as well|do as well": "also works",
+    "does not come to be|did not come to be": "failed",
+    "heed|heeds|heeded": "respect, or consider",
+    "folders?": "directory",
+    "for ever": "permanently, or indefinitely",
+    "mostly": "usually",
+    "nothing but": "only",
+    "but for": "except",
+    "amid|amongst|whilst": "in, among, while",
+    "hence|thus|thereof|hitherto|lest": "therefore, of it, until now, so that",
+    "beforehand": "in advance",
+    "in the place of": "instead of",
+    "(is|are|was|were|be) (looked at|looked after)": "is checked, or is managed",
+    "should (it|they|the|a|an|you)": "if",
+    "odd|oddly|oddity|oddities": "unexpected, or invalid",
+    "utili[sz]e[sd]?": "use",
+    "in order to": "to",
+    "prior to": "before",
+    "via": "through, or with",
+    r"e\.g\.": "for example",
+    r"i\.e\.": "that is",
+    "behaviours?": "behavior, as in Kubernetes",
+    "colours?": "color, as in Kubernetes",
+    "catalogues?": "catalog, as in Kubernetes",
+    "time-outs?": "timeout",
+}
+_FINDERS: Final = tuple(
+    (re.compile(r"\b(?:" + words.replace(" ", r"\s+") + r")(?!\w)", re.IGNORECASE), instead)
+    for words, instead in WORDS.items()
+)
+# What a page quotes is checked where it comes from.
+_QUOTED: Final = re.compile(
+    r"""
+    <!--\ begin:\ .*?<!--\ end\ -->                  # a table that is generated from code or compared with it
+    | ^\ *```.*?^\ *```$                             # a fenced block
+    | <!--.*?-->                                     # a comment
+    | (?<!`)(`+)(?!`)(?:(?!\n\n).)+?(?<!`)\1(?!`)    # code
+    | \]\([^)]*\)                                    # the target of a link
+    | "(?:[^"\n]|\n(?!\n))*"                         # a message
+    """,
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A word in the prose of a file; the line is counted from 1."""
+
+    line: int
+    word: str
+    instead: str
+
+
+def prose_of_page(text: str) -> str:
+    """A Markdown page with blanks in place of code, quotes and comments; the lines keep their numbers."""
+    return _QUOTED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+
+
+READERS: Final[Mapping[str, Callable[[str], str]]] = {".md": prose_of_page}
+
+
+def findings(prose: str) -> Iterator[Finding]:
+    """The words that have a plainer alternative, in the order of their lines; each place counts once."""
+    found: dict[int, Finding] = {}
+    for finder, instead in _FINDERS:
+        for match in finder.finditer(prose):
+            line = prose.count("\n", 0, match.start()) + 1
+            found.setdefault(
+                match.end(), Finding(line=line, word=" ".join(match[0].split()), instead=instead)
+            )
+    yield from sorted(found.values(), key=lambda one: one.line)
+
+
+def _files() -> Iterator[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *PLACES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix in READERS and path.is_file():
+            yield path
+
+
+def main() -> int:
+    """Prints each finding; the exit status."""
+    lines = [
+        f'{path.relative_to(ROOT)}:{one.line}: "{one.word}": write {one.instead}\n'
+        for path in _files()
+        for one in findings(READERS[path.suffix](path.read_text(encoding="utf-8")))
+    ]
+    sys.stdout.writelines(lines)
+    return int(bool(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The lint for words: it finds them in prose only, and this tree has none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripts.plain_english import WORDS, Finding, findings, prose_of_page
+
+ROOT = Path(__file__).parents[3]
+
+
+def _words(page: str) -> list[str]:
+    return [one.word for one in findings(prose_of_page(page))]
+
+
+def test_tree_has_no_such_word() -> None:
+    check = subprocess.run(
+        [sys.executable, "scripts/plain_english.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (check.returncode, check.stdout, check.stderr) == (0, "", "")
+
+
+def test_finding_has_line_word_and_alternative() -> None:
+    found = list(findings(prose_of_page("# Page\n\nGive it to whoever\nasks. The mount goes\non.\n")))
+    assert found == [
+        Finding(line=3, word="whoever", instead=WORDS["whoever|whomever"]),
+        Finding(line=4, word="goes on", instead=WORDS["(goes|go|went|going|gone) on"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        pytest.param("The node is told its port.", ["is told"], id="longer phrase wins"),
+        pytest.param(
+            "Whoever asks, and whoever waits.", ["Whoever", "whoever"], id="capitals, and twice in a line"
+        ),
+        pytest.param("See `whoever` and ``who ` ever, anew``.", [], id="code"),
+        pytest.param("```console\n$ echo anew\n```\n\nAgain anew.", ["anew"], id="fenced block"),
+        pytest.param("* a list\n\n  ```sh\n  # anew\n  ```", [], id="indented fenced block"),
+        pytest.param("[pages](docs/whoever.md#anew)", [], id="target of a link"),
+        pytest.param("<!-- not run: whoever -->", [], id="comment"),
+        pytest.param("<!-- begin: code -->\n| anew |\n<!-- end -->", [], id="generated table"),
+        pytest.param('The log says "made anew".', [], id="quoted message"),
+        pytest.param(
+            "It is available via a canoe, a viaduct and folderol.", ["via"], id="part of another word"
+        ),
+    ],
+)
+def test_only_prose_is_checked(page: str, words: list[str]) -> None:
+    assert _words(page) == words
+
+
+def test_exit_status_is_1_for_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "docs").mkdir()
+    script = tmp_path / "scripts" / "plain_english.py"
+    script.write_text((ROOT / "scripts/plain_english.py").read_text(encoding="utf-8"))
+    (tmp_path / "docs" / "page.md").write_text("Ask whoever is there.\n")
+    (tmp_path / "docs" / "data.txt").write_text("whoever\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    check = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert check.returncode == 1
+    assert check.stdout.startswith('docs/page.md:1: "whoever": write ')
+    assert len(check.stdout.splitlines()) == 1
