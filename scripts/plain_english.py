@@ -38,6 +38,8 @@ WORDS: Final[Mapping[str, str]] = {
     "folders?": "directory",
     "for ever": "permanently, or indefinitely",
     "mostly": "usually",
+    "rights": "permissions",
+    "to hand|at hand": "available",
     "nothing but": "only",
     "but for": "except",
     "amid|amongst|whilst": "in, among, while",
