@@ -26,7 +26,7 @@ from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Volume
 from kube_efs.mounts.mountinfo import read_mountinfo
-from kube_efs.tunnels.client import connect_tunnels
+from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs_lab.clients import TunnelClient
 from kube_efs_lab.cluster import EmbeddedCluster
 

@@ -32,11 +32,11 @@ from tests.integration.tunnel_node import (
 from kube_efs.model.errors import InvalidSetting, StunnelMissing
 from kube_efs.model.ids import Region, SubnetId
 from kube_efs.telemetry.metrics import TunnelMetrics
-from kube_efs.tunnels import keeper
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.services import NodeLocation
 from kube_efs.tunnels.status import TunnelState
+from kube_efs.tunnels.stunnel import keeper
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 

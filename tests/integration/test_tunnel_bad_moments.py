@@ -27,8 +27,8 @@ from tests.integration.tunnel_node import (
 from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volume_handles import AccessPointId
-from kube_efs.tunnels.client import TunnelClient, connect_tunnels
-from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")

@@ -49,10 +49,10 @@ from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
-from kube_efs.tunnels.certificates import ACCESS_POINT_OID, FILE_SYSTEM_OID, IAM_OID
-from kube_efs.tunnels.client import TunnelClient, connect_tunnels
-from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
-from kube_efs.tunnels.demands import PortRange
+from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.on_demand.certificate import ACCESS_POINT_OID, FILE_SYSTEM_OID, IAM_OID
+from kube_efs.tunnels.on_demand.promises import PortRange
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub

@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.ids import Region
-from kube_efs.tunnels.certificates import ClientInfo
-from kube_efs.tunnels.demands import PortRange
-from kube_efs.tunnels.idleness import IdlePolicy
+from kube_efs.tunnels.on_demand.certificate import ClientInfo
+from kube_efs.tunnels.on_demand.promises import PortRange
 from kube_efs.tunnels.options import DemandOptions
+from kube_efs.tunnels.sockets.idleness import IdlePolicy
 
 NOWHERE = Path("/nowhere")
 

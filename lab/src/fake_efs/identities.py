@@ -1,6 +1,7 @@
 """The IAM identities of the embedded account: its own access key, and the role of its instance.
 
-What they sign to connect is checked as EFS does it (``kube_efs.tunnels.signature`` says what that is).
+What they sign to connect is checked as EFS does it (``kube_efs.tunnels.on_demand.signature`` says what that
+is).
 """
 
 import hmac
@@ -15,7 +16,7 @@ from fake_efs.client_certificate import IamSignature
 from kube_efs.aws.connection import AwsCredentials
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.tunnels.signature import ConnectRequest, sign
+from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 
 INSTANCE_ROLE: Final = "kube-efs-node"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from kube_efs.model.errors import PlatformError
-from kube_efs.tunnels.ports import listening_ports
+from kube_efs.tunnels.sockets.ports import listening_ports
 
 _POLL_SECONDS = 0.02
 _TERMINATION_SECONDS = 1.0

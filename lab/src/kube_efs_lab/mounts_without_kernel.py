@@ -21,8 +21,8 @@ from fake_efs.service import EmbeddedEfs
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet, PlatformError
 from kube_efs.model.volumes import LOOPBACK
-from kube_efs.tunnels.client import connect_tunnels
-from kube_efs.tunnels.demand_specs import TunnelSpec
+from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
 from kube_efs.tunnels.probe import probe
 from tinykube.kubelet.nfs import NfsFolders, served_folder
 from tinykube.kubelet.pods import Nfs

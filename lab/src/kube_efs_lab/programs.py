@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fake_efs.process import Starter
 from kube_efs.settings import DEFAULT_NAMESPACE
-from kube_efs.tunnels.stunnel import StunnelProcess
+from kube_efs.tunnels.stunnel.process import StunnelProcess
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.node import IMAGE
 from kube_efs_lab.program import Program

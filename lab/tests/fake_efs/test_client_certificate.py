@@ -31,7 +31,7 @@ KEY, SIGNATURE, TIME = b"\x0c\x02AK", b"\x04\x40" + b"0" * 64, b"\x17\x0d2602281
 TOKEN = b"\xa0\x08\x0c\x06secret"
 
 # What efs-utils itself has made.
-_VECTORS_FILE = Path(__file__).parents[3] / "tests/unit/tunnels/vectors/efs-client-certificate.json"
+_VECTORS_FILE = Path(__file__).parents[3] / "tests/unit/tunnels/on_demand/vectors/efs-client-certificate.json"
 VECTORS = json.loads(_VECTORS_FILE.read_text(encoding="utf-8"))["vectors"]
 
 

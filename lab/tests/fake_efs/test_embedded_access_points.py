@@ -31,8 +31,8 @@ from kube_efs.model.errors import InvalidValue
 from kube_efs.model.file_systems import MountTarget, dns_name
 from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
-from kube_efs.tunnels import certificates
-from kube_efs.tunnels.certificates import CertificateSubject, ClientKey, make_certificate
+from kube_efs.tunnels.on_demand import certificate as certificates
+from kube_efs.tunnels.on_demand.certificate import CertificateSubject, ClientKey, make_certificate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,7 +12,7 @@ from fake_efs.identities import Identities
 from kube_efs.aws.connection import AwsCredentials
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.tunnels.signature import ConnectRequest, sign
+from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 
 REGION = Region("us-east-1")
 FILE_SYSTEM = FileSystemId("fs-01234567")

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from kube_efs.model.errors import PlatformError
-from kube_efs.tunnels.client import connect_tunnels
-from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
-from kube_efs.tunnels.ports import listening_ports
+from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs_lab.cluster import EmbeddedCluster
 
 

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 
 from kube_efs.model.csi_errors import InvalidArgument
 from kube_efs.model.volume_handles import parse_volume_handle
-from kube_efs.tunnels.demand_specs import Holder
+from kube_efs.tunnels.on_demand.specs import Holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ from kube_efs.model.mount_options import MountPlan
 from kube_efs.mounts.finishing import to_its_end
 from kube_efs.mounts.mount import Mounter
 from kube_efs.mounts.mountinfo import MountEntry
-from kube_efs.tunnels.client import TunnelOnDemand
-from kube_efs.tunnels.demand_specs import Holder, TunnelSpec
+from kube_efs.tunnels.api.client import TunnelOnDemand
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 
 log = structlog.get_logger()
 

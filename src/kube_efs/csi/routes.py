@@ -7,7 +7,7 @@ from kube_efs.model.csi_errors import NoMountTarget
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import Region, ZoneName
 from kube_efs.model.mount_options import IamIdentity, MountPlan
-from kube_efs.tunnels.demand_specs import TunnelSpec
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
 
 LOOPBACK = "127.0.0.1"
 

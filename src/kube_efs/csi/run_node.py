@@ -34,7 +34,7 @@ from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, CsiMetrics, new_registry
-from kube_efs.tunnels.client import connect_tunnels
+from kube_efs.tunnels.api.client import connect_tunnels
 
 log = structlog.get_logger()
 

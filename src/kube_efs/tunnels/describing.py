@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import TypedDict
 
 from kube_efs.telemetry.metrics import TunnelMetrics
-from kube_efs.tunnels.keeper import KeeperReport
-from kube_efs.tunnels.log import ServiceFacts
 from kube_efs.tunnels.plan import PlannedTunnel
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.services import Candidate, Nearness, TunnelService
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
+from kube_efs.tunnels.stunnel.keeper import KeeperReport
+from kube_efs.tunnels.stunnel.log import ServiceFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

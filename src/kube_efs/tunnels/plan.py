@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.targets import TunnelTarget
-from kube_efs.tunnels.demand_routes import find_candidates, server_name
-from kube_efs.tunnels.demands import DemandedTunnel, Demands
+from kube_efs.tunnels.on_demand.promises import DemandedTunnel, Demands
+from kube_efs.tunnels.on_demand.routes import find_candidates, server_name
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reachability import Reachability
 from kube_efs.tunnels.served import Served

@@ -26,14 +26,14 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
-from kube_efs.tunnels.certificates import ClientInfo
-from kube_efs.tunnels.demands import PortRange
-from kube_efs.tunnels.idleness import IdlePolicy
 from kube_efs.tunnels.news import MountTargetNews, telling_by_events
+from kube_efs.tunnels.on_demand.certificate import ClientInfo
+from kube_efs.tunnels.on_demand.promises import PortRange
 from kube_efs.tunnels.options import DemandOptions, TunnelOptions
 from kube_efs.tunnels.place import find_place
 from kube_efs.tunnels.publishing import publish_status
 from kube_efs.tunnels.services import NodeLocation
+from kube_efs.tunnels.sockets.idleness import IdlePolicy
 from kube_efs.tunnels.status import TunnelsStatus
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.settings import DEFAULT_NAMESPACE
-from kube_efs.tunnels.client import TunnelOnDemand, connect_tunnels
+from kube_efs.tunnels.api.client import TunnelOnDemand, connect_tunnels
 from kube_efs_lab.program import Program
 
 IDLE_SECONDS = 10.0

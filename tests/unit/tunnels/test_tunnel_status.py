@@ -13,8 +13,6 @@ from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
-from kube_efs.tunnels.keeper import KeeperReport
-from kube_efs.tunnels.log import ServiceFacts
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan
 from kube_efs.tunnels.probe import ProbeResult
@@ -28,6 +26,8 @@ from kube_efs.tunnels.status import (
     parse_status,
     render_status,
 )
+from kube_efs.tunnels.stunnel.keeper import KeeperReport
+from kube_efs.tunnels.stunnel.log import ServiceFacts
 
 FS = FileSystemId("fs-1")
 A, B = SubnetId("subnet-a"), SubnetId("subnet-b")

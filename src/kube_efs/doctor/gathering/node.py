@@ -25,8 +25,8 @@ from kube_efs.doctor.node_facts import (
 )
 from kube_efs.model.errors import PlatformError
 from kube_efs.mounts.mountinfo import read_mountinfo
-from kube_efs.tunnels.ports import read_ports
 from kube_efs.tunnels.probe import probe
+from kube_efs.tunnels.sockets.ports import read_ports
 from kube_efs.tunnels.status import TunnelsStatus
 
 AGENT: Final = "tunnel agent"

@@ -1,0 +1,86 @@
+"""From the messages on the agent's socket to values, and back."""
+
+from typing import Final
+
+from kube_efs.aws.credential_sources import IamOptions
+from kube_efs.model import errors
+from kube_efs.model.errors import KubeEfsError, TunnelError, shown
+from kube_efs.model.ids import parse_file_system_id, parse_region, parse_zone_name
+from kube_efs.model.secrets import shortened
+from kube_efs.model.targets import parse_address
+from kube_efs.model.volume_handles import parse_access_point_id
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.protocol import tunnels_pb2 as pb
+
+FAILURE_KEY: Final = "kube-efs-failure-bin"
+
+
+def parse_spec(message: pb.Spec) -> TunnelSpec:
+    """The spec; raises InvalidValue."""
+    access_point = message.access_point_id
+    return TunnelSpec(
+        file_system_id=parse_file_system_id(message.file_system_id),
+        access_point_id=parse_access_point_id(access_point, field="access point id")
+        if access_point
+        else None,
+        iam=_parse_iam(message.iam) if message.HasField("iam") else None,
+        region=parse_region(message.region) if message.region else None,
+        address=parse_address(message.address) if message.address else None,
+        zone=parse_zone_name(message.zone) if message.zone else None,
+        cross_account=message.cross_account,
+        checks_revocation=message.checks_revocation,
+    )
+
+
+def render_spec(spec: TunnelSpec) -> pb.Spec:
+    """The message."""
+    return pb.Spec(
+        file_system_id=spec.file_system_id,
+        access_point_id=spec.access_point_id or "",
+        iam=None if spec.iam is None else _render_iam(spec.iam),
+        region=spec.region or "",
+        address=spec.address or "",
+        zone=spec.zone or "",
+        cross_account=spec.cross_account,
+        checks_revocation=spec.checks_revocation,
+    )
+
+
+def render_failure(error: KubeEfsError) -> bytes:
+    """The error for the other side; its parts without secrets, and cut."""
+    value = error.value if isinstance(error.value, str) else shown(error.value)
+    failure = pb.Failure(
+        # Of what another module derived, the nearest class of the common tree.
+        kind=next(kind.__name__ for kind in type(error).__mro__ if vars(errors).get(kind.__name__) is kind),
+        problem=shortened(error.problem, 1000),
+        field=shortened(error.field, 200),
+        value=shortened(value, 200),
+        remedy=shortened(error.remedy, 1000),
+    )
+    return failure.SerializeToString()
+
+
+def parse_failure(encoded: bytes) -> KubeEfsError:
+    """The error that the other side raised; of a kind that this version does not know, a TunnelError."""
+    failure = pb.Failure.FromString(encoded)
+    found = vars(errors).get(failure.kind)
+    kind = found if isinstance(found, type) and issubclass(found, KubeEfsError) else TunnelError
+    return kind(failure.problem, field=failure.field, value=failure.value, remedy=failure.remedy)
+
+
+def _parse_iam(message: pb.Iam) -> IamOptions:
+    return IamOptions(
+        profile=message.profile or None,
+        credentials_uri=message.credentials_uri or None,
+        role_arn=message.role_arn or None,
+        token_file=message.token_file or None,
+    )
+
+
+def _render_iam(iam: IamOptions) -> pb.Iam:
+    return pb.Iam(
+        profile=iam.profile or "",
+        credentials_uri=iam.credentials_uri or "",
+        role_arn=iam.role_arn or "",
+        token_file=iam.token_file or "",
+    )

@@ -1,0 +1,149 @@
+"""The agent's socket: tunnels on demand for the other processes of the node, over gRPC."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import grpc.aio
+import structlog
+
+from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError, told
+from kube_efs.model.secrets import shortened
+from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
+from kube_efs.tunnels.on_demand.promises import DemandedTunnel
+from kube_efs.tunnels.on_demand.specs import parse_holder
+from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
+from kube_efs.tunnels.protocol import tunnels_pb2 as pb
+from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsServicer, add_TunnelsServicer_to_server
+from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
+
+log = structlog.get_logger()
+
+# SIGTERM leaves the agent 5 s for everything.
+_GRACE_SECONDS: Final = 1.0
+_FOLDER_MODE: Final = 0o750
+_SOCKET_MODE: Final = 0o600
+# Of status messages and failures gRPC takes 8 KiB in all.
+_MAX_MESSAGE: Final = 500
+
+_Answer = TypeVar("_Answer")
+_Context = grpc.aio.ServicerContext[object, object]
+
+
+@asynccontextmanager
+async def serving(
+    socket: Path, tunnels: DemandedTunnels, look: Callable[[], TunnelsStatus]
+) -> AsyncIterator[None]:
+    """Answers on the socket while the context is open; ``look`` gives the state of the tunnels.
+
+    Only the user of this process and root may connect. Raises InvalidSetting when the socket cannot be had.
+    """
+    server = grpc.aio.server()
+    add_TunnelsServicer_to_server(_Tunnels(tunnels, look), server)
+    try:
+        with _bound(server, socket):
+            await server.start()
+            log.info("tunnels-on-demand-served", socket=str(socket))
+            yield
+    finally:
+        await server.stop(_GRACE_SECONDS)
+
+
+@contextmanager
+def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
+    """The server bound to a socket that nobody else can open, in the place of an earlier one's.
+
+    It gets its name when its mode is right, and the name goes when this ends, unless it is a successor's.
+    """
+    hidden = socket.with_name(f".{socket.name}")
+    try:
+        socket.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        server.add_insecure_port(f"unix:{quote(str(hidden))}")
+        hidden.chmod(_SOCKET_MODE)
+        ours = hidden.stat().st_ino
+        hidden.replace(socket)
+    except (OSError, RuntimeError) as error:  # gRPC says no more than the latter
+        raise InvalidSetting(
+            f"cannot be listened on ({error})",
+            field="KUBE_EFS_TUNNEL_SOCKET",
+            value=str(socket),
+            remedy="choose a short path in a folder that can be written",
+        ) from error
+    try:
+        yield
+    finally:
+        if socket.exists() and socket.stat().st_ino == ours:
+            socket.unlink()
+
+
+class _Tunnels(TunnelsServicer):
+    def __init__(self, tunnels: DemandedTunnels, look: Callable[[], TunnelsStatus]) -> None:
+        self._tunnels = tunnels
+        self._look = look
+
+    async def Ensure(self, request: pb.EnsureRequest, context: _Context) -> pb.EnsureResponse:  # noqa: N802
+        async def answer() -> pb.EnsureResponse:
+            spec, holder = parse_spec(request.spec), parse_holder(request.holder)
+            return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder))
+
+        return await _answered(context, answer)
+
+    async def Release(self, request: pb.ReleaseRequest, context: _Context) -> pb.ReleaseResponse:  # noqa: N802
+        async def answer() -> pb.ReleaseResponse:
+            await self._tunnels.release(parse_holder(request.holder))
+            return pb.ReleaseResponse()
+
+        return await _answered(context, answer)
+
+    async def List(self, request: pb.ListRequest, context: _Context) -> pb.ListResponse:  # noqa: N802
+        async def answer() -> pb.ListResponse:
+            status = {one.name: one for one in self._look().tunnels if one.on_demand}
+            tunnels = self._tunnels.demands.tunnels
+            return pb.ListResponse(
+                tunnels=[_render(one, status.get(name)) for name, one in sorted(tunnels.items())]
+            )
+
+        return await _answered(context, answer)
+
+    async def Reconcile(  # noqa: N802
+        self, request: pb.ReconcileRequest, context: _Context
+    ) -> pb.ReconcileResponse:
+        async def answer() -> pb.ReconcileResponse:
+            released = await self._tunnels.reconcile([parse_holder(one) for one in request.holders])
+            return pb.ReconcileResponse(released=sorted(released))
+
+        return await _answered(context, answer)
+
+
+async def _answered(context: _Context, answer: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """The answer, or the call ended with the error's code and parts."""
+    try:
+        return await answer()
+    except KubeEfsError as error:
+        text = shortened(str(error), _MAX_MESSAGE)
+        await context.abort(_code_of(error), text, ((FAILURE_KEY, render_failure(error)),))
+    except Exception as error:
+        # gRPC would send the text of it to the caller.
+        log.exception("call-failed")
+        await context.abort(grpc.StatusCode.INTERNAL, told(error))
+
+
+def _code_of(error: KubeEfsError) -> grpc.StatusCode:
+    if isinstance(error, InvalidValue):
+        return grpc.StatusCode.INVALID_ARGUMENT
+    return grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION
+
+
+def _render(tunnel: DemandedTunnel, status: TunnelStatus | None) -> pb.Tunnel:
+    return pb.Tunnel(
+        name=tunnel.name,
+        spec=render_spec(tunnel.spec),
+        port=tunnel.port,
+        state=status.state if status else TunnelState.STARTING,
+        reason=status.reason if status else "",
+        certificate_ends=status.certificate_ends if status else "",
+        holders=sorted(tunnel.holders),
+        connections=status.connections if status else 0,
+    )

@@ -1,0 +1,223 @@
+"""The client certificate by which a mount target knows what a connection is for.
+
+EFS does not ask who signed it: extensions say which file system and access point are meant, and carry a
+signature by the IAM identity. Subject, validity and extensions are those of efs-utils, byte for byte; only
+the serial number is a random one, because RFC 5280 (4.1.2.2) forbids efs-utils' zero.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
+
+if TYPE_CHECKING:  # whoever makes certificates without credentials needs no client of AWS
+    from kube_efs.aws.connection import AwsCredentials
+
+ACCESS_POINT_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.1")
+IAM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")
+FILE_SYSTEM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.3")
+CLIENT_INFO_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.4")
+
+# A clock that is a little ahead of EFS's must not make a certificate that is not valid yet.
+_VALID_BEFORE: Final = timedelta(minutes=15)
+_VALID_AFTER: Final = timedelta(hours=3)
+_RENEWED_AFTER: Final = timedelta(hours=1)
+_RENEWED_NOT_BEFORE: Final = timedelta(seconds=30)
+_KEY_BITS: Final = 3072
+_COMMON_NAME_MAX: Final = 64  # RFC 5280, ub-common-name
+_SOURCE_MAX: Final = 100
+
+# Tags of ASN.1's distinguished encoding (X.690).
+_OCTET_STRING: Final = 0x04
+_UTF8_STRING: Final = 0x0C
+_UTC_TIME: Final = 0x17
+_SEQUENCE: Final = 0x30
+_SESSION_TOKEN: Final = 0xA0  # [0] EXPLICIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientInfo:
+    """Which program connects, for the statistics of EFS."""
+
+    source: str
+    version: str
+
+    @classmethod
+    def of(cls, source: str, version: str) -> Self:
+        """The information; a source that is empty or longer than 100 characters becomes ``unknown``."""
+        return cls(source=source if 0 < len(source) <= _SOURCE_MAX else "unknown", version=version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateSubject:
+    """What a certificate is for; ``node`` is the host name, of which 64 characters are used."""
+
+    node: str
+    file_system_id: FileSystemId
+    region: Region
+    access_point_id: str | None = None
+    client_info: ClientInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """The private key of a node's certificates; one serves all of them."""
+
+    private_key: rsa.RSAPrivateKey = field(repr=False)
+
+    @classmethod
+    async def generate(cls) -> Self:
+        """A new key, which takes some tenths of a second in another thread."""
+        return cls(await asyncio.to_thread(rsa.generate_private_key, 65537, _KEY_BITS))
+
+    @property
+    def public_key_hash(self) -> str:
+        """The SHA-1 of the RSAPublicKey's DER; the subject key identifier is the same."""
+        der = self.private_key.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.PKCS1
+        )
+        return hashlib.sha1(der, usedforsecurity=False).hexdigest()
+
+    def secret_pem(self) -> bytes:
+        """The key as stunnel reads it."""
+        return self.private_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCertificate:
+    """A certificate with its key; both are secret, since the certificate holds the session token.
+
+    ``secret_pem`` is the key and the certificate in one text, so that a file with it changes as a whole and
+    the key can be a new one at any renewal. ``renew_at`` is when to make the next one.
+    """
+
+    secret_pem: bytes = field(repr=False)
+    not_after: datetime
+    renew_at: datetime
+
+
+def make_certificate(
+    subject: CertificateSubject,
+    key: ClientKey,
+    *,
+    now: datetime,
+    credentials: "AwsCredentials | None" = None,
+    credentials_expire_at: datetime | None = None,
+) -> ClientCertificate:
+    """The certificate of this moment, valid for 3 hours; with ``credentials`` it names their IAM identity."""
+    created_at = now.astimezone(UTC).replace(microsecond=0)
+    certificate = _sign_certificate(
+        subject.node, key, created_at, _extensions(subject, key, created_at, credentials)
+    )
+    return ClientCertificate(
+        secret_pem=key.secret_pem() + certificate.public_bytes(serialization.Encoding.PEM),
+        not_after=created_at + _VALID_AFTER,
+        renew_at=_renewal(created_at, credentials_expire_at),
+    )
+
+
+def renewal_of(not_after: datetime, *, now: datetime) -> datetime:
+    """When to renew a certificate without credentials, which ends then: in an hour at most.
+
+    At once when it is not valid yet, since the clock was ahead when it was made.
+    """
+    created_at = not_after - _VALID_AFTER
+    return now if created_at - _VALID_BEFORE > now else min(created_at, now) + _RENEWED_AFTER
+
+
+def is_planned_ahead(renewal: datetime, *, now: datetime) -> bool:
+    """Whether a renewal is planned for later than any ever is: the clock was ahead when it was planned."""
+    return renewal - now > _RENEWED_AFTER
+
+
+def _renewal(created_at: datetime, credentials_expire_at: datetime | None) -> datetime:
+    """A third of the certificate's life, or half of what is left to the credentials, but not at once.
+
+    Instance metadata gives the same credentials until shortly before they expire, hence the lower limit.
+    """
+    if credentials_expire_at is None:
+        return created_at + _RENEWED_AFTER
+    half_life = (credentials_expire_at - created_at) / 2
+    return created_at + min(_RENEWED_AFTER, max(half_life, _RENEWED_NOT_BEFORE))
+
+
+def _sign_certificate(
+    node: str, key: ClientKey, created_at: datetime, extensions: dict[x509.ObjectIdentifier, bytes]
+) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node[:_COMMON_NAME_MAX])])
+    public_key = key.private_key.public_key()
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(created_at - _VALID_BEFORE)
+        .not_valid_after(created_at + _VALID_AFTER)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+    for oid, value in extensions.items():
+        builder = builder.add_extension(x509.UnrecognizedExtension(oid, value), critical=False)
+    return builder.sign(key.private_key, hashes.SHA256())
+
+
+def _extensions(
+    subject: CertificateSubject, key: ClientKey, created_at: datetime, credentials: "AwsCredentials | None"
+) -> dict[x509.ObjectIdentifier, bytes]:
+    """The values of EFS's extensions, in efs-utils' order."""
+    extensions = {}
+    if subject.access_point_id:
+        extensions[ACCESS_POINT_OID] = _text(subject.access_point_id)
+    if credentials:
+        extensions[IAM_OID] = _iam(subject, key, created_at, credentials)
+    extensions[FILE_SYSTEM_OID] = _text(subject.file_system_id)
+    if subject.client_info:
+        info = subject.client_info
+        extensions[CLIENT_INFO_OID] = _der(_SEQUENCE, _text(info.source) + _text(info.version))
+    return extensions
+
+
+def _iam(
+    subject: CertificateSubject, key: ClientKey, signed_at: datetime, credentials: "AwsCredentials"
+) -> bytes:
+    request = ConnectRequest(
+        file_system_id=subject.file_system_id,
+        region=subject.region,
+        public_key_hash=key.public_key_hash,
+        access_key_id=credentials.access_key_id,
+        session_token=credentials.session_token,
+        signed_at=signed_at,
+    )
+    # The signature goes in as its 64 hexadecimal digits, not as the 32 bytes they stand for.
+    signature = sign(request, credentials.secret_access_key).encode()
+    token = credentials.session_token
+    return _der(
+        _SEQUENCE,
+        _text(credentials.access_key_id)
+        + _der(_OCTET_STRING, signature)
+        + _der(_UTC_TIME, f"{signed_at:%y%m%d%H%M%SZ}".encode())
+        + (_der(_SESSION_TOKEN, _text(token)) if token else b""),
+    )
+
+
+def _text(text: str) -> bytes:
+    return _der(_UTF8_STRING, text.encode())
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    if size < 0x80:
+        return bytes([tag, size]) + content
+    octets = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([tag, 0x80 | len(octets)]) + octets + content

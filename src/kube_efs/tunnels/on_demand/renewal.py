@@ -1,0 +1,292 @@
+"""The client certificates of the tunnels on demand: made, kept in files for stunnel, renewed in time.
+
+A certificate is a file with its key (mode 0600) that changes as a whole. Whoever writes stunnel.conf writes
+its end beside its path, so that a renewed one changes the configuration and is loaded like any other change.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from cryptography import x509
+from prometheus_client import CollectorRegistry
+
+from kube_efs.aws.credential_sources import CredentialSource
+from kube_efs.model.errors import KubeEfsError, TunnelNotReady
+from kube_efs.telemetry.duties import Duties, kinds_of
+from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
+from kube_efs.tunnels.files import in_thread_to_the_end, write_atomically
+from kube_efs.tunnels.on_demand.certificate import (
+    CertificateSubject,
+    ClientCertificate,
+    ClientKey,
+    is_planned_ahead,
+    make_certificate,
+    renewal_of,
+)
+from kube_efs.tunnels.on_demand.promises import DemandedTunnel
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.services import CertificateFile
+
+if TYPE_CHECKING:
+    from kube_efs.aws.connection import LoadedCredentials
+
+log = structlog.get_logger()
+
+_AT_ONCE: Final = 4
+_FIRST_DELAY: Final = timedelta(seconds=10)
+_LONGEST_DELAY: Final = timedelta(minutes=5)
+# A clock that jumps, as after the node was asleep, is noticed this late.
+_LONGEST_WAIT_SECONDS: Final = 30.0
+_RENEWAL_IDLE: Final = timedelta(hours=1)
+_DUTY: Final = "certificate renewal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Renewal:
+    """When the next certificate is due, and the wait after one more failure."""
+
+    due: datetime
+    delay: timedelta = _FIRST_DELAY
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ClientCertificates:
+    """The certificates by the names of their tunnels; ``on_renewed`` is called when there are new ones."""
+
+    def __init__(
+        self,
+        options: TunnelOptions,
+        demand: DemandOptions,
+        metrics: TunnelMetrics,
+        on_renewed: Callable[[], None],
+        now: Callable[[], datetime] = _utc_now,
+        duties: Duties | None = None,
+    ) -> None:
+        self._duties = duties or Duties(CollectorRegistry())
+        self._region = options.region
+        self._folder = options.certificates_path
+        self._demand = demand
+        self._metrics = metrics
+        self._on_renewed = on_renewed
+        self._now = now
+        self._key: asyncio.Task[ClientKey] | None = None
+        self._files: dict[str, CertificateFile] = {}
+        self._sources: dict[str, CredentialSource | None] = {}
+        self._renewals: dict[str, _Renewal] = {}
+        self._problems: dict[str, str] = {}
+        self._forgotten: set[str] = set()
+        self._wake = asyncio.Event()
+
+    @property
+    def files(self) -> Mapping[str, CertificateFile]:
+        """The certificates that there are."""
+        return MappingProxyType(self._files)
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Why the last renewal has failed, where it has."""
+        return MappingProxyType(self._problems)
+
+    def take_over(self, tunnels: Iterable[DemandedTunnel]) -> None:
+        """Use the certificates that an earlier agent left, until they are renewed.
+
+        That is due at once where nothing tells when credentials end. The others keep their time: a renewal
+        has stunnel load its configuration, which resets what is just connecting, as all do after a start.
+        Those that are of none of the tunnels are removed: it was killed before it promised them.
+        """
+        for tunnel in tunnels:
+            path = self._path(tunnel.name)
+            with suppress(OSError, ValueError):
+                self._files[tunnel.name] = _describe(path, path.read_bytes())
+            self._sources[tunnel.name] = tunnel.source
+            self._renewals[tunnel.name] = _Renewal(due=self._due(tunnel))
+        known = {self._path(name) for name in self._sources}
+        with suppress(OSError):
+            for path in set(self._folder.iterdir()) - known:
+                path.unlink()
+
+    def _due(self, tunnel: DemandedTunnel) -> datetime:
+        now, file = self._now(), self._files.get(tunnel.name)
+        return now if file is None or tunnel.spec.iam else renewal_of(file.not_after, now=now)
+
+    async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
+        """See that there is a certificate, and give where its credentials come from, None without any.
+
+        Raises the errors of finding credentials, and TunnelNotReady when the file cannot be written.
+        """
+        if spec.name not in self._files:
+            self._sources[spec.name] = await self._obtain(spec, source)
+            self._wake.set()
+            self._on_renewed()
+        return self._sources.get(spec.name, source)
+
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """Forget the certificates of tunnels that are closed; their files stay until nobody reads them."""
+        for name in (self._files.keys() | self._renewals.keys()) - set(names):
+            for known in (self._files, self._renewals, self._sources, self._problems):
+                known.pop(name, None)
+            self._forgotten.add(name)
+
+    def remove_forgotten(self, loaded: Collection[str]) -> None:
+        """Remove the files that are forgotten, and of no tunnel that stunnel has ``loaded``.
+
+        It refuses a configuration that names a file which is not there.
+        """
+        for name in self._forgotten.difference(loaded):
+            self._forgotten.remove(name)
+            if name not in self._files:
+                with suppress(OSError):
+                    self._path(name).unlink()
+
+    async def run(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
+        """Renew what is due until cancelled; ``tunnels`` gives those of the moment."""
+        await self._duties.keep(_DUTY, lambda: self._renew_for_ever(tunnels))
+
+    async def _renew_for_ever(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
+        while True:
+            self._wake.clear()
+            next_due = await self.renew_due(tunnels())
+            wait = min(_LONGEST_WAIT_SECONDS, max(0.0, (next_due - self._now()).total_seconds()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+
+    async def renew_due(self, tunnels: Iterable[DemandedTunnel]) -> datetime:
+        """Make new certificates where it is time; gives when the next is due. A failure is tried again."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def renewed(tunnel: DemandedTunnel) -> bool:
+            async with slots:
+                return await self._renew(tunnel)
+
+        now = self._now()
+        known = [tunnel for tunnel in tunnels if tunnel.name in self._renewals]
+        due = [tunnel for tunnel in known if self._is_due(tunnel.name, now)]
+        if any(await asyncio.gather(*map(renewed, due))):
+            self._on_renewed()
+        left = (self._renewals[tunnel.name].due for tunnel in known if tunnel.name in self._renewals)
+        return min(left, default=now + _RENEWAL_IDLE)
+
+    def _is_due(self, name: str, now: datetime) -> bool:
+        due = self._renewals[name].due
+        return due <= now or is_planned_ahead(due, now=now)
+
+    async def _renew(self, tunnel: DemandedTunnel) -> bool:
+        """Whether there is a new certificate. No error ends the renewals of others, foreseen or not."""
+        try:
+            await self._obtain(tunnel.spec, tunnel.source)
+        except Exception as error:  # noqa: BLE001 - told, counted and tried again
+            self._put_off(tunnel.name, error)
+            return False
+        return True
+
+    def _put_off(self, name: str, error: Exception) -> None:
+        renewal = self._renewals.get(name)
+        if renewal is None:  # closed meanwhile
+            return
+        self._renewals[name] = _Renewal(
+            due=self._now() + renewal.delay, delay=min(renewal.delay * 2, _LONGEST_DELAY)
+        )
+        again_seconds = renewal.delay.total_seconds()
+        is_foreseen = isinstance(error, KubeEfsError)
+        reason = str(error) if is_foreseen else f"internal error ({kinds_of(error)})"
+        self._problems[name] = f"certificate not renewed: {reason}"
+        known = self._files.get(name)
+        log.warning(
+            "certificate-not-renewed",
+            tunnel=name,
+            reason=reason,
+            valid_until=known.not_after.isoformat() if known else None,
+            again_seconds=again_seconds,
+        )
+        if not is_foreseen:
+            self._duties.note(_DUTY, error, retry_seconds=again_seconds)
+
+    async def _obtain(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
+        """Make a certificate; gives where its credentials come from."""
+        try:
+            source, loaded = await self._load(spec, source)
+            await self._make(spec, loaded)
+        except Exception:
+            self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
+            raise
+        self._metrics.certificate_renewals.labels(Outcome.SUCCEEDED).inc()
+        self._problems.pop(spec.name, None)
+        return source
+
+    async def _load(
+        self, spec: TunnelSpec, source: CredentialSource | None
+    ) -> "tuple[CredentialSource | None, LoadedCredentials | None]":
+        if spec.iam is None:
+            return None, None
+        # The client of AWS is 11 MB, which a node without such volumes need not have.
+        from kube_efs.aws.credential_loading import load_credentials  # noqa: PLC0415
+        from kube_efs.aws.credentials import find_credentials  # noqa: PLC0415
+
+        options = replace(self._demand.credentials, region=spec.region or self._region)
+        if source is not None:
+            return source, await load_credentials(source, options)
+        return await find_credentials(spec.iam, options)
+
+    async def _make(self, spec: TunnelSpec, loaded: "LoadedCredentials | None") -> None:
+        subject = CertificateSubject(
+            node=self._demand.node,
+            file_system_id=spec.file_system_id,
+            region=spec.region or self._region,
+            access_point_id=spec.access_point_id,
+            client_info=self._demand.client_info,
+        )
+        certificate = make_certificate(
+            subject,
+            await self._client_key(),
+            now=self._now(),
+            credentials=loaded.credentials if loaded else None,
+            credentials_expire_at=loaded.expires_at if loaded else None,
+        )
+        path = self._path(spec.name)
+        # Or it could be removed after it was written, before it is known.
+        self._forgotten.discard(spec.name)
+        try:
+            await in_thread_to_the_end(_write, path, certificate)
+            self._files[spec.name] = _describe(path, certificate.secret_pem)
+        except OSError as error:
+            raise TunnelNotReady(
+                f"cannot be written ({error.strerror})", field="certificate", value=str(path)
+            ) from error
+        finally:
+            if spec.name not in self._files:
+                self._forgotten.add(spec.name)
+        self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
+
+    async def _client_key(self) -> ClientKey:
+        """The node's key, a new one for each agent; made once, by whoever asks first."""
+        if self._key is None or (self._key.done() and (self._key.cancelled() or self._key.exception())):
+            self._key = asyncio.create_task(ClientKey.generate())
+        return await asyncio.shield(self._key)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.pem"
+
+
+def _describe(path: Path, pem: bytes) -> CertificateFile:
+    certificate = x509.load_pem_x509_certificate(pem)
+    return CertificateFile(
+        path=path, serial=certificate.serial_number, not_after=certificate.not_valid_after_utc
+    )
+
+
+def _write(path: Path, certificate: ClientCertificate) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    # One that is lost with the power is made anew, as its end cannot be read then.
+    write_atomically(path, certificate.secret_pem.decode(), durable=False)

@@ -1,0 +1,122 @@
+"""The tunnels on demand on the node's disk: what was promised to a mount must outlive the agent.
+
+The file is JSON with a version. One broken entry costs no other: it is kept as it is, its port is given to
+nobody, and it is told. The state before the last change stands beside it, for a file that is broken as a
+whole.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from kube_efs.model.errors import InvalidValue
+from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.on_demand.promises import DemandedTunnel, Demands
+
+log = structlog.get_logger()
+
+_VERSION: Final = 1
+
+
+class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+    version: int
+    tunnels: list[msgspec.Raw]
+
+
+class _PortOnly(msgspec.Struct):
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberedDemands:
+    """What the disk says.
+
+    ``unreadable`` are entries that make no sense to this version, as they were found; ``reserved_ports``
+    are theirs. ``problems`` say in words what could not be read.
+    """
+
+    demands: Demands = field(default_factory=Demands)
+    unreadable: tuple[bytes, ...] = ()
+    reserved_ports: frozenset[int] = frozenset()
+    problems: tuple[str, ...] = ()
+
+
+def save_demands(path: Path, demands: Demands, unreadable: Iterable[bytes] = ()) -> None:
+    """Remember the tunnels, durably; raises OSError and then the file is the old one."""
+    tunnels = [msgspec.json.encode(one, order="deterministic") for _, one in sorted(demands.tunnels.items())]
+    state = _File(version=_VERSION, tunnels=[msgspec.Raw(one) for one in (*tunnels, *unreadable)])
+    _keep_previous(path)
+    write_atomically(path, msgspec.json.encode(state).decode())
+
+
+def load_demands(path: Path) -> RememberedDemands:
+    """What was remembered; nothing when there is no file. Never raises: all problems are told."""
+    found, problem = _read(path)
+    if found is None and problem:
+        log.error("demanded-tunnels-unreadable", path=str(path), reason=problem)
+        found, _ = _read(_previous(path))
+    problems = [problem] if problem else []
+    if found is None:
+        return RememberedDemands(problems=tuple(problems))
+    if found.version != _VERSION:
+        log.warning("demanded-tunnels-of-another-version", path=str(path), version=found.version)
+    tunnels: list[DemandedTunnel] = []
+    unreadable: list[bytes] = []
+    for raw in found.tunnels:
+        try:
+            tunnels.append(_parse(raw, tunnels))
+        except (msgspec.MsgspecError, InvalidValue) as error:
+            log.warning("demanded-tunnel-unreadable", path=str(path), reason=str(error))
+            unreadable.append(bytes(raw))
+            problems.append(f"a tunnel in {path} cannot be read: {error}")
+    return RememberedDemands(
+        demands=Demands.of(tunnels),
+        unreadable=tuple(unreadable),
+        reserved_ports=frozenset(_ports(unreadable)),
+        problems=tuple(problems),
+    )
+
+
+def _read(path: Path) -> tuple[_File | None, str]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_File), ""
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return None, f"{path} cannot be read: {error}"
+
+
+def _parse(raw: msgspec.Raw, others: Iterable[DemandedTunnel]) -> DemandedTunnel:
+    tunnel = msgspec.json.decode(raw, type=DemandedTunnel)
+    # stunnel would serve none at all.
+    if any(tunnel.port == other.port or tunnel.spec == other.spec for other in others):
+        raise InvalidValue("is there twice", field="port or spec", value=tunnel.port)
+    return tunnel
+
+
+def _ports(entries: Iterable[bytes]) -> Iterable[int]:
+    for entry in entries:
+        with suppress(msgspec.MsgspecError):
+            yield msgspec.json.decode(entry, type=_PortOnly).port
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"{path.name}.previous")
+
+
+def _keep_previous(path: Path) -> None:
+    """A second name for the state that is about to be replaced, unless it is broken."""
+    found, _ = _read(path)
+    if found is None:
+        return
+    previous = _previous(path)
+    spare = previous.with_name(f"{previous.name}.new")
+    spare.unlink(missing_ok=True)
+    os.link(path, spare)
+    spare.replace(previous)

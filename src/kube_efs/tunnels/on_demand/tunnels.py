@@ -1,0 +1,251 @@
+"""Tunnels on demand: who asks gets a port that leads to the file system, and keeps it until it says so.
+
+What is promised is on the disk before it is answered. A tunnel is closed only when nobody holds it and for
+minutes nobody was connected; nothing that cannot be read closes any.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from kube_efs.aws.credential_sources import CredentialSource
+from kube_efs.model.errors import TunnelNotReady
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.tunnels.files import in_thread_to_the_end
+from kube_efs.tunnels.on_demand.promises import DemandedTunnel, Demands
+from kube_efs.tunnels.on_demand.renewal import ClientCertificates
+from kube_efs.tunnels.on_demand.routes import check_resolves, find_candidates
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.on_demand.store import RememberedDemands, load_demands, save_demands
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.sockets.idleness import Idleness
+from kube_efs.tunnels.sockets.ports import PortReading, read_ports
+
+log = structlog.get_logger()
+
+
+class Surroundings(Protocol):
+    """What the tunnels on demand need of the agent that serves them."""
+
+    def targets(self) -> TunnelTargets:
+        """The file systems of the ConfigMap."""
+
+    def reserved_ports(self) -> Collection[int]:
+        """The ports of the ConfigMap's tunnels, of those too that are about to go."""
+
+    def apply(self) -> None:
+        """Have stunnel follow what has changed."""
+
+    async def listening(self, name: str) -> None:
+        """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """How many ask for a tunnel at this moment; one of them prepares it, for all."""
+
+    by: int = 0
+    preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class DemandedTunnels:
+    """The tunnels on demand of this node; ``demands`` is what is promised at this moment."""
+
+    def __init__(
+        self,
+        options: TunnelOptions,
+        demand: DemandOptions,
+        certificates: ClientCertificates,
+        surroundings: Surroundings,
+        clock: Callable[[], float] = time.monotonic,
+        read: Callable[[], PortReading | None] = read_ports,
+    ) -> None:
+        self._options = options
+        self._demand = demand
+        self._certificates = certificates
+        self._surroundings = surroundings
+        self._clock = clock
+        self._read = read
+        self._remembered = RememberedDemands()
+        self._wanted = Demands()
+        self._changes = 0
+        self._changes_remembered = 0
+        self._remembering = asyncio.Lock()
+        self._asked: dict[str, _Asked] = {}
+        self._idleness = Idleness()
+        self._missing_since: dict[Holder, float] = {}
+        self.demands = Demands()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be read of the remembered state."""
+        return self._remembered.problems
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """The ports that are promised, and those that will be as soon as the disk lets them.
+
+        Who asked for the latter is not answered yet, but asking again gives the same port.
+        """
+        return self.demands.ports | self._wanted.ports
+
+    def each(self) -> Collection[DemandedTunnel]:
+        """The tunnels of this moment."""
+        return self.demands.tunnels.values()
+
+    async def load(self) -> None:
+        """Take up what an earlier agent promised, with the certificates it left."""
+        self._remembered = await asyncio.to_thread(load_demands, self._options.demands_path)
+        self.demands = self._wanted = self._remembered.demands
+        self._certificates.take_over(self.each())
+        if self.demands.tunnels:
+            log.info(
+                "demanded-tunnels-remembered",
+                tunnels=len(self.demands.tunnels),
+                holders=len(self.demands.holders),
+            )
+
+    async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
+        """The port of a tunnel for this spec, which is the holder's too from now on.
+
+        It is listened on when this returns. Raises TunnelError, AwsError for credentials that cannot be
+        had, and InvalidSetting. A holder whose tunnel did not come up in time is remembered all the same:
+        asking again goes on from there, releasing ends it.
+        """
+        spec = replace(spec, region=spec.region or self._options.region)
+        limit = self._demand.ensure_timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                with self._asking(spec.name):
+                    port = await self._promise(spec, holder)
+                await self._surroundings.listening(spec.name)
+        except TimeoutError as error:
+            raise TunnelNotReady(
+                f"is not there within {limit:g} s",
+                field="tunnel",
+                value=spec.name,
+                remedy="see the log of stunnel",
+            ) from error
+        return port
+
+    async def release(self, holder: Holder) -> None:
+        """Let go of every tunnel of the holder; one that holds none is no error.
+
+        Raises TunnelNotReady when that cannot be remembered.
+        """
+        await self._remember(self._want(self._wanted.release([holder])))
+
+    async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
+        """Forget the holders that are not among these, in this call and in earlier ones for a while.
+
+        ``holders`` are all that there are, such as every mount of the node. Gives those forgotten.
+        Raises TunnelNotReady when that cannot be remembered.
+        """
+        now = self._clock()
+        absent = self._wanted.holders.difference(holders)
+        self._missing_since = {one: self._missing_since.get(one, now) for one in absent}
+        waited = self._demand.orphan_seconds
+        gone = frozenset(one for one, since in self._missing_since.items() if now - since >= waited)
+        await self._remember(self._want(self._wanted.release(gone)))
+        for holder in sorted(gone):
+            log.warning("orphan-released", holder=holder)
+        return gone
+
+    async def look(self, reading: PortReading | None) -> None:
+        """Close what nobody holds and, by this and many earlier readings, nobody uses.
+
+        Certificates that were made for a tunnel which nobody got are forgotten.
+        """
+        now = self._clock()
+        unheld = self._wanted.unheld
+        self._idleness = self._idleness.after(reading, unheld, now=now)
+        over = self._idleness.over(self._demand.idle, now=now)
+        closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
+        if closing:
+            log.info("demanded-tunnels-closed", tunnels=sorted(closing))
+            with suppress(TunnelNotReady):  # told in the log; it is remembered with the next change
+                await self._remember(self._want(self._wanted.close(closing)))
+        self._forget_certificates()
+
+    async def _promise(self, spec: TunnelSpec, holder: Holder) -> int:
+        ports = self._demand.ports
+        # One after the other, so that the first prepares for all who ask for the same.
+        async with self._asked[spec.name].preparing:
+            source = await self._prepare(spec)
+            avoid = () if spec.name in self._wanted.tunnels else await self._unusable_ports()
+            self._missing_since.pop(holder, None)
+            held = self._wanted.hold(spec, holder, ports=ports, avoid=avoid)
+            change = self._want(held.sign_from(spec.name, source))
+        await self._remember(change)
+        return self.demands.tunnels[spec.name].port
+
+    async def _prepare(self, spec: TunnelSpec) -> CredentialSource | None:
+        """See that there is a certificate and a way; gives where the credentials come from."""
+        known = self._wanted.tunnels.get(spec.name)
+        if known is None and spec.name not in self._certificates.files:
+            [first, *_] = find_candidates(spec, self._surroundings.targets(), self._options)
+            await check_resolves(first)
+        return await self._certificates.ensure(spec, known.source if known else None)
+
+    async def _unusable_ports(self) -> frozenset[int]:
+        """Ports that a new tunnel must not get: of other tunnels, and all that anybody seems to use."""
+        reading = await asyncio.to_thread(self._read)
+        if reading is None:
+            raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
+        others = self._remembered.reserved_ports.union(self._surroundings.reserved_ports())
+        return others | reading.busy | reading.listening
+
+    def _want(self, wanted: Demands) -> int:
+        """Change what is wanted; gives the number of the change, to be remembered."""
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._changes += 1
+            # Who has held a tunnel between two looks has used it.
+            self._idleness = self._idleness.among(wanted.unheld)
+        return self._changes
+
+    async def _remember(self, change: int) -> None:
+        """Return when this change is on the disk and served; raises TunnelNotReady.
+
+        Those who wait for the disk at the same time are written together. A change that could not be
+        written stays wanted: asking again, or anybody's next change, writes it.
+        """
+        async with self._remembering:
+            if self._changes_remembered < change:
+                wanted, changes = self._wanted, self._changes
+                await self._write(wanted)
+                self.demands, self._changes_remembered = wanted, changes
+                self._forget_certificates()
+                self._surroundings.apply()
+
+    def _forget_certificates(self) -> None:
+        known = self.demands.tunnels.keys() | self._wanted.tunnels.keys()
+        self._certificates.forget_all_but(known | self._asked.keys())
+
+    async def _write(self, demands: Demands) -> None:
+        path = self._options.demands_path
+        try:
+            # Nobody may write the next state before this one is written.
+            await in_thread_to_the_end(save_demands, path, demands, self._remembered.unreadable)
+        except OSError as error:
+            log.warning("demanded-tunnels-not-remembered", path=str(path), reason=error.strerror)
+            raise TunnelNotReady(
+                f"cannot be written ({error.strerror})", field="state of the tunnels", value=str(path)
+            ) from error
+
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[None]:
+        """While somebody asks for a tunnel it is not closed."""
+        asked = self._asked.setdefault(name, _Asked())
+        asked.by += 1
+        try:
+            yield
+        finally:
+            asked.by -= 1
+            if not asked.by:
+                del self._asked[name]

@@ -1,0 +1,20 @@
+"""The client of the tunnels' agent, where there is no agent to answer."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kube_efs.model.errors import TunnelAgentUnavailable
+from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs.tunnels.on_demand.specs import Holder
+
+
+async def test_a_client_that_is_closed_raises_an_error_of_ours(tmp_path: Path) -> None:
+    async with connect_tunnels(tmp_path / "agent.sock") as client:
+        waiting = asyncio.create_task(client.release(Holder("volume")))
+        await asyncio.sleep(0)
+    with pytest.raises(TunnelAgentUnavailable, match="is not asked any more"):
+        await waiting
+    with pytest.raises(TunnelAgentUnavailable, match="is not asked any more"):
+        await client.release(Holder("volume"))

@@ -1,0 +1,78 @@
+"""What goes over the agent's socket arrives as it was."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.aws.credential_sources import IamOptions
+from kube_efs.model.csi_errors import InvalidArgument
+from kube_efs.model.errors import (
+    AwsDenied,
+    InvalidSetting,
+    InvalidValue,
+    KubeEfsError,
+    PortTaken,
+    TunnelError,
+    TunnelNotReady,
+)
+from kube_efs.model.ids import FileSystemId, Region, ZoneName
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.tunnels.api.messages import parse_failure, parse_spec, render_failure, render_spec
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.protocol import tunnels_pb2 as pb
+
+FS = FileSystemId("fs-1")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(TunnelSpec(file_system_id=FS), id="the least"),
+        pytest.param(TunnelSpec(file_system_id=FS, iam=IamOptions()), id="whatever identity the node has"),
+        pytest.param(TunnelSpec(file_system_id=FS, cross_account=True), id="another account"),
+        pytest.param(
+            TunnelSpec(
+                file_system_id=FS,
+                access_point_id=AccessPointId("fsap-0123456789abcdef0"),
+                iam=IamOptions(role_arn="arn:aws:iam::123456789012:role/Team", token_file="/var/run/token"),
+                region=Region("us-west-2"),
+                address="fd00::1",
+                zone=ZoneName("us-west-2a"),
+                checks_revocation=True,
+            ),
+            id="nearly everything",
+        ),
+    ],
+)
+def test_specs(spec: TunnelSpec) -> None:
+    encoded = render_spec(spec).SerializeToString()
+    assert parse_spec(pb.Spec.FromString(encoded)) == spec
+
+
+def test_an_empty_spec_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="file system id"):
+        parse_spec(pb.Spec())
+
+
+@pytest.mark.parametrize(
+    "kind", [InvalidValue, InvalidSetting, AwsDenied, PortTaken, TunnelNotReady, TunnelError]
+)
+def test_errors_keep_their_kind_and_parts(kind: type[KubeEfsError]) -> None:
+    error = kind("is odd", field="a.b", value="c", remedy="mend it")
+    found = parse_failure(render_failure(error))
+    assert type(found) is kind
+    assert str(found) == str(error)
+
+
+def test_errors_of_a_subtree_become_those_they_are_derived_from() -> None:
+    assert type(parse_failure(render_failure(InvalidArgument("is odd")))) is InvalidValue
+
+
+@pytest.mark.parametrize("kind", ["", "News", "shown", "reprlib", "ClassVar"])
+def test_an_unknown_kind_is_a_failure_of_tunnels(kind: str) -> None:
+    assert type(parse_failure(pb.Failure(kind=kind, problem="is odd").SerializeToString())) is TunnelError
+
+
+@given(st.text(), st.text(max_size=10_000))
+def test_no_error_is_too_long_for_the_metadata_of_an_answer(problem: str, value: str) -> None:
+    assert len(render_failure(TunnelNotReady(problem, value=value))) < 8000

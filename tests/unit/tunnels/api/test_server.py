@@ -1,0 +1,91 @@
+"""The agent's socket: what callers get of errors, through a real server and client."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.unit.logged import logged
+
+from kube_efs.model.errors import KubeEfsError, TunnelError, TunnelNotReady
+from kube_efs.model.ids import FileSystemId
+from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs.tunnels.api.server import serving
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
+from kube_efs.tunnels.status import TunnelsStatus
+
+_SECRET = "FwoGZXIvYXdzE" + "aB3dE5gH7j" * 500
+_SPEC = TunnelSpec(file_system_id=FileSystemId("fs-1"))
+
+
+class Failing:
+    """Tunnels that nobody gets."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def ensure(self, *_given: object) -> int:
+        raise self._error
+
+    async def release(self, *_given: object) -> None:
+        raise self._error
+
+    async def reconcile(self, *_given: object) -> list[str]:
+        raise self._error
+
+    @property
+    def demands(self) -> Any:
+        raise self._error
+
+
+@pytest.fixture
+def socket() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # of which the path is short
+        yield Path(folder) / "t.sock"
+
+
+async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
+    """How each call ends."""
+    tunnels, ends = cast("DemandedTunnels", Failing(error)), []
+
+    def look() -> TunnelsStatus:
+        raise error
+
+    async with serving(socket, tunnels, look), connect_tunnels(socket, timeout_seconds=10) as client:
+        for call in (
+            client.ensure(_SPEC, Holder("pod")),
+            client.release(Holder("pod")),
+            client.reconcile([Holder("pod")]),
+            client.tunnels(),
+        ):
+            with pytest.raises(KubeEfsError) as caught:
+                await call
+            ends.append(caught.value)
+    return ends
+
+
+async def test_an_error_that_nobody_foresaw_is_told_by_its_class_only(socket: Path) -> None:
+    with logged() as stream:
+        ends = await failures(socket, ValueError(f"DB_PASS={_SECRET}"))
+
+    text = "tunnel agent: failed (INTERNAL: internal error (ValueError); the log has the details)"
+    assert [(type(end), str(end)) for end in ends] == [(TunnelError, text)] * 4
+    assert stream.getvalue().count("ValueError: DB_PASS=[removed]") == 4
+    assert "aB3dE5gH" not in stream.getvalue()
+
+
+async def test_of_a_foreseen_error_no_part_of_a_secret_is_left(socket: Path) -> None:
+    error = TunnelNotReady(
+        f"is not ready (<SessionToken>{_SECRET}</SessionToken>)",
+        field=f"token={_SECRET}",
+        value={"a": f"x {_SECRET}"},
+        remedy=f"do not use {_SECRET}" * 10,
+    )
+    ends = await failures(socket, error)
+
+    assert [type(end) for end in ends] == [TunnelNotReady] * 4
+    for end in ends:
+        assert "aB3dE5gH" not in f"{end} {end.args}"
+        assert "is not ready (<SessionToken>[removed]</SessionToken>)" in str(end)

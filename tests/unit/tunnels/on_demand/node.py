@@ -1,0 +1,247 @@
+"""A node whose agent is real and whose kernel and stunnel are values: agents may be killed at any step."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from prometheus_client import CollectorRegistry
+
+from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
+from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
+from kube_efs.tunnels.on_demand.promises import PortRange
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.services import TunnelService
+from kube_efs.tunnels.sockets.idleness import IdlePolicy
+from kube_efs.tunnels.sockets.ports import PortReading
+from kube_efs.tunnels.stunnel.keeper import KeeperReport, StunnelKeeper
+
+KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
+# Above those of outgoing connections and of every other test: nobody answers there.
+PORTS = PortRange(first=61001, last=61006)
+IDLE = IdlePolicy(seconds=30, readings=3)
+_HERE = "127.0.0.1"
+_REGION = Region("us-east-1")
+_NOWHERE = Path("/nowhere")
+
+Answer = object
+
+
+class Sight(Enum):
+    """What a look at the kernel's tables shows: all, no connection though there are some, or an error."""
+
+    CLEAR = "clear"
+    BLIND = "blind"
+    FAILED = "failed"
+
+
+def spec(number: int) -> TunnelSpec:
+    """One of several specs."""
+    return TunnelSpec(
+        file_system_id=FileSystemId("fs-0123456789abcdef0"),
+        access_point_id=AccessPointId(f"fsap-{number:017x}"),
+        region=_REGION,
+        address=_HERE,
+    )
+
+
+def document(ports: Mapping[str, int]) -> TargetDocuments:
+    """The ConfigMap's text for these file systems at these ports."""
+    subnets = {"subnet-a": _HERE}
+    entries = {
+        name: {"stunnel_port": port, "mount_target_ip_by_subnet": subnets} for name, port in ports.items()
+    }
+    return TargetDocuments(targets=json.dumps({"efs_stunnel_targets": entries}))
+
+
+def leads_to(service: TunnelService) -> str:
+    """What is behind a service, whatever it is called."""
+    return service.name if service.certificate else service.file_system_id
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A mount's connection to a port, and what it expects there."""
+
+    port: int
+    leads_to: str
+
+
+class Stunnel:
+    """In the place of the keeper: listens for what is wanted at once, and outlives the agents."""
+
+    def __init__(self) -> None:
+        self.services: Mapping[str, TunnelService] = {}
+        self.connections: list[Connection] = []
+        self.refusal: Exception | None = None
+
+    @property
+    def report(self) -> KeeperReport:
+        return KeeperReport(pid=1, loaded=self.services)
+
+    @property
+    def ports(self) -> dict[int, TunnelService]:
+        return {service.port: service for service in self.services.values()}
+
+    def want(self, services: Iterable[TunnelService]) -> None:
+        self.services = {service.name: service for service in services}
+        assert len(self.ports) == len(self.services), "a port twice: stunnel would listen on none"
+
+    async def listening(self, name: str) -> None:
+        if self.refusal:
+            raise self.refusal
+        assert name in self.services
+
+    def read_log(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        self.services, self.connections = {}, []
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """Runs what it is given before anything else, so that a run can be repeated exactly."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - as the real one does
+            future.set_exception(error)
+        return future
+
+
+class Node:
+    """The folder, the kernel and stunnel of a node, and the agent of the moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "ca.pem").touch()
+        self.stunnel = Stunnel()
+        self.sight = Sight.CLEAR
+        self.now = 0.0
+        self.strangers: set[int] = set()
+        self.options = TunnelOptions(
+            region=_REGION,
+            stunnel_path=Path("/bin/true"),
+            conf_path=folder / "stunnel.conf",
+            ca_file=folder / "ca.pem",
+            demand=DemandOptions(
+                socket_path=folder / "tunnel.sock",
+                node="node-1",
+                credentials=CredentialOptions(
+                    region=_REGION, files=ProfileFiles(credentials=_NOWHERE, config=_NOWHERE)
+                ),
+                client_info=ClientInfo.of("k8s", "1.0"),
+                ports=PORTS,
+                idle=IDLE,
+            ),
+        )
+        self.agent = self._next_agent()
+
+    def _next_agent(self) -> TunnelAgent:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_AtOnce())
+        agent = TunnelAgent(
+            self.options, TunnelMetrics(CollectorRegistry()), clock=lambda: self.now, read=self.read
+        )
+        agent._keeper = cast("StunnelKeeper", self.stunnel)
+        agent._prober.probe_all = _no_probes  # type: ignore[method-assign]
+        certificates = agent._certificates
+        certificates._key = self._loop.create_task(_key())
+        return agent
+
+    @property
+    def tunnels(self) -> DemandedTunnels:
+        assert self.agent._demanded
+        return self.agent._demanded
+
+    @property
+    def known_ports(self) -> frozenset[int]:
+        """Where stunnel listens, but for what only an agent has known that could not write it."""
+        planned = {one.target.port for one in self.agent._plan}
+        return frozenset(planned & self.stunnel.ports.keys())
+
+    @property
+    def certificates(self) -> set[str]:
+        """The names of the files with a tunnel's certificate, and of all others beside them."""
+        folder = self.options.certificates_path
+        return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+    def read(self, expected: Collection[int]) -> PortReading | None:
+        """One look at the kernel's tables."""
+        listening = frozenset(self.stunnel.ports) | self.strangers
+        if self.sight is Sight.FAILED or not listening.issuperset(expected):
+            return None
+        seen = [] if self.sight is Sight.BLIND else [one.port for one in self.stunnel.connections]
+        return PortReading(connections=Counter(seen), busy=frozenset(seen), listening=listening)
+
+    def run(self, *operations: Awaitable[Answer], steps: int | None = None) -> Sequence[Answer]:
+        """Do these at once; gives their answers or errors, None for what is not over after the steps."""
+        tasks = [self._loop.create_task(_awaited(one)) for one in operations]
+        if steps is None:
+            self._loop.run_until_complete(asyncio.wait(tasks))
+        for _ in range(steps or 0):
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        return [(task.exception() or task.result()) if task.done() else None for task in tasks]
+
+    async def push(self, ports: Mapping[str, int]) -> Answer:
+        """The ConfigMap says this now."""
+
+        async def documents() -> Any:
+            yield document(ports)
+
+        await self.agent._follow_documents(documents())
+        return True
+
+    async def look(self) -> Answer:
+        await self.agent._look_at_tunnels()
+        return True
+
+    async def look_at_mount_targets(self) -> Answer:
+        await self.agent._look_at_mount_targets()
+        return True
+
+    async def end(self) -> Answer:
+        await self.agent._end()
+        return True
+
+    def follow(self) -> None:
+        """The agent is gone, whatever it did; the next one starts."""
+        self.close()
+        self.agent = self._next_agent()
+        self.run(self.agent._remember_earlier())
+
+    def close(self) -> None:
+        """Let nothing of the agent go on."""
+        for task in asyncio.all_tasks(self._loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(RuntimeError):
+                cast("Any", task.get_coro()).close()
+        self._loop.close()
+
+
+async def _no_probes(report: KeeperReport) -> None:
+    del report
+
+
+async def _key() -> ClientKey:
+    return KEY
+
+
+async def _awaited(operation: Awaitable[Answer]) -> Answer:
+    return await operation

@@ -1,0 +1,117 @@
+"""The promises as a value: equal specs share a port, and nothing that is held moves or goes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kube_efs.model.errors import NoTunnelPort
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.tunnels.on_demand.promises import Demands, PortRange
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+
+PORTS = PortRange(first=22049, last=22058)
+FS = FileSystemId("fs-0123456789abcdef0")
+
+
+def spec(number: int) -> TunnelSpec:
+    return TunnelSpec(file_system_id=FS, access_point_id=AccessPointId(f"fsap-{number:017x}"))
+
+
+def held(*numbers: int, by: str = "pod") -> Demands:
+    demands = Demands()
+    for number in numbers:
+        demands = demands.hold(spec(number), Holder(by), ports=PORTS, avoid=())
+    return demands
+
+
+def port_of(demands: Demands, number: int) -> int:
+    return demands.tunnels[spec(number).name].port
+
+
+def test_equal_specs_share_a_tunnel() -> None:
+    demands = held(1).hold(spec(1), Holder("other"), ports=PORTS, avoid=())
+    [tunnel] = demands.tunnels.values()
+    assert tunnel.holders == {"pod", "other"}
+
+
+def test_a_port_to_avoid_is_not_given_but_one_that_is_given_stays() -> None:
+    port = port_of(held(1), 1)
+    assert port_of(Demands().hold(spec(1), Holder("pod"), ports=PORTS, avoid=[port]), 1) != port
+    assert port_of(held(1).hold(spec(1), Holder("x"), ports=PORTS, avoid=[port]), 1) == port
+
+
+def test_a_closed_tunnel_gets_the_same_port_again() -> None:
+    before = held(1, 2)
+    after = before.release([Holder("pod")]).close([spec(1).name])
+    assert set(after.tunnels) == {spec(2).name}
+    assert port_of(after.hold(spec(1), Holder("pod"), ports=PORTS, avoid=()), 1) == port_of(before, 1)
+
+
+def test_what_is_held_is_not_closed() -> None:
+    assert held(1).close([spec(1).name]) == held(1)
+
+
+def test_a_full_range_is_told() -> None:
+    with pytest.raises(NoTunnelPort) as full:
+        held(*range(11))
+    assert str(full.value) == "KUBE_EFS_TUNNEL_PORTS: '22049-22058' has no free port; use a wider range"
+
+
+@given(st.text())
+def test_every_port_of_the_range_is_tried_once(key: str) -> None:
+    assert sorted(PORTS.starting_at(key)) == list(range(22049, 22059))
+
+
+class Promises(RuleBasedStateMachine):
+    """Ensure, release, close and restart in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.demands = Demands()
+        self.holding: dict[int, set[str]] = {}
+        self.ports: dict[int, int] = {}
+
+    @rule(
+        number=st.integers(0, 12),
+        holder=st.sampled_from("abc"),
+        avoid=st.sets(st.sampled_from(range(22049, 22059))),
+    )
+    def ensure(self, number: int, holder: str, avoid: set[int]) -> None:
+        try:
+            self.demands = self.demands.hold(spec(number), Holder(holder), ports=PORTS, avoid=avoid)
+        except NoTunnelPort:
+            assert len(self.demands.ports | avoid) == len(PORTS)
+            return
+        port = port_of(self.demands, number)
+        if number in self.ports:
+            assert port == self.ports[number]
+        else:
+            assert port not in avoid
+        self.ports[number] = port
+        self.holding.setdefault(number, set()).add(holder)
+
+    @rule(holder=st.sampled_from("abc"))
+    def release(self, holder: str) -> None:
+        self.demands = self.demands.release([Holder(holder)])
+        for holders in self.holding.values():
+            holders.discard(holder)
+
+    @rule(numbers=st.sets(st.integers(0, 12)))
+    def close(self, numbers: set[int]) -> None:
+        self.demands = self.demands.close([spec(number).name for number in numbers])
+        for number in numbers:
+            if not self.holding.get(number):
+                self.holding.pop(number, None)
+                self.ports.pop(number, None)
+
+    @invariant()
+    def nothing_held_is_gone_and_no_port_is_shared(self) -> None:
+        assert {number: port_of(self.demands, number) for number in self.ports} == self.ports
+        assert len(self.demands.ports) == len(self.demands.tunnels) == len(self.ports)
+        for number, holders in self.holding.items():
+            assert self.demands.tunnels[spec(number).name].holders == holders
+
+
+TestPromises = Promises.TestCase

@@ -1,0 +1,381 @@
+"""Certificates of tunnels: made once, renewed in time from the same source, kept through failures."""
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from kube_efs.aws.connection import LoadedCredentials
+from kube_efs.aws.credential_sources import (
+    CredentialOptions,
+    CredentialSource,
+    IamOptions,
+    ProfileFiles,
+    SourceKind,
+)
+from kube_efs.model.errors import KubeEfsError, TunnelNotReady
+from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.telemetry.duties import Duties
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.on_demand.certificate import IAM_OID, ClientInfo, ClientKey
+from kube_efs.tunnels.on_demand.promises import DemandedTunnel
+from kube_efs.tunnels.on_demand.renewal import ClientCertificates
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+
+FS = FileSystemId("fs-0123456789abcdef0")
+PLAIN = TunnelSpec(file_system_id=FS)
+SIGNED = TunnelSpec(file_system_id=FS, iam=IamOptions(profile="team"))
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+KEYS = "[team]\naws_access_key_id = {id}\naws_secret_access_key = hidden\n"
+
+
+class Node:
+    """Certificates with a clock that a test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = START
+        self.renewed = 0
+        self.profiles = folder / "credentials"
+        self.registry = CollectorRegistry()
+        self.options = TunnelOptions(region=Region("us-east-1"), conf_path=folder / "stunnel.conf")
+        demand = DemandOptions(
+            socket_path=folder / "tunnel.sock",
+            node="node-1",
+            credentials=CredentialOptions(
+                region=Region("us-east-1"),
+                files=ProfileFiles(credentials=self.profiles, config=folder / "config"),
+            ),
+            client_info=ClientInfo.of("k8s", "1.0"),
+        )
+        metrics = TunnelMetrics(self.registry)
+        duties = Duties(self.registry)
+        self.certificates = ClientCertificates(
+            self.options, demand, metrics, self._count, lambda: self.now, duties
+        )
+
+    def _count(self) -> None:
+        self.renewed += 1
+
+    def keys(self, access_key_id: str) -> None:
+        self.profiles.write_text(KEYS.format(id=access_key_id))
+
+    def certificate(self, spec: TunnelSpec) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self.certificates.files[spec.name].path.read_bytes())
+
+    def signer(self, spec: TunnelSpec) -> bytes:
+        return self.certificate(spec).extensions.get_extension_for_oid(IAM_OID).value.public_bytes()
+
+    def duty_failures(self) -> float | None:
+        labels = {"duty": "certificate renewal"}
+        return self.registry.get_sample_value("kube_efs_duty_failures_total", labels)
+
+    def outcomes(self) -> tuple[float, float]:
+        name = "kube_efs_certificate_renewals_total"
+        ok, bad = (self.registry.get_sample_value(name, {"outcome": one}) for one in ("succeeded", "failed"))
+        return ok or 0, bad or 0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> DemandedTunnel:
+    return DemandedTunnel(spec=spec, port=22049, source=source)
+
+
+async def test_one_certificate_serves_all_who_ask_for_the_tunnel(node: Node) -> None:
+    assert await node.certificates.ensure(PLAIN, None) is None
+    first = node.certificate(PLAIN)
+    assert await node.certificates.ensure(PLAIN, None) is None
+    assert node.certificate(PLAIN) == first
+    assert first.not_valid_after_utc == START + timedelta(hours=3)
+    assert node.outcomes() == (1, 0)
+
+
+async def test_it_is_renewed_after_an_hour_and_not_before(node: Node) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    first, renewed = node.certificates.files[PLAIN.name], node.renewed
+    node.now += timedelta(minutes=59)
+    assert await node.certificates.renew_due([tunnel(PLAIN)]) == START + timedelta(hours=1)
+    assert node.certificates.files[PLAIN.name] == first
+    node.now += timedelta(minutes=1)
+    assert await node.certificates.renew_due([tunnel(PLAIN)]) == node.now + timedelta(hours=1)
+    second = node.certificates.files[PLAIN.name]
+    assert (second.path, second.not_after) == (first.path, node.now + timedelta(hours=3))
+    assert second.serial != first.serial
+    assert node.renewed == renewed + 1
+
+
+async def test_the_source_of_the_first_credentials_gives_the_later_ones(node: Node) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    assert source == CredentialSource(kind=SourceKind.PROFILE, target="team")
+    assert b"AKIAONE" in node.signer(SIGNED)
+    node.keys("AKIATWO")
+    node.now += timedelta(hours=1)
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    assert b"AKIATWO" in node.signer(SIGNED)
+
+
+async def test_failures_keep_the_old_one_and_are_tried_again_less_and_less_often(node: Node) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    before = node.certificates.files[SIGNED.name]
+    node.profiles.write_text("[other]\n")
+    node.now += timedelta(hours=1)
+    waits = []
+    for _ in range(7):
+        due = await node.certificates.renew_due([tunnel(SIGNED, source)])
+        waits.append((due - node.now).total_seconds())
+        node.now = due
+    assert waits == [10, 20, 40, 80, 160, 300, 300]
+    assert node.certificates.files[SIGNED.name] == before
+    assert node.outcomes() == (1, 7)
+    node.keys("AKIATWO")
+    assert await node.certificates.renew_due([tunnel(SIGNED, source)]) == node.now + timedelta(hours=1)
+    assert b"AKIATWO" in node.signer(SIGNED)
+
+
+async def test_without_credentials_there_is_none(node: Node) -> None:
+    with pytest.raises(KubeEfsError, match="profile team"):
+        await node.certificates.ensure(SIGNED, None)
+    assert dict(node.certificates.files) == {}
+    assert node.outcomes() == (0, 1)
+
+
+async def test_one_of_an_earlier_agent_serves_until_its_successor_is_there(tmp_path: Path) -> None:
+    first, second = Node(tmp_path), Node(tmp_path)
+    await first.certificates.ensure(PLAIN, None)
+    second.now += timedelta(minutes=5)
+    second.certificates.take_over([tunnel(PLAIN)])
+    assert second.certificates.files == first.certificates.files
+    assert await second.certificates.renew_due([tunnel(PLAIN)]) == START + timedelta(hours=1)
+    assert (second.certificates.files, second.renewed) == (first.certificates.files, 0)
+    second.now = START + timedelta(hours=1)
+    await second.certificates.renew_due([tunnel(PLAIN)])
+    assert second.certificates.files[PLAIN.name].not_after == second.now + timedelta(hours=3)
+
+
+async def test_one_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_path: Path) -> None:
+    first, second = Node(tmp_path), Node(tmp_path)
+    first.keys("AKIAONE")
+    source = await first.certificates.ensure(SIGNED, None)
+    second.certificates.take_over([tunnel(SIGNED, source)])
+    before = dict(second.certificates.files)
+    await second.certificates.renew_due([tunnel(SIGNED, source)])
+    assert before == first.certificates.files
+    assert second.certificates.files[SIGNED.name] != before[SIGNED.name]
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=16), timedelta(days=365)], ids=["a little", "much"])
+async def test_one_that_a_wrong_clock_has_made_is_renewed_at_once_by_the_next_agent(
+    tmp_path: Path, ahead: timedelta
+) -> None:
+    first, second = Node(tmp_path), Node(tmp_path)
+    first.now += ahead
+    await first.certificates.ensure(PLAIN, None)
+    second.certificates.take_over([tunnel(PLAIN)])
+    assert await second.certificates.renew_due([tunnel(PLAIN)]) == START + timedelta(hours=1)
+    assert second.certificate(PLAIN).not_valid_after_utc == START + timedelta(hours=3)
+
+
+@pytest.mark.parametrize("spec", [PLAIN, SIGNED], ids=["plain", "with credentials"])
+async def test_one_that_was_made_while_the_clock_was_ahead_is_renewed_once_it_is_right(
+    node: Node, spec: TunnelSpec
+) -> None:
+    node.keys("AKIAONE")
+    node.now += timedelta(days=365)
+    source = await node.certificates.ensure(spec, None)
+    await node.certificates.renew_due([tunnel(spec, source)])
+    node.now = START
+    assert await node.certificates.renew_due([tunnel(spec, source)]) <= START + timedelta(hours=1)
+    assert node.certificate(spec).not_valid_after_utc == START + timedelta(hours=3)
+
+
+async def test_failed_renewal_that_was_planned_while_the_clock_was_ahead_is_tried_once_it_is_right(
+    node: Node,
+) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    node.now += timedelta(days=365)
+    node.keys("")
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    node.now = START + timedelta(minutes=1)
+    node.keys("AKIATWO")
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    assert node.certificate(SIGNED).not_valid_after_utc == node.now + timedelta(hours=3)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+async def test_one_that_is_lost_or_broken_is_made_anew(content: bytes | None, node: Node) -> None:
+    path = node.options.certificates_path / f"{PLAIN.name}.pem"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    node.certificates.take_over([tunnel(PLAIN)])
+    assert dict(node.certificates.files) == {}
+    await node.certificates.renew_due([tunnel(PLAIN)])
+    assert node.certificate(PLAIN)
+
+
+async def test_that_of_a_tunnel_that_is_asked_for_again_stays(node: Node) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    node.certificates.forget_all_but([])
+    await node.certificates.ensure(PLAIN, None)
+    node.certificates.remove_forgotten([])
+    assert node.certificate(PLAIN)
+
+
+async def test_that_of_a_closed_tunnel_is_removed_when_stunnel_needs_it_no_more(node: Node) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    path = node.certificates.files[PLAIN.name].path
+    node.certificates.forget_all_but([])
+    node.certificates.remove_forgotten([PLAIN.name])
+    assert path.exists()
+    node.certificates.remove_forgotten([])
+    assert not path.exists()
+    assert dict(node.certificates.files) == {}
+    assert await node.certificates.renew_due([]) == START + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("is_asked_again", [False, True])
+async def test_one_that_is_written_for_nobody_any_more_is_removed(
+    is_asked_again: bool, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(path: Path, text: str, **options: Any) -> None:
+        began.set()
+        assert may_end.wait(30)
+        write_atomically(path, text, **options)
+
+    monkeypatch.setattr("kube_efs.tunnels.on_demand.renewal.write_atomically", slow)
+    asking = asyncio.create_task(node.certificates.ensure(PLAIN, None))
+    assert await asyncio.to_thread(began.wait, 30)
+    asking.cancel()
+    asyncio.get_running_loop().call_soon(may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    if is_asked_again:
+        await node.certificates.ensure(PLAIN, None)
+    node.certificates.remove_forgotten([])
+    left = list(node.options.certificates_path.iterdir())
+    assert left == [one.path for one in node.certificates.files.values()]
+    assert bool(left) is is_asked_again
+
+
+async def test_one_that_was_just_written_is_not_removed_with_its_predecessor(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.certificates.ensure(PLAIN, None)
+    node.certificates.forget_all_but([])
+    loop = asyncio.get_running_loop()
+
+    def look_meanwhile(path: Path, text: str, **options: Any) -> None:
+        write_atomically(path, text, **options)
+        # Before the loop comes to know that it is written.
+        asyncio.run_coroutine_threadsafe(look(), loop).result(30)
+
+    async def look() -> None:
+        node.certificates.remove_forgotten([])
+
+    monkeypatch.setattr("kube_efs.tunnels.on_demand.renewal.write_atomically", look_meanwhile)
+    await node.certificates.ensure(PLAIN, None)
+    assert node.certificate(PLAIN)
+
+
+async def test_a_folder_that_cannot_be_written_is_told(node: Node) -> None:
+    node.options.certificates_path.write_text("in the way")
+    with pytest.raises(TunnelNotReady, match=r"certificate: .* cannot be written"):
+        await node.certificates.ensure(PLAIN, None)
+
+
+async def test_an_error_in_one_renewal_ends_no_other_and_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unforeseen(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
+        del source, options
+        raise KeyError("planted-secret")
+
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    await node.certificates.ensure(PLAIN, None)
+    before = dict(node.certificates.files)
+    node.now += timedelta(hours=1)
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr("kube_efs.aws.credential_loading.load_credentials", unforeseen)
+        due = await node.certificates.renew_due([tunnel(SIGNED, source), tunnel(PLAIN)])
+
+    assert due == node.now + timedelta(seconds=10)
+    assert node.certificates.files[SIGNED.name] == before[SIGNED.name]
+    assert node.certificates.files[PLAIN.name] != before[PLAIN.name]
+    problem = "certificate not renewed: internal error (KeyError)"
+    assert node.certificates.problems == {SIGNED.name: problem}
+    assert node.outcomes() == (3, 1)
+    assert node.duty_failures() == 1
+    assert [line["event"] for line in logs] == ["certificate-not-renewed", "duty-failed"]
+    assert "planted-secret" not in str(logs)
+
+    node.now = due
+    await node.certificates.renew_due([tunnel(SIGNED, source), tunnel(PLAIN)])
+    assert node.certificates.files[SIGNED.name] != before[SIGNED.name]
+    assert node.certificates.problems == {}
+
+
+async def test_what_ends_the_rounds_of_renewals_begins_them_anew(node: Node) -> None:
+    asked = 0
+
+    def tunnels() -> list[DemandedTunnel]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RuntimeError
+        return [tunnel(PLAIN)]
+
+    await node.certificates.ensure(PLAIN, None)
+    before = node.certificates.files[PLAIN.name]
+    node.now += timedelta(hours=1)
+    running = asyncio.create_task(node.certificates.run(tunnels))
+    async with asyncio.timeout(10):
+        while node.certificates.files[PLAIN.name] == before:  # noqa: ASYNC110 - a file tells no event
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert node.duty_failures() == 1
+
+
+async def test_a_failed_renewal_of_a_closed_tunnel_is_forgotten(node: Node) -> None:
+    node.keys("AKIAONE")
+    source = await node.certificates.ensure(SIGNED, None)
+    node.profiles.write_text("[other]\n")
+    node.now += timedelta(hours=1)
+    await node.certificates.renew_due([tunnel(SIGNED, source)])
+    assert "certificate not renewed: profile team" in node.certificates.problems[SIGNED.name]
+    node.certificates.forget_all_but([])
+    assert node.certificates.problems == {}
+
+
+async def test_a_key_that_could_not_be_made_is_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unforeseen() -> ClientKey:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientKey, "generate", unforeseen)
+        with pytest.raises(MemoryError):
+            await node.certificates.ensure(PLAIN, None)
+    await node.certificates.ensure(PLAIN, None)
+    assert node.certificate(PLAIN)
+    assert node.outcomes() == (1, 1)

@@ -1,0 +1,104 @@
+"""Where the tunnel of a spec leads to."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kube_efs.model.errors import InvalidSetting, TunnelNotReady
+from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.tunnels.on_demand.routes import check_resolves, find_candidates, server_name
+from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.services import Candidate, Nearness, NodeLocation
+
+FS = FileSystemId("fs-1")
+A, B, C = SubnetId("subnet-a"), SubnetId("subnet-b"), SubnetId("subnet-c")
+KNOWN = TunnelTargets(
+    targets={
+        FS: TunnelTarget(
+            file_system_id=FS, port=20490, address_by_subnet={A: "10.0.0.1", B: "10.0.1.1", C: "10.0.2.1"}
+        )
+    },
+    zone_by_subnet={A: ZoneName("us-east-1a"), B: ZoneName("us-east-1b"), C: ZoneName("us-east-1c")},
+)
+OPTIONS = TunnelOptions(
+    region=Region("us-east-1"),
+    location=NodeLocation(subnets=frozenset({B}), zone=ZoneName("us-east-1b"), zone_id=ZoneName("use1-az2")),
+    conf_path=Path("/run/stunnel.conf"),
+)
+NAME = "fs-1.efs.us-east-1.amazonaws.com"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "targets", "addresses"),
+    [
+        pytest.param({}, KNOWN, ["10.0.1.1", "10.0.0.1", "10.0.2.1"], id="known: the nearest first"),
+        pytest.param(
+            {"zone": "us-east-1c"},
+            KNOWN,
+            ["10.0.2.1", "10.0.0.1", "10.0.1.1"],
+            id="known: the zone asked for first",
+        ),
+        pytest.param({"address": "10.9.9.9"}, KNOWN, ["10.9.9.9"], id="an address: that one only"),
+        pytest.param({"address": "fd00::9"}, KNOWN, ["fd00::9"], id="an IPv6 address"),
+        pytest.param({}, TunnelTargets(), [NAME], id="unknown: the name"),
+        pytest.param(
+            {"zone": "us-east-1c"}, TunnelTargets(), [f"us-east-1c.{NAME}"], id="unknown: the zone's name"
+        ),
+        pytest.param(
+            {"cross_account": True}, KNOWN, [f"use1-az2.{NAME}"], id="another account: the zone's id"
+        ),
+        pytest.param(
+            {"region": "cn-north-1"},
+            KNOWN,
+            ["fs-1.efs.cn-north-1.amazonaws.com.cn"],
+            id="another region: its name",
+        ),
+        pytest.param(
+            {"region": "us-east-1"}, KNOWN, ["10.0.1.1", "10.0.0.1", "10.0.2.1"], id="the own region, named"
+        ),
+    ],
+)
+def test_what_serves_a_spec(wanted: dict[str, Any], targets: TunnelTargets, addresses: list[str]) -> None:
+    spec = TunnelSpec(file_system_id=FS, **wanted)
+    assert [one.address for one in find_candidates(spec, targets, OPTIONS)] == addresses
+
+
+def test_a_known_file_system_without_mount_targets_is_looked_up() -> None:
+    empty = TunnelTargets(targets=MappingProxyType({FS: TunnelTarget(file_system_id=FS, port=20490)}))
+    assert [one.address for one in find_candidates(TunnelSpec(file_system_id=FS), empty, OPTIONS)] == [NAME]
+
+
+def test_without_the_id_of_the_zone_no_file_system_of_another_account_is_found() -> None:
+    options = replace(OPTIONS, location=NodeLocation(zone=ZoneName("us-east-1b")))
+    with pytest.raises(InvalidSetting, match=r"KUBE_EFS_ZONE_ID: is not set .*use1-az1"):
+        find_candidates(TunnelSpec(file_system_id=FS, cross_account=True), KNOWN, options)
+
+
+@pytest.mark.parametrize(
+    "wanted", [{}, {"zone": "us-east-1c"}, {"address": "10.9.9.9"}, {"cross_account": True}]
+)
+def test_whatever_leads_there_the_certificate_must_have_the_file_systems_name(wanted: dict[str, Any]) -> None:
+    assert server_name(TunnelSpec(file_system_id=FS, **wanted), OPTIONS) == NAME
+
+
+def test_the_suffix_that_is_set_is_that_of_the_own_region_only() -> None:
+    options = replace(OPTIONS, dns_suffix="example.com")
+    assert server_name(TunnelSpec(file_system_id=FS), options) == "fs-1.efs.us-east-1.example.com"
+    other = TunnelSpec(file_system_id=FS, region=Region("us-west-2"))
+    assert server_name(other, options) == "fs-1.efs.us-west-2.amazonaws.com"
+
+
+async def test_a_name_that_nobody_knows_is_told() -> None:
+    name = f"{FS}.efs.us-east-1.invalid"
+    candidate = Candidate(address=name, subnet_id=SubnetId(""), zone=None, nearness=Nearness.OTHER_ZONE)
+    with pytest.raises(TunnelNotReady) as failed:
+        await check_resolves(candidate)
+    assert failed.value.value == name
+    assert failed.value.retryable
+    await check_resolves(replace(candidate, address="10.0.0.1"))
+    await check_resolves(replace(candidate, address="localhost"))

@@ -1,0 +1,349 @@
+"""Promises to mounts: written before they are given, kept through crashes, torn readings and full disks."""
+
+import asyncio
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from prometheus_client import CollectorRegistry
+
+from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
+from kube_efs.model.errors import PortTaken, TunnelNotReady
+from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
+from kube_efs.tunnels.on_demand.promises import PortRange
+from kube_efs.tunnels.on_demand.renewal import ClientCertificates
+from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.on_demand.store import load_demands
+from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
+from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.sockets.ports import PortReading
+
+KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
+PORTS = PortRange(first=22049, last=22056)
+POD, OTHER = Holder("pod"), Holder("other")
+QUIET = PortReading(connections={}, busy=frozenset(), listening=frozenset())
+
+
+class Certificates(ClientCertificates):
+    async def _client_key(self) -> ClientKey:
+        return KEY
+
+
+def spec(number: int = 1) -> TunnelSpec:
+    return TunnelSpec(
+        file_system_id=FileSystemId("fs-0123456789abcdef0"),
+        access_point_id=AccessPointId(f"fsap-{number:017x}"),
+        region=Region("us-east-1"),
+        address="10.0.0.1",
+    )
+
+
+@dataclass
+class Agent:
+    """Tunnels on demand in an agent that is a fake; a new one of the same folder is the next agent."""
+
+    folder: Path
+    reading: PortReading | None = QUIET
+    reserved: frozenset[int] = frozenset()
+    refusal: Exception | None = None
+    now: float = 0.0
+    applied: int = 0
+    stuck: bool = False
+    certificates: Certificates = field(init=False)
+    tunnels: DemandedTunnels = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = TunnelOptions(region=Region("us-east-1"), conf_path=self.folder / "stunnel.conf")
+        nowhere = Path("/nowhere")
+        demand = DemandOptions(
+            socket_path=self.folder / "tunnel.sock",
+            node="node-1",
+            credentials=CredentialOptions(
+                region=Region("us-east-1"), files=ProfileFiles(credentials=nowhere, config=nowhere)
+            ),
+            client_info=ClientInfo.of("k8s", "1.0"),
+            ports=PORTS,
+            ensure_timeout_seconds=0.3 if self.stuck else 60,
+        )
+        self.path = options.demands_path
+        self.certificates = Certificates(options, demand, TunnelMetrics(CollectorRegistry()), self.apply)
+        self.tunnels = DemandedTunnels(
+            options, demand, self.certificates, self, lambda: self.now, lambda: self.reading
+        )
+
+    def targets(self) -> TunnelTargets:
+        return TunnelTargets()
+
+    def reserved_ports(self) -> frozenset[int]:
+        return self.reserved
+
+    def apply(self) -> None:
+        self.applied += 1
+
+    async def listening(self, name: str) -> None:
+        assert name in self.tunnels.demands.tunnels
+        assert name in load_demands(self.path).demands.tunnels
+        if self.stuck:
+            await asyncio.Event().wait()
+        if self.refusal:
+            raise self.refusal
+
+    async def look(self, *, seconds: float = 0, times: int = 1, reading: PortReading | None = QUIET) -> None:
+        for _ in range(times):
+            self.now += seconds / times
+            await self.tunnels.look(reading)
+
+    @property
+    def open(self) -> int:
+        return len(self.tunnels.demands.tunnels)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    return Agent(tmp_path)
+
+
+async def test_the_promise_is_on_the_disk_when_it_is_given(agent: Agent) -> None:
+    port = await agent.tunnels.ensure(spec(), POD)
+    [tunnel] = load_demands(agent.path).demands.tunnels.values()
+    assert (tunnel.port, tunnel.holders) == (port, frozenset({POD}))
+    assert agent.applied
+
+
+async def test_the_next_agent_keeps_what_was_promised(agent: Agent) -> None:
+    ports = [await agent.tunnels.ensure(spec(number), POD) for number in range(5)]
+    after = Agent(agent.folder)
+    await after.tunnels.load()
+    assert [await after.tunnels.ensure(spec(number), OTHER) for number in range(5)] == ports
+    assert after.tunnels.demands.holders == {POD, OTHER}
+
+
+async def test_ports_that_anybody_uses_are_not_given(agent: Agent) -> None:
+    agent.reading = PortReading(
+        connections={}, busy=frozenset({22049, 22050}), listening=frozenset({22051, 22052})
+    )
+    agent.reserved = frozenset({22053, 22054})
+    assert {await agent.tunnels.ensure(spec(number), POD) for number in range(2)} == {22055, 22056}
+
+
+async def test_without_a_good_reading_no_new_tunnel_is_given_but_a_known_one_is(agent: Agent) -> None:
+    port = await agent.tunnels.ensure(spec(), POD)
+    agent.reading = None
+    assert await agent.tunnels.ensure(spec(), OTHER) == port
+    with pytest.raises(TunnelNotReady, match="connections of the node"):
+        await agent.tunnels.ensure(spec(2), POD)
+    assert agent.open == 1
+
+
+async def test_certificate_of_a_tunnel_that_was_refused_goes_with_the_next_look(agent: Agent) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    kept = {one.path for one in agent.certificates.files.values()}
+    agent.reading = None
+    with pytest.raises(TunnelNotReady):
+        await agent.tunnels.ensure(spec(2), POD)
+    [folder] = {path.parent for path in kept}
+    assert len(list(folder.iterdir())) == 2
+    await agent.look()
+    agent.certificates.remove_forgotten([])
+    assert set(folder.iterdir()) == kept
+
+
+async def test_why_stunnel_does_not_listen_is_told_and_the_holder_may_ask_again(agent: Agent) -> None:
+    agent.refusal = PortTaken("is taken by another program")
+    with pytest.raises(PortTaken):
+        await agent.tunnels.ensure(spec(), POD)
+    agent.refusal = None
+    await agent.tunnels.ensure(spec(), POD)
+    assert agent.open == 1
+
+
+async def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, stuck=True)
+    with pytest.raises(TunnelNotReady) as late:
+        await agent.tunnels.ensure(spec(), POD)
+    assert late.value.value == spec().name
+    assert late.value.problem == "is not there within 0.3 s"
+
+
+async def test_what_cannot_be_written_is_not_promised(agent: Agent) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    hidden = agent.path.with_name("elsewhere")
+    agent.path.rename(hidden)
+    agent.path.mkdir()
+    with pytest.raises(TunnelNotReady, match="state of the tunnels"):
+        await agent.tunnels.ensure(spec(2), POD)
+    with pytest.raises(TunnelNotReady):
+        await agent.tunnels.release(POD)
+    assert agent.tunnels.demands.tunnels[spec().name].holders == {POD}
+    agent.path.rmdir()
+    hidden.rename(agent.path)
+    await agent.tunnels.release(POD)
+    assert agent.tunnels.demands.holders == load_demands(agent.path).demands.holders == frozenset()
+
+
+async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
+    agent.path.mkdir()
+    with pytest.raises(TunnelNotReady):
+        await agent.tunnels.ensure(spec(), POD)
+    kept = agent.tunnels.ports
+    assert not agent.tunnels.demands.ports
+    agent.path.rmdir()
+    assert kept == {await agent.tunnels.ensure(spec(), POD)}
+
+
+async def test_many_promises_at_once_are_written_together(agent: Agent) -> None:
+    asked = [agent.tunnels.ensure(spec(number % 4), Holder(f"pod {number}")) for number in range(100)]
+    assert len(set(await asyncio.gather(*asked))) == 4
+    assert len(load_demands(agent.path).demands.holders) == 100
+    assert agent.applied < 20
+
+
+async def test_a_tunnel_without_holders_goes_after_minutes_without_a_connection(agent: Agent) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    await agent.look(seconds=600, times=60)
+    assert agent.open == 1
+    await agent.tunnels.release(POD)
+    await agent.look(seconds=170, times=17)
+    assert agent.open == 1
+    await agent.look(seconds=20, times=2)
+    assert agent.open == 0
+    assert load_demands(agent.path).demands.tunnels == {}
+
+
+@pytest.mark.parametrize("between", ["busy", "torn", "held"])
+async def test_what_speaks_against_it_starts_the_wait_anew(between: str, agent: Agent) -> None:
+    port = await agent.tunnels.ensure(spec(), POD)
+    await agent.tunnels.release(POD)
+    for _ in range(5):
+        await agent.look(seconds=170, times=17)
+        if between == "held":
+            await agent.tunnels.ensure(spec(), OTHER)
+            await agent.look(seconds=10)
+            await agent.tunnels.release(OTHER)
+        else:
+            busy = PortReading(connections={port: 1}, busy=frozenset({port}), listening=frozenset())
+            await agent.look(seconds=10, reading=busy if between == "busy" else None)
+    assert agent.open == 1
+
+
+async def test_a_tunnel_that_is_asked_for_at_the_moment_is_not_closed(agent: Agent) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    await agent.tunnels.release(POD)
+    await agent.look(seconds=200, times=6)
+    asked = asyncio.create_task(agent.tunnels.ensure(spec(), OTHER))
+    await asyncio.sleep(0)
+    await agent.look(seconds=100)
+    await asked
+    assert agent.tunnels.demands.tunnels[spec().name].holders == {OTHER}
+
+
+@pytest.mark.parametrize(
+    ("calls", "left"),
+    [
+        pytest.param([(0, []), (60, [])], set(), id="twice missing, a minute apart"),
+        pytest.param([(0, []), (59, [])], {POD}, id="twice missing, too soon"),
+        pytest.param([(100, [])], {POD}, id="once missing"),
+        pytest.param([(0, []), (30, [POD]), (60, []), (90, [])], {POD}, id="back in between"),
+    ],
+)
+async def test_orphans_need_two_readings(
+    calls: list[tuple[float, list[Holder]]], left: set[Holder], agent: Agent
+) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    for agent.now, holders in calls:
+        await agent.tunnels.reconcile(holders)
+    assert agent.tunnels.demands.holders == left
+
+
+async def test_who_asks_between_two_readings_is_no_orphan(agent: Agent) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    await agent.tunnels.reconcile([])
+    agent.now = 59
+    await agent.tunnels.ensure(spec(), POD)
+    agent.now = 61
+    assert await agent.tunnels.reconcile([]) == frozenset()
+
+
+class Lives(RuleBasedStateMachine):
+    """Agents that are killed and followed by others, between and in the middle of requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = Path(tempfile.mkdtemp())
+        self.agent = Agent(self.folder)
+        self.ports: dict[int, int] = {}
+        self.holding: dict[int, set[str]] = {}
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+    @rule(number=st.integers(0, 7), holder=st.sampled_from("abc"))
+    def ensure(self, number: int, holder: str) -> None:
+        port = self.loop.run_until_complete(self.agent.tunnels.ensure(spec(number), Holder(holder)))
+        if self.holding.get(number):
+            assert port == self.ports[number]
+        self.ports[number] = port
+        self.holding.setdefault(number, set()).add(holder)
+
+    @rule(holder=st.sampled_from("abc"))
+    def release(self, holder: str) -> None:
+        self.loop.run_until_complete(self.agent.tunnels.release(Holder(holder)))
+        for holders in self.holding.values():
+            holders.discard(holder)
+
+    @rule()
+    def time_goes_by_without_a_connection(self) -> None:
+        self.loop.run_until_complete(self.agent.look(seconds=200, times=7))
+        self.ports = {number: port for number, port in self.ports.items() if self.holding[number]}
+
+    @rule()
+    def crash(self) -> None:
+        self.follow()
+
+    @rule(number=st.integers(0, 7), holder=st.sampled_from("abc"), steps=st.integers(0, 12))
+    def crash_in_the_middle(self, number: int, holder: str, steps: int) -> None:
+        async def ask() -> bool:
+            asked = asyncio.create_task(self.agent.tunnels.ensure(spec(number), Holder(holder)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asked.cancel()
+            return not isinstance((await asyncio.gather(asked, return_exceptions=True))[0], BaseException)
+
+        self.loop.run_until_complete(ask())
+        self.follow()
+        # Nobody was answered, so the holder may be there or not; but what was held is.
+        found = self.agent.tunnels.demands.tunnels.get(spec(number).name)
+        if found and Holder(holder) in found.holders:
+            assert found.port == self.ports.get(number, found.port)
+            self.ports[number] = found.port
+            self.holding.setdefault(number, set()).add(holder)
+
+    def follow(self) -> None:
+        self.agent = Agent(self.folder)
+        self.loop.run_until_complete(self.agent.tunnels.load())
+
+    @invariant()
+    def nothing_held_is_lost_moved_or_shared(self) -> None:
+        tunnels = self.agent.tunnels.demands.tunnels
+        assert len({tunnel.port for tunnel in tunnels.values()}) == len(tunnels)
+        for number, holders in self.holding.items():
+            if holders:
+                assert tunnels[spec(number).name].port == self.ports[number]
+                assert tunnels[spec(number).name].holders == holders
+
+
+Lives.TestCase.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestLives = Lives.TestCase

@@ -1,0 +1,74 @@
+"""When nobody uses a tunnel: only by many readings in a row, over a long time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.tunnels.sockets.idleness import Idleness, IdlePolicy
+from kube_efs.tunnels.sockets.ports import PortReading
+
+POLICY = IdlePolicy(seconds=180, readings=6)
+PORT = 22049
+
+
+def reading(*busy: int) -> PortReading:
+    return PortReading(connections={}, busy=frozenset(busy), listening=frozenset({PORT}))
+
+
+def after(*looks: tuple[float, PortReading | None]) -> bool:
+    idleness, now = Idleness(), 0.0
+    for now, found in looks:
+        idleness = idleness.after(found, [PORT], now=now)
+    return PORT in idleness.over(POLICY, now=now)
+
+
+def every(seconds: float, until: float) -> list[tuple[float, PortReading | None]]:
+    return [(step * seconds, reading()) for step in range(int(until / seconds) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "closes"),
+    [
+        pytest.param(every(10, 180), True, id="idle for three minutes"),
+        pytest.param(every(10, 170), False, id="not yet for three minutes"),
+        pytest.param([(0, reading()), (500, reading())], False, id="too few readings"),
+        pytest.param([*every(10, 170), (180, reading(PORT))], False, id="connected at last"),
+        pytest.param([*every(10, 170), (175, None), (180, reading())], False, id="a reading that failed"),
+        pytest.param([(0, reading(PORT)), *every(10, 180)[1:]], False, id="connected at first"),
+        pytest.param([], False, id="no look at all"),
+    ],
+)
+def test_when_it_closes(looks: list[tuple[float, PortReading | None]], *, closes: bool) -> None:
+    assert after(*looks) == closes
+
+
+def test_a_tunnel_that_is_held_again_starts_anew() -> None:
+    idleness = Idleness()
+    for now in range(0, 180, 10):
+        idleness = idleness.after(reading(), [PORT], now=now)
+    idleness = idleness.after(reading(), [], now=180)
+    idleness = idleness.after(reading(), [PORT], now=190)
+    assert idleness.over(POLICY, now=190) == frozenset()
+
+
+def test_a_port_that_was_another_s_meanwhile_starts_anew() -> None:
+    idleness = Idleness()
+    for now in range(0, 180, 10):
+        idleness = idleness.after(reading(), [PORT], now=now)
+    idleness = idleness.among([PORT + 1]).after(reading(), [PORT], now=180)
+    assert idleness.over(POLICY, now=180) == frozenset()
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.sampled_from(["idle", "busy", "failed"])), max_size=60))
+def test_it_never_closes_within_three_minutes_of_a_connection_or_a_failure(
+    looks: list[tuple[float, str]],
+) -> None:
+    idleness, now, clear_since = Idleness(), 0.0, 0.0
+    for step, kind in looks:
+        now += step
+        found = {"idle": reading(), "busy": reading(PORT), "failed": None}[kind]
+        idleness = idleness.after(found, [PORT], now=now)
+        if kind != "idle":
+            clear_since = now
+        if PORT in idleness.over(POLICY, now=now):
+            assert now - clear_since >= 180

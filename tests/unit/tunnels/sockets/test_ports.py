@@ -1,0 +1,167 @@
+"""The kernel's sockets, and ports that are taken."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.tunnels.sockets import ports, sock_diag
+from kube_efs.tunnels.sockets.ports import (
+    find_taken,
+    listening_ports,
+    open_connections,
+    parse_nfs_servers,
+    read_ports,
+)
+from kube_efs.tunnels.sockets.tcp_tables import TcpSocket
+
+
+@pytest.fixture(params=["sock_diag", "tables"], autouse=True)
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of asking the kernel give the same."""
+    monkeypatch.setattr(sock_diag, "is_available", lambda: request.param == "sock_diag")
+
+
+@pytest.fixture
+def listener() -> socket.socket:
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as stunnel's
+    found.bind(("127.0.0.1", 0))
+    found.listen()
+    return found
+
+
+def port_of(found: socket.socket) -> int:
+    return int(found.getsockname()[1])
+
+
+def test_the_kernels_nfs_servers_tell_their_ports() -> None:
+    table = "NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\nv3 0a000001 801   1 10.0.0.1\n"
+    assert parse_nfs_servers(table) == {22049, 2049}
+
+
+@given(st.text())
+def test_no_text_makes_it_raise(text: str) -> None:
+    assert isinstance(parse_nfs_servers(text), frozenset)
+
+
+def test_one_look_tells_who_listens_and_who_is_connected(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener, socket.socket() as client:
+        client.connect(("127.0.0.1", port))
+        found = read_ports([port])
+        assert found is not None
+        assert port in found.listening
+        assert found.connections[port] == 1
+        assert found.busy.issuperset({port, port_of(client)})
+
+
+def test_connections_that_wait_to_be_accepted_are_seen(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener, socket.socket() as client:
+        client.connect(("127.0.0.1", port))
+        found = read_ports([port])
+        assert found is not None
+        assert port in found.unanswered
+        listener.accept()[0].close()
+        found = read_ports([port])
+        assert found is not None
+        assert port not in found.unanswered
+
+
+def test_a_reading_that_misses_a_listener_is_none(listener: socket.socket) -> None:
+    port = port_of(listener)
+    listener.close()
+    assert read_ports([port]) is None
+    assert read_ports() is not None
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "denied"), ValueError("a table without its heading")])
+def test_a_look_that_fails_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(states: object) -> tuple[TcpSocket, ...]:
+        raise error
+
+    monkeypatch.setattr(ports, "_sockets", fail)
+    assert read_ports() is None
+
+
+def test_a_port_that_only_a_mount_has_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = tmp_path / "servers"
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\n")
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    found = read_ports()
+    assert found is not None
+    assert 22049 in found.busy
+
+
+def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener, socket.socket() as first, socket.socket() as second:
+        assert open_connections()[port] == 0
+        first.connect(("127.0.0.1", port))
+        second.connect(("127.0.0.1", port))
+        assert open_connections()[port] == 2
+        second.close()
+        assert open_connections()[port] == 1
+
+
+def test_the_ports_of_a_process_are_found(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with listener:
+        assert port in listening_ports(os.getpid())
+    assert port not in listening_ports(os.getpid())
+
+
+def test_the_ports_of_a_process_come_by_descriptor_whoever_is_connected(listener: socket.socket) -> None:
+    with listener, socket.create_connection(("127.0.0.1", port_of(listener))), socket.socket() as second:
+        second.bind(("127.0.0.1", 0))
+        second.listen()
+        ours = [port for port in listening_ports(os.getpid()) if port in map(port_of, (listener, second))]
+        by_descriptor = sorted((listener, second), key=socket.socket.fileno)
+        assert ours == [port_of(one) for one in by_descriptor]
+
+
+def test_a_process_that_is_gone_listens_nowhere() -> None:
+    assert listening_ports(2**22 + 1) == ()
+
+
+def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
+    with listener, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        free = port_of(other)
+        other.close()
+        taken = find_taken([port_of(listener), free])
+        assert set(taken) == {port_of(listener)}
+        name = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+        assert str(taken[port_of(listener)]) == (
+            f"stunnel_port: {port_of(listener)} is taken by {name} (pid {os.getpid()});"
+            " stop that program or let it use another port; it is tried again"
+        )
+        assert taken[port_of(listener)].retryable
+
+
+def test_what_a_process_itself_listens_on_is_not_taken_from_it(listener: socket.socket) -> None:
+    with listener:
+        assert find_taken([port_of(listener)], but_by=os.getpid()) == {}
+        assert set(find_taken([port_of(listener)], but_by=1)) == {port_of(listener)}
+
+
+def test_a_listener_on_all_addresses_takes_the_port_too() -> None:
+    with socket.socket() as everywhere:
+        everywhere.bind(("0.0.0.0", 0))
+        everywhere.listen()
+        assert set(find_taken([port_of(everywhere)])) == {port_of(everywhere)}
+
+
+def test_connections_of_the_past_take_no_port(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with socket.socket() as client:
+        client.connect(("127.0.0.1", port))
+        accepted, _ = listener.accept()
+        accepted.close()  # this side waits in TIME_WAIT
+        listener.close()
+        assert client.recv(1) == b""
+    assert find_taken([port]) == {}

@@ -1,0 +1,103 @@
+"""What the kernel says of its sockets when asked, beside what its tables say."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kube_efs.tunnels.sockets import sock_diag
+from kube_efs.tunnels.sockets.tcp_tables import TcpSocket, TcpState, read_tables
+
+HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+
+
+@pytest.fixture(params=HOSTS, ids=lambda family: family.name)
+def family(request: pytest.FixtureRequest) -> socket.AddressFamily:
+    found: socket.AddressFamily = request.param
+    return found
+
+
+@pytest.fixture
+def sockets(family: socket.AddressFamily) -> Iterator[tuple[socket.socket, ...]]:
+    """A listener with one connection that it has accepted, from a client, and one that it has not."""
+    with ExitStack() as stack:
+        listener, client, waiting = (stack.enter_context(socket.socket(family)) for _ in range(3))
+        listener.bind((HOSTS[family], 0))
+        listener.listen()
+        client.connect(listener.getsockname())
+        accepted = stack.enter_context(listener.accept()[0])
+        waiting.connect(listener.getsockname())
+        yield listener, client, accepted
+
+
+def _ours(found: tuple[TcpSocket, ...], sockets: tuple[socket.socket, ...]) -> list[TcpSocket]:
+    inodes = [os.fstat(one.fileno()).st_ino for one in sockets]
+    return sorted((one for one in found if one.inode in inodes), key=lambda one: inodes.index(one.inode))
+
+
+def test_it_tells_of_the_same_sockets_as_the_tables(sockets: tuple[socket.socket, ...]) -> None:
+    asked = _ours(sock_diag.ask(frozenset(TcpState)), sockets)
+    assert asked == _ours(read_tables(), sockets)
+    listener, client, accepted = asked
+    assert (listener.state, client.state, accepted.state) == (
+        TcpState.LISTEN,
+        TcpState.ESTABLISHED,
+        TcpState.ESTABLISHED,
+    )
+    assert listener.queued == 1
+    assert client.remote_port == accepted.local_port == listener.local_port
+    assert client.local_port == accepted.remote_port
+
+
+@pytest.mark.parametrize(
+    ("states", "told"), [({TcpState.LISTEN}, 1), ({TcpState.ESTABLISHED}, 2), ({TcpState.SYN_SENT}, 0)]
+)
+def test_only_the_states_that_were_asked_for_are_told(
+    states: set[TcpState], told: int, sockets: tuple[socket.socket, ...]
+) -> None:
+    found = sock_diag.ask(states)
+    assert {one.state for one in found} <= states
+    assert len(_ours(found, sockets)) == told
+
+
+def test_more_sockets_than_fit_into_an_answer_are_all_told() -> None:
+    with ExitStack() as stack:
+        many = tuple(stack.enter_context(socket.socket()) for _ in range(600))
+        for one in many:
+            one.bind((HOSTS[socket.AF_INET], 0))
+            one.listen()
+        found = sock_diag.ask({TcpState.LISTEN})
+        assert [one.local_port for one in _ours(found, many)] == [one.getsockname()[1] for one in many]
+
+
+def test_a_kernel_that_does_not_know_the_question_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sock_diag, "_SOCK_DIAG_BY_FAMILY", 99)
+    with pytest.raises(OSError, match="Invalid argument"):
+        sock_diag.ask({TcpState.LISTEN})
+
+
+@pytest.fixture
+def not_known_yet() -> Iterator[None]:
+    sock_diag.is_available.cache_clear()
+    yield
+    sock_diag.is_available.cache_clear()
+
+
+def test_whether_it_can_be_asked_is_found_out_once(
+    not_known_yet: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def refusing(states: object) -> tuple[TcpSocket, ...]:
+        asked.append(states)
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sock_diag, "ask", refusing)
+    assert [sock_diag.is_available(), sock_diag.is_available()] == [False, False]
+    assert len(asked) == 1
+
+
+def test_this_kernel_can_be_asked(not_known_yet: None) -> None:
+    assert sock_diag.is_available()

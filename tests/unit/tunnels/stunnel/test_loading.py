@@ -1,0 +1,105 @@
+"""Whether stunnel took its configuration; the texts are those of stunnel 5.68."""
+
+import pytest
+
+from kube_efs.tunnels.stunnel.loading import Judge, Loaded, Outcome, Unbindable, Unloadable
+from kube_efs.tunnels.stunnel.log import parse_line
+
+CONFIGURATION = """\
+foreground = yes
+[fs-1]
+client = yes
+[fs-2]
+bogus = 1
+"""
+
+TAKEN = """\
+2026.11.21 08:03:29 LOG5[ui]: Reading configuration from file /tmp/t.conf
+2026.11.21 08:03:29 LOG5[ui]: Configuration successful
+2026.11.21 08:03:29 LOG6[ui]: Service [fs-1] (FD=8) bound to 127.0.0.1:29901
+2026.11.21 08:03:29 LOG6[ui]: Service [fs-2] (FD=9) bound to 127.0.0.1:29902
+"""
+BAD_LINE = """\
+2026.11.21 08:03:29 LOG5[ui]: Reading configuration from file /tmp/t.conf
+2026.11.21 08:03:29 LOG3[ui]: /tmp/t.conf:5: "bogus = 1": Specified option name is not valid here
+2026.11.21 08:03:29 LOG3[ui]: Configuration failed
+2026.11.21 08:03:29 LOG3[ui]: Failed to reload the configuration file
+"""
+BAD_SERVICE = """\
+[.] Reading configuration from file /tmp/t.conf
+[!] No trusted certificates found
+[!] Service [fs-1]: Failed to initialize TLS context
+[!] Configuration failed
+"""
+BAD_GLOBAL = """\
+[.] Reading configuration from file /tmp/t.conf
+[!] /tmp/t.conf:1: "foreground = perhaps": The argument needs to be one of 'yes', 'quiet', or 'no'
+[!] Configuration failed
+"""
+PORT_TAKEN = """\
+2026.11.21 08:03:29 LOG5[ui]: Reading configuration from file /tmp/t.conf
+2026.11.21 08:03:29 LOG5[ui]: Configuration successful
+2026.11.21 08:03:29 LOG6[ui]: Service [fs-1] (FD=8) bound to 127.0.0.1:29901
+2026.11.21 08:03:29 LOG5[ui]: Binding service [fs-2] to 127.0.0.1:29905: Address already in use (98)
+2026.11.21 08:03:29 LOG3[ui]: Binding service [fs-2] failed
+"""
+
+
+def judge(text: str) -> Judge:
+    judge = Judge(CONFIGURATION, {"fs-1", "fs-2"})
+    judge.read(line for line in map(parse_line, text.splitlines()) if line)
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        pytest.param(TAKEN, Loaded(), id="all ports bound"),
+        pytest.param(TAKEN + BAD_LINE, Loaded(), id="what comes later belongs to the next load"),
+        pytest.param(
+            BAD_LINE,
+            Unloadable(
+                reason='/tmp/t.conf:5: "bogus = 1": Specified option name is not valid here', culprit="fs-2"
+            ),
+            id="a bad line names its section",
+        ),
+        pytest.param(
+            BAD_SERVICE,
+            Unloadable(
+                reason="No trusted certificates found; Service [fs-1]: Failed to initialize TLS context",
+                culprit="fs-1",
+            ),
+            id="a service that cannot be made",
+        ),
+        pytest.param(
+            BAD_GLOBAL,
+            Unloadable(
+                reason='/tmp/t.conf:1: "foreground = perhaps": The argument needs to be one of'
+                " 'yes', 'quiet', or 'no'"
+            ),
+            id="nobody's fault in particular",
+        ),
+        pytest.param(PORT_TAKEN, Unbindable(culprit="fs-2"), id="a port that is taken"),
+        pytest.param("\n".join(TAKEN.splitlines()[:3]), None, id="not all ports bound yet"),
+        pytest.param("\n".join(BAD_LINE.splitlines()[:2]), None, id="not finished yet"),
+        pytest.param("", None, id="nothing said yet"),
+        pytest.param(
+            "\n".join(TAKEN.splitlines()[2:3] + TAKEN.splitlines()[:3]),
+            None,
+            id="ports of the configuration before do not count",
+        ),
+    ],
+)
+def test_the_log_tells_the_outcome(text: str, outcome: Outcome | None) -> None:
+    assert judge(text).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("[!] Out of memory", "Out of memory", id="with a last word"),
+        pytest.param("", "stunnel ended without a word", id="without one"),
+    ],
+)
+def test_an_end_without_an_outcome_is_one_too(text: str, reason: str) -> None:
+    assert judge(text).ended() == Unloadable(reason=reason)
