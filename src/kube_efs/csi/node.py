@@ -17,7 +17,7 @@ import structlog
 from kube_efs.csi.calls import Calls
 from kube_efs.csi.capabilities import read_capability
 from kube_efs.csi.holders import NodeMount
-from kube_efs.csi.node_volumes import NodeVolumes, Publication, Use
+from kube_efs.csi.mounting import NodeVolumes, Publication, Use
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.routes import NodePlace
 from kube_efs.csi.server import Service

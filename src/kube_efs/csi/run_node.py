@@ -18,9 +18,9 @@ from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.csi.endpoints import parse_endpoint
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
+from kube_efs.csi.mounting import NodeVolumes, UnmountTerms
 from kube_efs.csi.node import Node, NodeOptions, node_service
-from kube_efs.csi.node_identity import identify_node
-from kube_efs.csi.node_volumes import NodeVolumes, UnmountTerms
+from kube_efs.csi.place import identify_node
 from kube_efs.csi.registration import Registration, registration_endpoint, registration_service
 from kube_efs.csi.routes import NodePlace
 from kube_efs.csi.server import serving

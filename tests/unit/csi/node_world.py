@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kube_efs.csi.holders import NodeMount
-from kube_efs.csi.node_volumes import NodeVolumes, Publication, Use
+from kube_efs.csi.mounting import NodeVolumes, Publication, Use
 from kube_efs.csi.routes import NodePlace
 from kube_efs.model.capabilities import AccessMode, VolumeCapability
 from kube_efs.model.errors import MountFailed, TunnelNotReady

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from tests.unit.csi.node_world import FS, OTHER_FS, PLACE, World
 
-from kube_efs.csi import node_volumes
+from kube_efs.csi import mounting
 from kube_efs.csi.codes import code_of
 from kube_efs.csi.holders import mount_of
+from kube_efs.csi.mounting import NodeVolumes, Publication
 from kube_efs.csi.node import Node, NodeOptions
-from kube_efs.csi.node_volumes import NodeVolumes, Publication
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.statistics import Statistics
 from kube_efs.csi.targets import make_target
@@ -203,7 +203,7 @@ async def test_a_mount_that_the_table_does_not_show_keeps_its_directory_and_its_
     volumes, one = world.volumes(), world.wanted("one")
     await publish(volumes, one)
     world.mounted.clear()  # what rmdir(2) finds is another matter
-    monkeypatch.setattr(node_volumes, "remove_target", lambda _: False)
+    monkeypatch.setattr(mounting, "remove_target", lambda _: False)
     with pytest.raises(MountFailed, match=r"target_path: .* is still a mount point after unmounting"):
         await volumes.unpublish(one.mount, timeout_seconds=60)
     assert world.holders == {one.mount.holder}
@@ -250,7 +250,7 @@ async def test_directory_that_is_being_made_when_its_call_is_cancelled_is_remove
         assert gate.wait(30)
         make_target(target)
 
-    monkeypatch.setattr(node_volumes, "make_target", make_slowly)
+    monkeypatch.setattr(mounting, "make_target", make_slowly)
     call = asyncio.create_task(publish(world.volumes(), world.wanted("one")))
     await eventually(lambda: _is(begun.is_set()))
     call.cancel()
@@ -278,7 +278,7 @@ async def test_calls_beside_each_other_that_fail_and_are_cancelled_leave_nothing
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(node_volumes, "_READING_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(mounting, "_READING_PAUSE_SECONDS", 0)
     world.chance = lambda: dice.random() < 0.15
     # The source in the mount table tells the volumes apart.
     kinds = {
