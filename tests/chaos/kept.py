@@ -19,7 +19,7 @@ from tests.chaos.planting import planted
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 
-from kube_efs.csi.holders import NodeMount
+from kube_efs.csi.mounting import NodeMount
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.model.directories import Directory, parse_directory

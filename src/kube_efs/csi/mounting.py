@@ -1,7 +1,13 @@
 """Volumes on this node: mounted where they are wanted, through a tunnel that each mount holds.
 
-A tunnel is held before its volume is mounted and let go after it is unmounted. What a crash leaves between
-the two is found by ``reconcile``: a holder whose target several readings of the mount table do not show.
+``publish`` does four things in this order. It looks what is mounted at the target, and is done if that is
+the volume already. It sees that a volume for one pod is nowhere else. It asks the tunnel agent for a tunnel,
+which from then on is held in the name of this mount. It mounts. If one of the last two fails, both are
+undone. ``unpublish`` goes the other way: it unmounts, removes the target, and lets the tunnel go last.
+
+So whatever is mounted holds its tunnel, at every moment and through every crash. The reverse is not so: a
+crash can leave a holder without a mount. ``reconcile`` finds it, when several readings of the mount table do
+not show its target.
 
 A volume for one pod (ReadWriteOncePod) is at one target. A call that is about to mount a volume first notes
 so, in the same step in which it looks for notes of others. So of several at once the first goes on, and the
@@ -12,20 +18,27 @@ mounted.
 """
 
 import asyncio
+import errno
+import os
+import stat
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Protocol
+from urllib.parse import quote, unquote
 
 import structlog
 
-from kube_efs.csi.holders import NodeMount, mount_of
-from kube_efs.csi.routes import LOOPBACK, NodePlace, direct_server, tunnel_spec
-from kube_efs.csi.targets import make_target, remove_target
-from kube_efs.model.csi_errors import ExistingVolumeDiffers, VolumeInUse
+from kube_efs.aws.credential_sources import IamOptions
+from kube_efs.csi.place import NodePlace
+from kube_efs.model.csi_errors import ExistingVolumeDiffers, InvalidArgument, NoMountTarget, VolumeInUse
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, shown
+from kube_efs.model.file_systems import dns_name
 from kube_efs.model.mount_options import MountPlan
+from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.mounts.finishing import to_its_end
 from kube_efs.mounts.mount import Mounter
 from kube_efs.mounts.mountinfo import MountEntry
@@ -34,12 +47,23 @@ from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 
 log = structlog.get_logger()
 
+_LOOPBACK: Final = "127.0.0.1"
 # An agent that is away must not hold up what does not need it: its holders are reconciled later.
 _RELEASE_SECONDS: Final = 5.0
 _FORCED: Final = 4
 # Of the mount table, before a holder counts as one without a mount.
 _READINGS: Final = 5
 _READING_PAUSE_SECONDS: Final = 0.2
+_MODE: Final = 0o755
+_LINK: Final = ("is a link", "remove the link")
+# Errors that nothing but another path cures: what is wrong with this one, and the remedy.
+_FAULTS_OF_PATHS: Final = MappingProxyType(
+    {
+        errno.ENAMETOOLONG: ("is too long", "give a shorter path"),
+        errno.ENOTDIR: ("is below a file", "remove the file"),
+        errno.ELOOP: ("is below a link that leads back to itself", "remove the link"),
+    }
+)
 
 
 class Tunnels(Protocol):
@@ -56,6 +80,39 @@ class Tunnels(Protocol):
 
     async def reconcile(self, holders: Collection[Holder]) -> Collection[Holder]:
         """Say who all the holders are; gives those that were forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMount:
+    """A volume at a target of this node, whose path has no links."""
+
+    volume_id: str
+    target: Path
+
+    @property
+    def volume(self) -> str:
+        """What the id means, whichever of its spellings it has: the same for what is one volume."""
+        return _volume(self.volume_id)
+
+    @property
+    def holder(self) -> Holder:
+        """The name: the volume, without blanks, and the target."""
+        return Holder(f"{quote(self.volume_id, safe=':/')} {self.target}")
+
+
+@lru_cache(maxsize=2048)
+def _volume(volume_id: str) -> str:
+    try:
+        return str(replace(parse_volume_handle(volume_id), base=None))
+    except InvalidArgument:
+        return volume_id
+
+
+def mount_of(holder: Holder) -> NodeMount | None:
+    """The mount that has this name; None if it is the name of none."""
+    volume_id, _, target = holder.partition(" ")
+    mount = NodeMount(volume_id=unquote(volume_id), target=Path(target))
+    return mount if mount.holder == holder and mount.target.is_absolute() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,21 +238,17 @@ class NodeVolumes:
         self._published[target] = wanted.use
         try:
             await to_its_end(asyncio.to_thread(make_target, target))
-            server, port = await self._reach(wanted)
+            if plan.encrypted:
+                spec = tunnel_spec(plan, self._place)
+                server, port = _LOOPBACK, await self._tunnels.ensure(spec, wanted.mount.holder)
+            else:
+                server, port = direct_server(plan, self._place), None
             await self._mounter.mount(plan.source(server), target, plan.options(port))
         except (KubeEfsError, asyncio.CancelledError):
             await to_its_end(self._undo(wanted))
             raise
         log.info(
             "volume-mounted", volume=wanted.mount.volume_id, target=str(target), server=server, port=port
-        )
-
-    async def _reach(self, wanted: Publication) -> tuple[str, int | None]:
-        """The server to mount from, and the tunnel's port if there is one."""
-        if not wanted.plan.encrypted:
-            return direct_server(wanted.plan, self._place), None
-        return LOOPBACK, await self._tunnels.ensure(
-            tunnel_spec(wanted.plan, self._place), wanted.mount.holder
         )
 
     async def _undo(self, wanted: Publication) -> None:
@@ -223,43 +276,38 @@ class NodeVolumes:
         """Raise VolumeInUse when the volume is mounted at a target that excludes this one."""
         others = {one.mount.target for one in self._published.values() if wanted.use.excludes(one)}
         if wanted.use.is_for_one_pod:
-            others |= await self._targets_of_the_same_volume(wanted)
+            # Where it is or was mounted, by an earlier process of ours too.
+            if wanted.plan.encrypted:
+                mounts = filter(None, map(mount_of, await self._holders()))
+                places = {one.target for one in mounts if one.volume == wanted.mount.volume}
+            else:
+                source = wanted.plan.source(direct_server(wanted.plan, self._place))
+                places = {one.mount_point for one in await self._mounter.table.mounted_from(source)}
+            others |= places - {wanted.mount.target}
         for other in sorted(others):
             if await self.is_mounted(other):
                 raise _in_use(wanted.use, f"is mounted at {shown(str(other))}")
 
-    async def _targets_of_the_same_volume(self, wanted: Publication) -> frozenset[Path]:
-        """Where it is or was mounted, by us or by others."""
-        if wanted.plan.encrypted:
-            mounts = filter(None, map(mount_of, await self._holders()))
-            places = {one.target for one in mounts if one.volume == wanted.mount.volume}
-        else:
-            source = wanted.plan.source(direct_server(wanted.plan, self._place))
-            places = {one.mount_point for one in await self._mounter.table.mounted_from(source)}
-        return frozenset(places - {wanted.mount.target})
-
     async def _check_same(self, wanted: Publication, there: MountEntry) -> None:
         """Raise ExistingVolumeDiffers unless that is the volume, reached and used as is wanted now."""
-        difference = await self._difference(wanted, there)
-        if difference:
-            raise ExistingVolumeDiffers(
-                f"is in use: {difference}",
-                field="target_path",
-                value=str(wanted.mount.target),
-                remedy="unpublish what is there first",
-            )
-
-    async def _difference(self, wanted: Publication, there: MountEntry) -> str:
         plan = wanted.plan
-        server = LOOPBACK if plan.encrypted else direct_server(plan, self._place)
-        source = plan.source(server)
+        source = plan.source(_LOOPBACK if plan.encrypted else direct_server(plan, self._place))
         if not there.file_system_type.startswith("nfs") or there.source != source:
-            return f"{there.source} ({there.file_system_type}) is mounted there, not {source}"
-        if there.is_read_only != plan.read_only:
-            return f"{source} is mounted {'read-only' if there.is_read_only else 'for writing'} there"
-        if not await self._leads_the_same_way(wanted, there):
-            return f"{source} is mounted there, but through {'another' if plan.encrypted else 'a'} tunnel"
-        return ""
+            difference = f"{there.source} ({there.file_system_type}) is mounted there, not {source}"
+        elif there.is_read_only != plan.read_only:
+            difference = f"{source} is mounted {'read-only' if there.is_read_only else 'for writing'} there"
+        elif not await self._leads_the_same_way(wanted, there):
+            difference = (
+                f"{source} is mounted there, but through {'another' if plan.encrypted else 'a'} tunnel"
+            )
+        else:
+            return
+        raise ExistingVolumeDiffers(
+            f"is in use: {difference}",
+            field="target_path",
+            value=str(wanted.mount.target),
+            remedy="unpublish what is there first",
+        )
 
     async def _leads_the_same_way(self, wanted: Publication, there: MountEntry) -> bool:
         ports = {option for option in there.super_options if option.startswith("port=")}
@@ -337,3 +385,88 @@ def _unfinished(what: str, target: Path, seconds: float) -> MountUnfinished:
         value=str(target),
         remedy="see whether the file system's mount targets can be reached from this node",
     )
+
+
+def tunnel_spec(plan: MountPlan, place: NodePlace) -> TunnelSpec:
+    """What the plan asks of the tunnel agent; raises InvalidValue for what excludes each other."""
+    address = plan.attributes.address_in(*place.zones)
+    iam = None
+    if plan.iam is not None:
+        iam = IamOptions(profile=plan.iam.profile, role_arn=plan.iam.role_arn, token_file=plan.iam.token_file)
+    return TunnelSpec(
+        file_system_id=plan.handle.file_system_id,
+        access_point_id=plan.handle.access_point_id,
+        iam=iam,
+        region=plan.region,
+        address=address,
+        # An address says it all, and mounts that say the same share a tunnel.
+        zone=plan.zone if address is None else None,
+        cross_account=plan.attributes.cross_account,
+        checks_revocation=plan.checks_revocation,
+    )
+
+
+def direct_server(plan: MountPlan, place: NodePlace) -> str:
+    """The mount target for a mount without TLS: its address or its name; raises NoMountTarget."""
+    address = plan.attributes.address_in(*place.zones)
+    if address is not None:
+        return address
+    region = plan.region or place.region
+    if region is None:
+        raise _unknown("region", "AWS_REGION")
+    is_own = plan.region in {None, place.region}
+    name = dns_name(plan.handle.file_system_id, region, place.dns_suffix if is_own else None)
+    if plan.attributes.cross_account and place.zone_id is None:
+        raise _unknown("zone id", "KUBE_EFS_ZONE_ID")
+    zone = place.zone_id if plan.attributes.cross_account else plan.zone
+    return f"{zone}.{name}" if zone else name
+
+
+def _unknown(what: str, setting: str) -> NoMountTarget:
+    return NoMountTarget("is not known", field=f"this node's {what}", remedy=f"set {setting}")
+
+
+def make_target(target: Path) -> None:
+    """Make the directory unless it is there. Nothing must be mounted there.
+
+    Raises InvalidArgument for a path at which no directory can be, MountFailed for every other obstacle.
+    """
+    try:
+        with suppress(FileExistsError):  # which does not say what it is
+            target.mkdir(mode=_MODE, parents=True)
+        mode = target.lstat().st_mode
+    except OSError as error:
+        if fault := _FAULTS_OF_PATHS.get(error.errno or 0):
+            raise _refused(target, *fault) from error
+        problem = f"cannot be made ({error.strerror})"
+        raise MountFailed(problem, field="target_path", value=str(target)) from error
+    if stat.S_ISLNK(mode):  # mount(8) would follow it
+        raise _refused(target, *_LINK)
+    if not stat.S_ISDIR(mode):
+        raise _refused(target, "is a file", "remove it")
+
+
+def remove_target(target: Path) -> bool:
+    """Remove the directory, unless something is in it: that is somebody's data. A file stays, too.
+
+    Gives whether nothing is mounted on it, of which rmdir(2) is sure: it looks at that first, and not into
+    what is mounted. Raises InvalidArgument for a path at which no directory can be.
+    """
+    try:
+        target.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        fault = _FAULTS_OF_PATHS.get(error.errno or 0)
+        if fault and not os.path.lexists(target):
+            raise _refused(target, *fault) from error
+        if target.is_symlink():
+            raise _refused(target, *_LINK) from error
+        log.warning("target-not-removed", target=str(target), reason=error.strerror)
+    return True
+
+
+def _refused(target: Path, problem: str, remedy: str) -> InvalidArgument:
+    return InvalidArgument(problem, field="target_path", value=str(target), remedy=remedy)

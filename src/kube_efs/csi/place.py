@@ -4,6 +4,7 @@ Metadata of ECS tasks are not asked, since no kubelet runs there.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -11,10 +12,9 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Node
 
 from kube_efs.aws.metadata import InstanceMetadata
-from kube_efs.csi.routes import NodePlace
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import AwsError, AwsNotFound, AwsOddAnswer, InvalidSetting, InvalidValue, KubeError
-from kube_efs.model.ids import parse_region, parse_zone_name
+from kube_efs.model.ids import Region, ZoneName, parse_region, parse_zone_name
 from kube_efs.model.volumes import ZONE_LABEL
 
 log = structlog.get_logger()
@@ -23,6 +23,25 @@ log = structlog.get_logger()
 _FOREIGN_PREFIX: Final = "hyperpod-"
 _REGION_LABEL: Final = "topology.kubernetes.io/region"
 _INSTANCE_ID: Final = re.compile(r"i-[a-z0-9]+$|[a-z0-9]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Who and where this node is; None where that is not known.
+
+    ``node_id`` is the instance's id, where there is one. ``dns_suffix`` None is the region's own.
+    """
+
+    node_id: str
+    region: Region | None = None
+    zone: ZoneName | None = None
+    zone_id: str | None = None
+    dns_suffix: str | None = None
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zone by each of its names, that which means the same in all accounts first."""
+        return tuple(name for name in (self.zone_id, self.zone) if name)
 
 
 async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, node_name: str) -> NodePlace:

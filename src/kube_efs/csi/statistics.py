@@ -15,7 +15,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class VolumeStats:
     """The last usage that is known; ``problem`` says what hinders to know it anew, if anything does."""
 
     usage: Usage
@@ -45,19 +45,19 @@ class Statistics:
         self._clock = clock
         self._known: dict[Path, _Known] = {}
 
-    async def report(self, target: Path) -> Report:
+    async def report(self, target: Path) -> VolumeStats:
         """What is known of the volume there; raises MountFailed while nothing is."""
         known = self._known.get(target)
         if known and self._clock() - known.since < self._refresh_seconds:
-            return Report(usage=known.usage)
+            return VolumeStats(usage=known.usage)
         try:
             usage = await self._asked(target)
         except MountFailed as error:
             if known is None:
                 raise
-            return Report(usage=known.usage, problem=f"the file system {error.problem}")
+            return VolumeStats(usage=known.usage, problem=f"the file system {error.problem}")
         self._known[target] = _Known(usage=usage, since=self._clock())
-        return Report(usage=usage)
+        return VolumeStats(usage=usage)
 
     def forget(self, target: Path) -> None:
         """Drop what is known of a target that is used no more."""

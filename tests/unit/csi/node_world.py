@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kube_efs.csi.holders import NodeMount
-from kube_efs.csi.mounting import NodeVolumes, Publication, Use
-from kube_efs.csi.routes import NodePlace
+from kube_efs.csi.mounting import NodeMount, NodeVolumes, Publication, Use
+from kube_efs.csi.place import NodePlace
 from kube_efs.model.capabilities import AccessMode, VolumeCapability
 from kube_efs.model.errors import MountFailed, TunnelNotReady
 from kube_efs.model.ids import Region

@@ -13,12 +13,10 @@ from tests.unit.csi.node_world import FS, OTHER_FS, PLACE, World
 
 from kube_efs.csi import mounting
 from kube_efs.csi.codes import code_of
-from kube_efs.csi.holders import mount_of
-from kube_efs.csi.mounting import NodeVolumes, Publication
+from kube_efs.csi.mounting import NodeVolumes, Publication, make_target, mount_of
 from kube_efs.csi.node import Node, NodeOptions
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.statistics import Statistics
-from kube_efs.csi.targets import make_target
 from kube_efs.model.csi_errors import VolumeInUse
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
 

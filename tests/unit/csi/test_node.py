@@ -14,9 +14,9 @@ from tests.unit.csi.served import Connect
 from kube_efs.csi import run_node
 from kube_efs.csi.mounting import NodeVolumes
 from kube_efs.csi.node import Node, NodeOptions, node_service
+from kube_efs.csi.place import NodePlace
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.csi.routes import NodePlace
 from kube_efs.csi.statistics import Statistics
 from kube_efs.model.errors import (
     AwsDenied,

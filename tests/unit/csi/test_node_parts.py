@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tests.unmounting import unmount
 
 from kube_efs.aws.credential_sources import IamOptions
-from kube_efs.csi.calls import Calls
-from kube_efs.csi.holders import NodeMount, mount_of
-from kube_efs.csi.routes import NodePlace, direct_server, tunnel_spec
-from kube_efs.csi.targets import make_target, parse_target, remove_target, resolve_target
+from kube_efs.csi.mounting import NodeMount, direct_server, make_target, mount_of, remove_target, tunnel_spec
+from kube_efs.csi.node import Calls, parse_target, resolve_target
+from kube_efs.csi.place import NodePlace
 from kube_efs.model.capabilities import VolumeCapability
 from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
 from kube_efs.model.errors import MountFailed

@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 from tests.serving import answering, serving
 
 from kube_efs.aws.metadata import InstanceMetadata
-from kube_efs.csi.place import identify_node
-from kube_efs.csi.routes import NodePlace
+from kube_efs.csi.place import NodePlace, identify_node
 from kube_efs.csi.startup_taint import STARTUP_TAINT, remove_startup_taint
 from kube_efs.model.errors import InvalidSetting
 

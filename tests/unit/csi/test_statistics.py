@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_efs.csi.statistics import Report, Statistics
+from kube_efs.csi.statistics import Statistics, VolumeStats
 from kube_efs.model.errors import MountFailed, MountUnfinished
 from kube_efs.mounts.usage import Usage
 
@@ -45,12 +45,12 @@ def world() -> World:
 
 async def test_a_file_system_is_asked_once_a_period(world: World) -> None:
     statistics = world.statistics()
-    assert await statistics.report(TARGET) == Report(usage=usage(1))
+    assert await statistics.report(TARGET) == VolumeStats(usage=usage(1))
     world.now, world.answer = 59.9, usage(2)
-    assert await statistics.report(TARGET) == Report(usage=usage(1))
-    assert await statistics.report(OTHER) == Report(usage=usage(2))
+    assert await statistics.report(TARGET) == VolumeStats(usage=usage(1))
+    assert await statistics.report(OTHER) == VolumeStats(usage=usage(2))
     world.now = 60
-    assert await statistics.report(TARGET) == Report(usage=usage(2))
+    assert await statistics.report(TARGET) == VolumeStats(usage=usage(2))
     assert world.asked == [TARGET, OTHER, TARGET]
 
 
@@ -77,9 +77,9 @@ async def test_the_last_usage_is_told_with_what_is_wrong_now(
     await statistics.report(TARGET)
     world.now, world.answer = 100, answer
     for _ in range(2):
-        assert await statistics.report(TARGET) == Report(usage=usage(1), problem=problem)
+        assert await statistics.report(TARGET) == VolumeStats(usage=usage(1), problem=problem)
     world.answer = usage(4)
-    assert await statistics.report(TARGET) == Report(usage=usage(4))
+    assert await statistics.report(TARGET) == VolumeStats(usage=usage(4))
 
 
 async def test_a_target_that_is_used_again_starts_anew(world: World) -> None:
@@ -88,4 +88,4 @@ async def test_a_target_that_is_used_again_starts_anew(world: World) -> None:
     statistics.forget(TARGET)
     statistics.forget(OTHER)
     world.answer = usage(5)
-    assert await statistics.report(TARGET) == Report(usage=usage(5))
+    assert await statistics.report(TARGET) == VolumeStats(usage=usage(5))
