@@ -20,14 +20,13 @@ from tests.integration.tunnel_demand_options import demand_options
 from tests.integration.tunnel_node import Node as TunnelNode
 from tests.integration.tunnel_node import running, stunnels_of
 
-from kube_efs.csi.endpoints import UnixEndpoint
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.mounting import NodeMount, NodeVolumes, Publication, UnmountTerms, Use
 from kube_efs.csi.node import Node, NodeOptions, node_service
 from kube_efs.csi.place import NodePlace
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.csi.server import serving
+from kube_efs.csi.server import UnixEndpoint, serving
 from kube_efs.csi.statistics import Statistics
 from kube_efs.model.capabilities import AccessMode, VolumeCapability
 from kube_efs.model.errors import PlatformError

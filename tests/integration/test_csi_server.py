@@ -14,7 +14,6 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from kube_efs.csi.endpoints import Endpoint, TcpEndpoint, UnixEndpoint, parse_endpoint
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol import registration_pb2
@@ -25,7 +24,7 @@ from kube_efs.csi.protocol.csi_pb2_grpc import (
 )
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
 from kube_efs.csi.registration import Registration, registration_endpoint, registration_service
-from kube_efs.csi.server import Service, serving
+from kube_efs.csi.server import Endpoint, Service, TcpEndpoint, UnixEndpoint, parse_endpoint, serving
 from kube_efs.model.errors import InvalidSetting
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -140,9 +139,8 @@ async def test_a_successor_takes_over_without_a_moment_of_nobody(endpoint: UnixE
 
 _PROGRAM = """
 import asyncio, pathlib, sys
-from kube_efs.csi.endpoints import UnixEndpoint
+from kube_efs.csi.server import UnixEndpoint, serving
 from kube_efs.csi.identity import identity_service
-from kube_efs.csi.server import serving
 
 async def main():
     async with serving(UnixEndpoint(path=pathlib.Path(sys.argv[1])), identity_service()):

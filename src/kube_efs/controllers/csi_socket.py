@@ -16,10 +16,9 @@ from kube_efs.controllers.csi import Aws, access_point_roots, csi_service, open_
 from kube_efs.controllers.watches import read_volume_object
 from kube_efs.controllers.worker_options import worker_options
 from kube_efs.csi.controller import Controller, controller_service
-from kube_efs.csi.endpoints import parse_endpoint
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
-from kube_efs.csi.server import serving
+from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.guards import Guards

@@ -1,25 +1,35 @@
-"""What every call gets, whatever its service: a line in the log, figures, a status code for each error."""
+"""What every call gets, whatever its service: a decoded request, a line in the log, figures, a status code.
+
+gRPC decodes a request before any service sees it, and answers UNKNOWN with a Python exception's text when it
+cannot, such as for text that is not UTF-8. The fault is the caller's, and callers that repeat a call after
+UNKNOWN would never stop. So requests are decoded here.
+
+Requests have what users write into classes and volumes, which may be megabytes. They are shown short: what is
+left out is counted, and costs no time. What is secret is not shown at all.
+"""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf.message import Message
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from structlog.contextvars import bound_contextvars
 
 from kube_efs.csi.codes import code_of
-from kube_efs.csi.requests import secrets_of, shown_request
+from kube_efs.csi.protocol.csi_pb2 import csi_secret
 from kube_efs.model.errors import KubeEfsError, told
 from kube_efs.model.secrets import hidden_here, shortened
 from kube_efs.telemetry.metrics import CsiMetrics
 
-__all__ = ["CallInterceptor"]
+__all__ = ["CallInterceptor", "RequestDecoder"]
 
 log = structlog.get_logger()
 
@@ -49,6 +59,40 @@ _TEXTS: Final = MappingProxyType(
         grpc.StatusCode.UNIMPLEMENTED: "the driver does not have this method",
     }
 )
+# The kubelet adds pods' tokens here, when the CSIDriver object asks for them and does not name the secrets.
+_CONTEXT: Final = "volume_context"
+_POD_TOKENS: Final = "csi.storage.k8s.io/serviceAccount.tokens"
+_MAX_TEXT: Final = 1000
+_MAX_ENTRIES: Final = 50
+
+
+class RequestDecoder(grpc.aio.ServerInterceptor):
+    """Decodes requests itself, and answers INVALID_ARGUMENT when that fails."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """The service's own handler, given the bytes of the request."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None or handler.request_deserializer is None:
+            return handler
+        method, decode = handler_call_details.method, handler.request_deserializer
+        serve = cast("_Serve", handler.unary_unary)
+
+        async def serve_decoded(request: bytes, context: _Context) -> Message:
+            try:
+                message = decode(request)
+            except DecodeError as error:
+                log.warning("request-not-decoded", method=method, reason=str(error))
+                text = f"request: is malformed ({error}); send text as UTF-8"
+                return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+            return await serve(message, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            serve_decoded, response_serializer=handler.response_serializer
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +177,50 @@ def _failure(error: Exception) -> _Outcome:
 def _cut(text: str) -> str:
     """The text as far as it arrives; a character has four bytes at most."""
     return shortened(text, _MAX_MESSAGE_BYTES if text.isascii() else _MAX_MESSAGE_BYTES // 4)
+
+
+def shown_request(request: Message) -> dict[str, Any]:
+    """The fields of a request that are set, by their names in the protocol, without those that are secret."""
+    return {
+        field.name: _shown(field, value)
+        for field, value in request.ListFields()
+        if not field.GetOptions().Extensions[csi_secret]
+    }
+
+
+def secrets_of(request: Message) -> Iterator[str]:
+    """Every secret value of a request."""
+    for field in request.DESCRIPTOR.fields:
+        if field.GetOptions().Extensions[csi_secret]:
+            yield from getattr(request, field.name).values()  # the protocol has secrets in maps only
+    yield getattr(request, _CONTEXT, {}).get(_POD_TOKENS, "")
+
+
+def _shown(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any field of any message
+    if field.message_type and isinstance(value, Mapping):
+        of_values = field.message_type.fields_by_name["value"]
+        shown = {
+            shortened(str(key), _MAX_TEXT): _shown_one(of_values, one)
+            for key, one in islice(value.items(), _MAX_ENTRIES)
+            if key != _POD_TOKENS
+        }
+        return shown if len(value) <= _MAX_ENTRIES else {**shown, "...": _more(value)}
+    if field.is_repeated:
+        shown_ones = [_shown_one(field, one) for one in islice(value, _MAX_ENTRIES)]
+        return shown_ones if len(value) <= _MAX_ENTRIES else [*shown_ones, f"... {_more(value)}"]
+    return _shown_one(field, value)
+
+
+def _shown_one(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401
+    if field.message_type:
+        return shown_request(value)
+    if field.enum_type:
+        name = field.enum_type.values_by_number.get(value)
+        return name.name if name else value
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    return shortened(value, _MAX_TEXT) if isinstance(value, str) else value
+
+
+def _more(value: Mapping[Any, Any] | Sequence[Any]) -> str:
+    return f"({len(value) - _MAX_ENTRIES} more entries)"

@@ -11,10 +11,9 @@ from typing import Final
 
 import structlog
 
-from kube_efs.csi.endpoints import UnixEndpoint
 from kube_efs.csi.identity import DRIVER_NAME
 from kube_efs.csi.protocol import registration_pb2, registration_pb2_grpc
-from kube_efs.csi.server import Service
+from kube_efs.csi.server import Service, UnixEndpoint
 from kube_efs.telemetry.health import Health
 
 __all__ = ["Registration", "registration_endpoint", "registration_service"]

@@ -15,14 +15,13 @@ from lightkube import AsyncClient
 
 from kube_efs.aws.location import until_valid
 from kube_efs.aws.metadata import InstanceMetadata
-from kube_efs.csi.endpoints import parse_endpoint
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.mounting import NodeVolumes, UnmountTerms
 from kube_efs.csi.node import Node, NodeOptions, node_service
 from kube_efs.csi.place import NodePlace, identify_node
 from kube_efs.csi.registration import Registration, registration_endpoint, registration_service
-from kube_efs.csi.server import serving
+from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.csi.startup_taint import remove_startup_taint
 from kube_efs.csi.statistics import Statistics
 from kube_efs.kube.client import connect, load_config

@@ -7,9 +7,8 @@ from pathlib import Path
 import grpc.aio
 from prometheus_client import CollectorRegistry
 
-from kube_efs.csi.endpoints import UnixEndpoint
 from kube_efs.csi.interceptors import CallInterceptor
-from kube_efs.csi.server import Service, serving
+from kube_efs.csi.server import Service, UnixEndpoint, serving
 from kube_efs.telemetry.metrics import CsiMetrics
 
 Connect = Callable[[Service], AbstractAsyncContextManager[grpc.aio.Channel]]

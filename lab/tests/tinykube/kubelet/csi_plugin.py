@@ -10,9 +10,8 @@ from typing import Any
 
 import grpc.aio
 
-from kube_efs.csi.endpoints import UnixEndpoint
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc, registration_pb2, registration_pb2_grpc
-from kube_efs.csi.server import serving
+from kube_efs.csi.server import UnixEndpoint, serving
 
 NAME = "csi.example.com"
 Rpc = csi_pb2.NodeServiceCapability.RPC

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.csi.endpoints import Endpoint, TcpEndpoint, UnixEndpoint, parse_endpoint
+from kube_efs.csi.server import Endpoint, TcpEndpoint, UnixEndpoint, parse_endpoint
 from kube_efs.model.errors import InvalidSetting
 
 

@@ -3,8 +3,8 @@ import json
 import pytest
 from google.protobuf.message import Message
 
+from kube_efs.csi.interceptors import secrets_of, shown_request
 from kube_efs.csi.protocol import csi_pb2 as csi
-from kube_efs.csi.requests import secrets_of, shown_request
 from kube_efs.model.secrets import hidden_here, text_without_secrets
 
 
