@@ -39,8 +39,7 @@ from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, sh
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.mount_options import MountPlan
 from kube_efs.model.volume_handles import parse_volume_handle
-from kube_efs.mounts.finishing import to_its_end
-from kube_efs.mounts.mount import Mounter
+from kube_efs.mounts.mount import Mounter, to_its_end
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec

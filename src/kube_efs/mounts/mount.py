@@ -1,19 +1,28 @@
 """Mounting and unmounting NFS, by mount(8) and umount(8).
 
-Both can wait for ever for a server that is gone. The limit is the caller's (``asyncio.timeout``).
+Both can wait for ever for a server that is gone. The limit is the caller's (``asyncio.timeout``): when a call
+is cancelled, the program is ended with all that it has started.
+
+A new mount gets a longer read-ahead. Since Linux 5.4 the default for NFS is 128 KiB, with which one reader
+gets a fraction of what EFS gives.
 """
 
 import asyncio
+import os
 import random
-from collections.abc import Callable
+import re
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
 from kube_efs.model.errors import MountFailed, PlatformError
-from kube_efs.mounts.programs import run
-from kube_efs.mounts.read_ahead import set_read_ahead, wanted_read_ahead
+from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.mounts.table import MountTable
 
 log = structlog.get_logger()
@@ -21,6 +30,14 @@ log = structlog.get_logger()
 # A tunnel that has just come up, and an access point that EFS does not know everywhere yet (efs-utils, 3.3).
 _PASSING: Final = ("reset by peer", "access denied by server")
 _ATTEMPTS: Final = 3
+_BDI_DEVICES: Final = Path("/sys/class/bdi")
+_BLOCKS: Final = 15  # what Linux took before 5.4
+_RSIZE: Final = re.compile(r"(?:^|,)rsize=([0-9]{1,9})(?:,|$)")
+# A program that waits for a dead server can be killed, but need not be gone at once.
+_DYING_SECONDS: Final = 2.0
+_MOST_OUTPUT: Final = 1000
+
+_T = TypeVar("_T")
 
 
 class Mounter(Protocol):
@@ -81,10 +98,7 @@ class SystemMounter:
 
     async def _mount_once(self, source: str, target: Path, options: str) -> None:
         await _run(target, self._program, "-t", "nfs4", "-o", options, source)
-        await self._read_ahead(target, options)
-
-    async def _read_ahead(self, target: Path, options: str) -> None:
-        """Tune the new mount; it serves its volume without, too."""
+        # It serves its volume without a longer read-ahead, too.
         kibibytes = wanted_read_ahead(options)
         if kibibytes is None:
             return
@@ -111,3 +125,97 @@ async def _run(target: Path, program: str, *arguments: str) -> None:
     if ended.status:
         problem = f"{program} ended with status {ended.status}: {ended.output or 'no output'}"
         raise MountFailed(problem, field="target", value=str(target))
+
+
+def wanted_read_ahead(options: str) -> int | None:
+    """The kibibytes that suit mount options with ``rsize``; None without it."""
+    size = _RSIZE.search(options)
+    return _BLOCKS * int(size[1]) // 1024 if size else None
+
+
+def set_read_ahead(mount: MountEntry, kibibytes: int, *, devices: Path = _BDI_DEVICES) -> None:
+    """Let the kernel read that much ahead on an NFS mount, if it lets us."""
+    # Anything else, such as a bound folder, shares its device with mounts that are not ours.
+    if not mount.file_system_type.startswith("nfs"):
+        return
+    try:
+        (devices / mount.device / "read_ahead_kb").write_text(f"{kibibytes}\n", encoding="ascii")
+    except OSError as error:
+        log.warning("read-ahead-not-set", target=str(mount.mount_point), reason=str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a program has ended; ``output`` is what it has said in all, on one line."""
+
+    status: int
+    output: str
+
+
+async def run(program: str, *arguments: str) -> Ended:
+    """Run it to its end; raises PlatformError when it cannot be run."""
+    # asyncio ends a program whose start is cancelled, but not what the program has started by then.
+    starting = asyncio.ensure_future(_start(program, *arguments))
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await to_its_end(_kill_started(program, starting))
+        raise
+    ending = asyncio.ensure_future(process.communicate())
+    try:
+        output, _ = await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await _kill(program, process, ending)
+        raise
+    text = " ".join(output.decode(errors="replace").split())
+    return Ended(status=process.returncode or 0, output=text[:_MOST_OUTPUT])
+
+
+async def _start(program: str, *arguments: str) -> Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        problem, remedy = f"cannot be run ({error.strerror})", f"install {program}"
+        raise PlatformError(problem, field="program", value=program, remedy=remedy) from error
+
+
+async def _kill_started(program: str, starting: "asyncio.Future[Process]") -> None:
+    with suppress(PlatformError):
+        process = await starting
+        await _kill(program, process, asyncio.ensure_future(process.communicate()))
+
+
+async def _kill(program: str, process: Process, ending: "asyncio.Future[tuple[bytes, bytes]]") -> None:
+    """End the program and what it has started; what does not die is left, since nothing more can be done."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await asyncio.wait([ending], timeout=_DYING_SECONDS)  # until all of them have gone
+    if not ending.done():
+        log.error("program-does-not-die", program=program, pid=process.pid)
+        ending.cancel()
+
+
+async def to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
+    """Do all of it, however often the call is cancelled meanwhile; then the call is cancelled.
+
+    A thread goes on when its call is cancelled, and must not change a target that the next call works on. A
+    call that undoes what it did because its time was over is cancelled again when its caller gives up.
+    """
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        task.exception()  # it would be logged as never retrieved
+        raise cancelled
+    return task.result()

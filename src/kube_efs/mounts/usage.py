@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from kube_efs.model.errors import MountFailed
-from kube_efs.mounts.programs import run
+from kube_efs.mounts.mount import run
 
 # Size of a block; blocks, free ones, those that users can have; inodes, free ones (stat(1)).
 _FORMAT: Final = "%S %b %f %a %c %d"

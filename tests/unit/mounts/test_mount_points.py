@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.unmounting import unmount
 
-from kube_efs.mounts import mount_points
-from kube_efs.mounts.mount_points import is_mount_point
+from kube_efs.mounts import table
 from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.mounts.table import is_mount_point
 
 FUSE = Path("/dev/fuse")
 
@@ -54,7 +54,7 @@ def test_everything_else_is_not_a_mount_point(tmp_path: Path) -> None:
 
 
 def test_kernel_without_the_call_gives_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mount_points, "_OPENAT2", 4095)  # a number that no call has
+    monkeypatch.setattr(table, "_OPENAT2", 4095)  # a number that no call has
     assert is_mount_point(tmp_path) is None
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from kube_efs.mounts.mount import set_read_ahead, wanted_read_ahead
 from kube_efs.mounts.mountinfo import parse_mountinfo
-from kube_efs.mounts.read_ahead import set_read_ahead, wanted_read_ahead
 
 [MOUNT] = parse_mountinfo("1 1 0:50 / /a rw - nfs4 127.0.0.1:/ rw")
 
