@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import eventually, stunnels_of
 
 from fake_efs.process import ChildProcess
@@ -36,7 +36,7 @@ class NodePrograms:
         return self.folder / "stunnel.conf"
 
     def environment(self, efs: EmbeddedEfs, kubeconfig: Path) -> Mapping[str, str]:
-        ports = demand_options(self.tunnel_socket).ports
+        ports = on_demand_options(self.tunnel_socket).ports
         return {
             **efs.environment(),
             "PATH": os.environ["PATH"],

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.integration.folder_mounter import FolderMounter, private_folder, run
 from tests.integration.nfs_backend import Authority
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import Node as TunnelNode
 from tests.integration.tunnel_node import running, stunnels_of
 
@@ -80,14 +80,14 @@ def mounter(place: Path) -> FolderMounter:
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[TunnelNode]:
     """A tunnel agent, which lets go of everything in the end, so that stunnel ends with it."""
-    demand = demand_options(tmp_path / "tunnel.sock")
+    demand = on_demand_options(tmp_path / "tunnel.sock")
     options = TunnelOptions(
         region=Region("us-east-1"),
         conf_path=tmp_path / "stunnel.conf",
         ca_file=Authority(tmp_path, "ca").file,
         probe_interval_seconds=0.1,
         retry_seconds=0.1,
-        demand=demand,
+        on_demand=demand,
     )
     async with running(options) as node:
         yield node
@@ -98,8 +98,8 @@ async def agent(tmp_path: Path) -> AsyncIterator[TunnelNode]:
 
 @pytest.fixture
 async def tunnels(agent: TunnelNode) -> AsyncIterator[TunnelClient]:
-    assert agent.options.demand
-    async with connect_tunnels(agent.options.demand.socket_path) as client:
+    assert agent.options.on_demand
+    async with connect_tunnels(agent.options.on_demand.socket_path) as client:
         yield client
 
 

@@ -20,7 +20,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
 from tests.integration.nfs_backend import Authority, Backend
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import NEAR, document, free_port, host_of, stunnels_of, target
 from tests.serving import serving
 
@@ -148,7 +148,7 @@ async def test_the_agent_renews_all_others_and_this_one_when_it_can(
     environment: dict[str, str], aws: Aws, folder: Path, kube: AsyncClient
 ) -> None:
     authority, port, conf = Authority(folder, "ca"), free_port(), folder / "stunnel.conf"
-    ports = demand_options(folder).ports
+    ports = on_demand_options(folder).ports
     environment |= {
         "KUBE_EFS_ZONE": "us-east-1a",
         "KUBE_EFS_SUBNETS": NEAR,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.nfs_backend import Authority, Backend
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import (
     DEADLINE_SECONDS,
     agent_process,
@@ -46,7 +46,7 @@ def options(tmp_path: Path) -> Iterator[TunnelOptions]:
         probe_interval_seconds=0.1,
         retry_seconds=0.1,
         connect_timeout_seconds=1,
-        demand=demand_options(tmp_path / "run" / "tunnel.sock"),
+        on_demand=on_demand_options(tmp_path / "run" / "tunnel.sock"),
     )
     yield options
     for pid in stunnels_of(options.conf_path):
@@ -100,7 +100,7 @@ async def test_a_disk_without_space_is_told_and_changes_nothing(
     async with agent_process(options, stops_stunnel=False) as agent:
         port = await client.ensure(spec(backend), POD)
         [stunnel] = stunnels_of(options.conf_path)
-        state = options.demands_path.read_bytes()
+        state = options.promises_path.read_bytes()
         async with connected(port) as mount:
             with no_space_for(agent.pid):
                 with pytest.raises(
@@ -113,7 +113,7 @@ async def test_a_disk_without_space_is_told_and_changes_nothing(
                     assert refused.value.field == "state of the tunnels"
                     assert refused.value.problem == "cannot be written (File too large)"
                 await mount.call()
-            assert options.demands_path.read_bytes() == state
+            assert options.promises_path.read_bytes() == state
             assert not list(options.folder.glob(".*"))
             assert await client.ensure(spec(backend), OTHER_POD) == port
             await mount.call()
@@ -160,12 +160,12 @@ async def test_a_state_that_is_cut_off_costs_no_connection(
         [stunnel] = stunnels_of(options.conf_path)
         async with connected(port) as mount, connected(last_port) as last_mount:
             await end(first, signal.SIGKILL)
-            os.truncate(options.demands_path, 100)
+            os.truncate(options.promises_path, 100)
             (options.folder / "run" / "tunnel.sock").unlink()
             async with running(options) as node:
                 await eventually((options.folder / "run" / "tunnel.sock").exists, "the socket")
                 [problem] = node.agent.status().problems
-                assert f"{options.demands_path} cannot be read" in problem
+                assert f"{options.promises_path} cannot be read" in problem
                 assert await client.ensure(spec(backend), OTHER_POD) == port
                 await mount.call()
                 await last_mount.call()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.nfs_backend import Authority
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import eventually, stunnels_of
 
 from kube_efs.model.ids import FileSystemId
@@ -109,7 +109,7 @@ async def test_in_a_container_a_crash_of_the_agent_leaves_stunnel_and_its_ports(
     socket, conf, config = tmp_path / "t.sock", tmp_path / "stunnel.conf", tmp_path / "config"
     config.write_text(KUBECONFIG)
     authority = Authority(tmp_path, "ca")
-    ports = demand_options(socket).ports
+    ports = on_demand_options(socket).ports
     environment = {
         "AWS_REGION": "us-east-1",
         "KUBE_EFS_ZONE": "us-east-1a",

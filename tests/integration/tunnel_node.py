@@ -191,7 +191,7 @@ async def agent_process(
     What stunnel it leaves is ended here, unless another agent is to take it over.
     """
     runner = Path(__file__).with_name("tunnel_runner.py")
-    socket_path = options.demand and options.demand.socket_path
+    socket_path = options.on_demand and options.on_demand.socket_path
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])} | (
         {"SOCKET": str(socket_path)} if socket_path else {}
     )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 
 from kube_efs.model.ids import Region
 from kube_efs.telemetry.metrics import TunnelMetrics
@@ -31,7 +31,7 @@ async def main(conf: str, ca_file: str, *texts: str) -> None:
         conf_path=Path(conf),
         ca_file=Path(ca_file),
         probe_interval_seconds=0.1,
-        demand=demand_options(Path(os.environ["SOCKET"])) if "SOCKET" in os.environ else None,
+        on_demand=on_demand_options(Path(os.environ["SOCKET"])) if "SOCKET" in os.environ else None,
     )
     agent = TunnelAgent(options, TunnelMetrics(CollectorRegistry()))
     running = asyncio.create_task(agent.run(documents(texts)))

@@ -23,11 +23,11 @@ from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
 from kube_efs.tunnels.files import discard_unfinished
 from kube_efs.tunnels.news import MountTargetNews, find_news
-from kube_efs.tunnels.on_demand.promises import Demands
+from kube_efs.tunnels.on_demand.promises import Promises
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
-from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
+from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_demands
+from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_promises
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.probing import Prober
 from kube_efs.tunnels.reachability import Reachability, try_addresses
@@ -83,13 +83,13 @@ class TunnelAgent:
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._keeper_changed.set)
         self._prober = Prober(metrics, timeout_seconds=options.probe_timeout_seconds)
         self._recorder = TunnelRecorder(metrics)
-        self._demanded: DemandedTunnels | None = None
-        if options.demand:
+        self._on_demand: OnDemandTunnels | None = None
+        if options.on_demand:
             self._certificates = ClientCertificates(
-                options, options.demand, metrics, self.apply, duties=self._duties
+                options, options.on_demand, metrics, self.apply, duties=self._duties
             )
-            self._demanded = DemandedTunnels(
-                options, options.demand, self._certificates, self, clock, lambda: read(())
+            self._on_demand = OnDemandTunnels(
+                options, options.on_demand, self._certificates, self, clock, lambda: read(())
             )
         self._served: Served | None = None
         self._remembering = asyncio.Lock()
@@ -114,8 +114,8 @@ class TunnelAgent:
         await self._remember_earlier()
         try:
             async with self._answering(), asyncio.TaskGroup() as tasks:
-                if self._demanded:
-                    tasks.create_task(self._certificates.run(self._demanded.each))
+                if self._on_demand:
+                    tasks.create_task(self._certificates.run(self._on_demand.each))
                 keep, (targets, probes) = self._duties.keep, self._heartbeats
                 tasks.create_task(keep("stunnel", self._keeper.run))
                 tasks.create_task(keep("tunnel targets", lambda: self._follow_documents(documents)))
@@ -131,23 +131,23 @@ class TunnelAgent:
             raise
 
     def _answering(self) -> AbstractAsyncContextManager[None]:
-        if not self._demanded or not self._options.demand:
+        if not self._on_demand or not self._options.on_demand:
             return nullcontext()
-        return serving(self._options.demand.socket_path, self._demanded, self.status)
+        return serving(self._options.on_demand.socket_path, self._on_demand, self.status)
 
     async def _remember_earlier(self) -> None:
-        for path in (self._options.conf_path, self._options.state_path, self._options.demands_path):
+        for path in (self._options.conf_path, self._options.state_path, self._options.promises_path):
             await asyncio.to_thread(discard_unfinished, path)
         self._served = await asyncio.to_thread(load_served, self._options.state_path)
-        if self._demanded:
-            await self._demanded.load()
+        if self._on_demand:
+            await self._on_demand.load()
         if self._served:
             log.info("remembered-targets-served", targets=len(self._served.document.targets))
-        if self._served or (self._demanded and self._demanded.demands.tunnels):
+        if self._served or (self._on_demand and self._on_demand.promises.tunnels):
             self.apply()
 
     async def _end(self) -> None:
-        if self._demanded and self._demanded.demands.holders:
+        if self._on_demand and self._on_demand.promises.holders:
             log.info("stunnel-left-running", pid=self._keeper.report.pid, reason="tunnels on demand are held")
         else:
             await self._keeper.stop()
@@ -158,10 +158,10 @@ class TunnelAgent:
         problems = (
             self._document_problem,
             *(f"{entry}: {reason}" for entry, reason in rejected.items()),
-            *(self._demanded.problems if self._demanded else ()),
+            *(self._on_demand.problems if self._on_demand else ()),
             *self._duties.problems,
         )
-        seen = replace(self._seen, renewals=self._certificates.problems) if self._demanded else self._seen
+        seen = replace(self._seen, renewals=self._certificates.problems) if self._on_demand else self._seen
         return TunnelsStatus(
             tunnels=tuple(describe_tunnel(one, self._keeper.report, seen) for one in self._plan),
             problems=tuple(filter(None, problems)),
@@ -177,7 +177,7 @@ class TunnelAgent:
 
         Where tunnels are served on demand there may never be any targets.
         """
-        if self._served is None and self._demanded is None:
+        if self._served is None and self._on_demand is None:
             return Health.failing("no tunnel targets have been seen yet")
         if self._keeper.report.pid is None and any(tunnel.service for tunnel in self._plan):
             return Health.failing("stunnel is not running")
@@ -231,12 +231,12 @@ class TunnelAgent:
     def apply(self) -> None:
         """Plan anew, and have the keeper follow."""
         served = self._served or Served()
-        demands = self._demanded.demands if self._demanded else Demands()
-        ports = self._demanded.ports if self._demanded else ()
+        promises = self._on_demand.promises if self._on_demand else Promises()
+        ports = self._on_demand.ports if self._on_demand else ()
         self._plan = make_plan(served, self._reachability, self._options, ports)
-        if demands.tunnels:
+        if promises.tunnels:
             files = self._certificates.files
-            self._plan += plan_demands(demands, files, served, self._reachability, self._options)
+            self._plan += plan_promises(promises, files, served, self._reachability, self._options)
         self._metrics.rejected_entries.set(len(served.rejections))
         self._keeper.want(tunnel.service for tunnel in self._plan if tunnel.service)
 
@@ -282,10 +282,10 @@ class TunnelAgent:
         ports = frozenset(service.port for service in self._keeper.report.loaded.values())
         reading = await asyncio.to_thread(self._read, ports)
         self._see(reading.connections if reading else self._seen.connections)
-        self._doubt_what_stands_still(reading)
+        self._replace_what_stands_still(reading)
         await self._close_unused(reading)
-        if self._demanded:
-            await self._demanded.look(reading)
+        if self._on_demand:
+            await self._on_demand.look(reading)
             self._certificates.remove_forgotten(self._keeper.report.loaded)
 
     def _see(self, connections: Mapping[int, int]) -> None:
@@ -301,13 +301,13 @@ class TunnelAgent:
             (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
         )
 
-    def _doubt_what_stands_still(self, reading: PortReading | None) -> None:
+    def _replace_what_stands_still(self, reading: PortReading | None) -> None:
         ports = {tunnel.service.port for tunnel in self._plan if tunnel.service}
         now, limit = self._clock(), self._options.standstill_seconds
         self._standstill = self._standstill.after(reading, ports, now=now)
         if self._standstill.lasts(limit, now=now):
             log.warning("stunnel-accepts-nothing", pid=self._keeper.report.pid, seconds=limit)
-            self._keeper.doubt()
+            self._keeper.reload_or_replace()
             self._standstill = Standstill()
 
     async def _close_unused(self, reading: PortReading | None) -> None:

@@ -28,15 +28,18 @@ class Observations:
 def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observations) -> TunnelStatus:
     """The state of one tunnel."""
     service = tunnel.service
+    promise = tunnel.promise
     if service is None:
-        state = TunnelState.REJECTED if tunnel.candidates or tunnel.demand else TunnelState.NO_MOUNT_TARGET
+        state = TunnelState.REJECTED if tunnel.candidates or promise else TunnelState.NO_MOUNT_TARGET
         return TunnelStatus(
             file_system_id=tunnel.target.file_system_id,
             port=tunnel.target.port,
             state=state,
-            reason=_both(tunnel.obstacle, seen.renewals.get(tunnel.demand.name, "") if tunnel.demand else ""),
+            reason=_both(
+                tunnel.obstacle, seen.renewals.get(tunnel.promise.name, "") if tunnel.promise else ""
+            ),
             leaving=tunnel.leaving,
-            **_describe_demand(tunnel),
+            **_describe_promise(tunnel),
         )
     facts = seen.facts.get(service.name, ServiceFacts())
     probed = seen.probes.get(service.name)
@@ -58,7 +61,7 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
         tls_version=facts.tls_version,
         cipher=facts.cipher,
         peer=facts.peer,
-        **_describe_demand(tunnel),
+        **_describe_promise(tunnel),
     )
 
 
@@ -66,7 +69,7 @@ def _both(reason: str, renewal: str) -> str:
     return "; ".join(filter(None, [reason, renewal]))
 
 
-class _DemandFields(TypedDict, total=False):
+class _PromiseFields(TypedDict, total=False):
     on_demand: bool
     name: str
     access_point_id: str
@@ -74,15 +77,15 @@ class _DemandFields(TypedDict, total=False):
     certificate_ends: str
 
 
-def _describe_demand(tunnel: PlannedTunnel) -> _DemandFields:
-    if tunnel.demand is None:
+def _describe_promise(tunnel: PlannedTunnel) -> _PromiseFields:
+    if tunnel.promise is None:
         return {}
     certificate = tunnel.service and tunnel.service.certificate
     return {
         "on_demand": True,
-        "name": tunnel.demand.name,
-        "access_point_id": tunnel.demand.spec.access_point_id or "",
-        "holders": len(tunnel.demand.holders),
+        "name": tunnel.promise.name,
+        "access_point_id": tunnel.promise.spec.access_point_id or "",
+        "holders": len(tunnel.promise.holders),
         "certificate_ends": f"{certificate.not_after:%Y-%m-%dT%H:%M:%SZ}" if certificate else "",
     }
 
@@ -112,12 +115,12 @@ class TunnelRecorder:
     def __init__(self, metrics: TunnelMetrics) -> None:
         self._metrics = metrics
         self._recorded: dict[str, TunnelStatus] = {}
-        self._demanded: set[tuple[str, str]] = set()
+        self._on_demand: set[tuple[str, str]] = set()
 
     def record(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
         """Make the gauges those of these tunnels; a lingering one counts only for the open connections."""
         described = tuple(tunnels)
-        self._record_demanded(tuple(one for one in described if one[1].on_demand))
+        self._record_on_demand(tuple(one for one in described if one[1].on_demand))
         current = {
             status.file_system_id: (plan, status)
             for plan, status in described
@@ -128,10 +131,10 @@ class TunnelRecorder:
         for file_system, (plan, status) in current.items():
             self._set(file_system, plan, status)
 
-    def _record_demanded(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
+    def _record_on_demand(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
         metrics = self._metrics
         current = {(status.name, status.file_system_id) for _, status in tunnels}
-        for labels in self._demanded - current:
+        for labels in self._on_demand - current:
             for gauge in (
                 metrics.demanded_up,
                 metrics.demanded_failed_over,
@@ -139,7 +142,7 @@ class TunnelRecorder:
                 metrics.certificate_expiry,
             ):
                 gauge.remove(*labels)
-        self._demanded = current
+        self._on_demand = current
         for plan, status in tunnels:
             labels = status.name, status.file_system_id
             certificate = plan.service and plan.service.certificate

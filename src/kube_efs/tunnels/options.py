@@ -13,11 +13,11 @@ from kube_efs.tunnels.sockets.idleness import IdlePolicy
 
 # From 20490 on the controller gives ports to file systems, of which an account has 1,000 at most unless AWS
 # raises that; and below 30000 no node port and no port of an outgoing connection gets in the way.
-DEMAND_PORTS: Final = PortRange(first=22049, last=23048)
+ON_DEMAND_PORTS: Final = PortRange(first=22049, last=23048)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemandOptions:
+class OnDemandOptions:
     """Settings of the tunnels on demand.
 
     They are asked for at ``socket_path``. ``node`` is the host name for certificates, ``credentials`` say
@@ -29,7 +29,7 @@ class DemandOptions:
     node: str
     credentials: CredentialOptions
     client_info: ClientInfo
-    ports: PortRange = DEMAND_PORTS
+    ports: PortRange = ON_DEMAND_PORTS
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     # A kubelet waits two minutes; its user is to learn the reason before.
     ensure_timeout_seconds: float = 20.0
@@ -65,7 +65,7 @@ class TunnelOptions:
     standstill_seconds: float = 30.0
     retry_seconds: float = 5.0
     log_size_bytes: int = 1024 * 1024
-    demand: DemandOptions | None = None
+    on_demand: OnDemandOptions | None = None
 
     @property
     def idle(self) -> IdlePolicy:
@@ -89,7 +89,7 @@ class TunnelOptions:
         return self.folder / f"{self.conf_path.stem}.targets.json"
 
     @property
-    def demands_path(self) -> Path:
+    def promises_path(self) -> Path:
         """The tunnels on demand that were promised."""
         return self.folder / f"{self.conf_path.stem}.demands.json"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.targets import TunnelTarget
-from kube_efs.tunnels.on_demand.promises import DemandedTunnel, Demands
+from kube_efs.tunnels.on_demand.promises import Promise, Promises
 from kube_efs.tunnels.on_demand.routes import find_candidates, server_name
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reachability import Reachability
@@ -24,7 +24,7 @@ from kube_efs.tunnels.services import (
 class PlannedTunnel:
     """A target, its mount targets from the nearest on, and its service unless ``obstacle`` says why not.
 
-    ``demand`` is set for a tunnel on demand, whose name is that of its spec.
+    ``promise`` is set for a tunnel on demand, whose name is that of its spec.
     """
 
     target: TunnelTarget
@@ -32,11 +32,11 @@ class PlannedTunnel:
     service: TunnelService | None = None
     obstacle: str = ""
     leaving: bool = False
-    demand: DemandedTunnel | None = None
+    promise: Promise | None = None
 
 
-def plan_demands(
-    demands: Demands,
+def plan_promises(
+    promises: Promises,
     certificates: Mapping[str, CertificateFile],
     served: Served,
     reachability: Reachability,
@@ -44,7 +44,7 @@ def plan_demands(
 ) -> tuple[PlannedTunnel, ...]:
     """What to do for each tunnel on demand; one waits until it has a certificate."""
 
-    def planned(tunnel: DemandedTunnel) -> PlannedTunnel:
+    def planned(tunnel: Promise) -> PlannedTunnel:
         spec = tunnel.spec
         target = TunnelTarget(file_system_id=spec.file_system_id, port=tunnel.port)
         certificate = certificates.get(tunnel.name)
@@ -53,7 +53,7 @@ def plan_demands(
             candidates = find_candidates(spec, served.document, options)
         except InvalidSetting as error:
             return PlannedTunnel(
-                target=target, candidates=(), obstacle=str(error), leaving=leaving, demand=tunnel
+                target=target, candidates=(), obstacle=str(error), leaving=leaving, promise=tunnel
             )
         service = TunnelService(
             name=tunnel.name,
@@ -70,17 +70,17 @@ def plan_demands(
             service=service if certificate else None,
             obstacle="" if certificate else "there is no client certificate for it yet",
             leaving=leaving,
-            demand=tunnel,
+            promise=tunnel,
         )
 
-    return tuple(planned(tunnel) for _, tunnel in sorted(demands.tunnels.items()))
+    return tuple(planned(tunnel) for _, tunnel in sorted(promises.tunnels.items()))
 
 
 def make_plan(
     served: Served,
     reachability: Reachability,
     options: TunnelOptions,
-    demanded_ports: Collection[int] = (),
+    promised_ports: Collection[int] = (),
 ) -> tuple[PlannedTunnel, ...]:
     """What to do for each target of the document and each lingering one.
 
@@ -94,7 +94,7 @@ def make_plan(
         candidates = rank_candidates(target, options.location, zones)
         addresses = choose_addresses(candidates, reachability.down)
         obstacle = obstacle if candidates else "the file system has no usable mount target"
-        if target.port in demanded_ports:
+        if target.port in promised_ports:
             obstacle = f"port {target.port} is that of a tunnel on demand"
         service = tunnel_service(target, addresses, options.region, options.dns_suffix, name=name)
         return PlannedTunnel(

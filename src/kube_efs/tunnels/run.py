@@ -29,7 +29,7 @@ from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.news import MountTargetNews, telling_by_events
 from kube_efs.tunnels.on_demand.certificate import ClientInfo
 from kube_efs.tunnels.on_demand.promises import PortRange
-from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.place import find_place
 from kube_efs.tunnels.publishing import publish_status
 from kube_efs.tunnels.services import NodeLocation
@@ -129,7 +129,7 @@ async def _options(settings: TunnelSettings) -> TunnelOptions:
         state_dir=settings.state_dir,
         probe_interval_seconds=settings.probe_interval_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
-        demand=_demand_options(settings, place.region),
+        on_demand=_on_demand_options(settings, place.region),
     )
 
 
@@ -154,11 +154,11 @@ async def _place(settings: TunnelSettings) -> Place:
     )
 
 
-def _demand_options(settings: TunnelSettings, region: Region) -> DemandOptions | None:
+def _on_demand_options(settings: TunnelSettings, region: Region) -> OnDemandOptions | None:
     if settings.tunnel_socket is None:
         return None
     first, last = settings.tunnel_ports
-    return DemandOptions(
+    return OnDemandOptions(
         socket_path=settings.tunnel_socket,
         node=settings.node_name,
         credentials=CredentialOptions(

@@ -12,9 +12,9 @@ import structlog
 from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError, told
 from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
-from kube_efs.tunnels.on_demand.promises import DemandedTunnel
+from kube_efs.tunnels.on_demand.promises import Promise
 from kube_efs.tunnels.on_demand.specs import parse_holder
-from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
+from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsServicer, add_TunnelsServicer_to_server
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
@@ -34,7 +34,7 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 @asynccontextmanager
 async def serving(
-    socket: Path, tunnels: DemandedTunnels, look: Callable[[], TunnelsStatus]
+    socket: Path, tunnels: OnDemandTunnels, look: Callable[[], TunnelsStatus]
 ) -> AsyncIterator[None]:
     """Answers on the socket while the context is open; ``look`` gives the state of the tunnels.
 
@@ -79,7 +79,7 @@ def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
 
 
 class _Tunnels(TunnelsServicer):
-    def __init__(self, tunnels: DemandedTunnels, look: Callable[[], TunnelsStatus]) -> None:
+    def __init__(self, tunnels: OnDemandTunnels, look: Callable[[], TunnelsStatus]) -> None:
         self._tunnels = tunnels
         self._look = look
 
@@ -100,7 +100,7 @@ class _Tunnels(TunnelsServicer):
     async def List(self, request: pb.ListRequest, context: _Context) -> pb.ListResponse:  # noqa: N802
         async def answer() -> pb.ListResponse:
             status = {one.name: one for one in self._look().tunnels if one.on_demand}
-            tunnels = self._tunnels.demands.tunnels
+            tunnels = self._tunnels.promises.tunnels
             return pb.ListResponse(
                 tunnels=[_render(one, status.get(name)) for name, one in sorted(tunnels.items())]
             )
@@ -136,7 +136,7 @@ def _code_of(error: KubeEfsError) -> grpc.StatusCode:
     return grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION
 
 
-def _render(tunnel: DemandedTunnel, status: TunnelStatus | None) -> pb.Tunnel:
+def _render(tunnel: Promise, status: TunnelStatus | None) -> pb.Tunnel:
     return pb.Tunnel(
         name=tunnel.name,
         spec=render_spec(tunnel.spec),

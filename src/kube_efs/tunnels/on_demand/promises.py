@@ -31,7 +31,7 @@ class PortRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemandedTunnel:
+class Promise:
     """A tunnel that was asked for; without holders it stays until nobody is connected.
 
     ``source`` is where the first credentials of its identity came from, and all later ones come from.
@@ -49,13 +49,13 @@ class DemandedTunnel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demands:
+class Promises:
     """All tunnels on demand of a node, by name."""
 
-    tunnels: Mapping[str, DemandedTunnel] = field(default_factory=lambda: MappingProxyType({}))
+    tunnels: Mapping[str, Promise] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
-    def of(cls, tunnels: Iterable[DemandedTunnel]) -> "Demands":
+    def of(cls, tunnels: Iterable[Promise]) -> "Promises":
         """These tunnels."""
         return cls(tunnels=MappingProxyType({tunnel.name: tunnel for tunnel in tunnels}))
 
@@ -76,30 +76,30 @@ class Demands:
 
     def hold(
         self, spec: TunnelSpec, holder: Holder, *, ports: PortRange, avoid: Collection[int]
-    ) -> "Demands":
+    ) -> "Promises":
         """With one more holder, and a tunnel for it at a port not to ``avoid`` if there was none.
 
         Raises NoTunnelPort.
         """
         name = spec.name
-        tunnel = self.tunnels.get(name) or DemandedTunnel(spec=spec, port=self._free_port(name, ports, avoid))
+        tunnel = self.tunnels.get(name) or Promise(spec=spec, port=self._free_port(name, ports, avoid))
         return self._with(replace(tunnel, holders=tunnel.holders | {holder}))
 
-    def sign_from(self, name: str, source: CredentialSource | None) -> "Demands":
+    def sign_from(self, name: str, source: CredentialSource | None) -> "Promises":
         """With this source of credentials for a tunnel."""
         return self._with(replace(self.tunnels[name], source=source))
 
-    def release(self, holders: Collection[Holder]) -> "Demands":
+    def release(self, holders: Collection[Holder]) -> "Promises":
         """Without these holders; their tunnels stay."""
         gone = frozenset(holders)
-        return Demands.of(replace(one, holders=one.holders - gone) for one in self.tunnels.values())
+        return Promises.of(replace(one, holders=one.holders - gone) for one in self.tunnels.values())
 
-    def close(self, names: Collection[str]) -> "Demands":
+    def close(self, names: Collection[str]) -> "Promises":
         """Without these tunnels, but for those that are held."""
-        return Demands.of(one for name, one in self.tunnels.items() if one.holders or name not in names)
+        return Promises.of(one for name, one in self.tunnels.items() if one.holders or name not in names)
 
-    def _with(self, tunnel: DemandedTunnel) -> "Demands":
-        return Demands(tunnels=MappingProxyType({**self.tunnels, tunnel.name: tunnel}))
+    def _with(self, tunnel: Promise) -> "Promises":
+        return Promises(tunnels=MappingProxyType({**self.tunnels, tunnel.name: tunnel}))
 
     def _free_port(self, name: str, ports: PortRange, avoid: Collection[int]) -> int:
         taken = self.ports.union(avoid)

@@ -30,9 +30,9 @@ from kube_efs.tunnels.on_demand.certificate import (
     make_certificate,
     renewal_of,
 )
-from kube_efs.tunnels.on_demand.promises import DemandedTunnel
+from kube_efs.tunnels.on_demand.promises import Promise
 from kube_efs.tunnels.on_demand.specs import TunnelSpec
-from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.services import CertificateFile
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ClientCertificates:
     def __init__(
         self,
         options: TunnelOptions,
-        demand: DemandOptions,
+        on_demand: OnDemandOptions,
         metrics: TunnelMetrics,
         on_renewed: Callable[[], None],
         now: Callable[[], datetime] = _utc_now,
@@ -76,7 +76,7 @@ class ClientCertificates:
         self._duties = duties or Duties(CollectorRegistry())
         self._region = options.region
         self._folder = options.certificates_path
-        self._demand = demand
+        self._on_demand = on_demand
         self._metrics = metrics
         self._on_renewed = on_renewed
         self._now = now
@@ -98,7 +98,7 @@ class ClientCertificates:
         """Why the last renewal has failed, where it has."""
         return MappingProxyType(self._problems)
 
-    def take_over(self, tunnels: Iterable[DemandedTunnel]) -> None:
+    def take_over(self, tunnels: Iterable[Promise]) -> None:
         """Use the certificates that an earlier agent left, until they are renewed.
 
         That is due at once where nothing tells when credentials end. The others keep their time: a renewal
@@ -116,7 +116,7 @@ class ClientCertificates:
             for path in set(self._folder.iterdir()) - known:
                 path.unlink()
 
-    def _due(self, tunnel: DemandedTunnel) -> datetime:
+    def _due(self, tunnel: Promise) -> datetime:
         now, file = self._now(), self._files.get(tunnel.name)
         return now if file is None or tunnel.spec.iam else renewal_of(file.not_after, now=now)
 
@@ -149,11 +149,11 @@ class ClientCertificates:
                 with suppress(OSError):
                     self._path(name).unlink()
 
-    async def run(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
+    async def run(self, tunnels: Callable[[], Iterable[Promise]]) -> None:
         """Renew what is due until cancelled; ``tunnels`` gives those of the moment."""
         await self._duties.keep(_DUTY, lambda: self._renew_for_ever(tunnels))
 
-    async def _renew_for_ever(self, tunnels: Callable[[], Iterable[DemandedTunnel]]) -> None:
+    async def _renew_for_ever(self, tunnels: Callable[[], Iterable[Promise]]) -> None:
         while True:
             self._wake.clear()
             next_due = await self.renew_due(tunnels())
@@ -162,11 +162,11 @@ class ClientCertificates:
                 async with asyncio.timeout(wait):
                     await self._wake.wait()
 
-    async def renew_due(self, tunnels: Iterable[DemandedTunnel]) -> datetime:
+    async def renew_due(self, tunnels: Iterable[Promise]) -> datetime:
         """Make new certificates where it is time; gives when the next is due. A failure is tried again."""
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def renewed(tunnel: DemandedTunnel) -> bool:
+        async def renewed(tunnel: Promise) -> bool:
             async with slots:
                 return await self._renew(tunnel)
 
@@ -182,7 +182,7 @@ class ClientCertificates:
         due = self._renewals[name].due
         return due <= now or is_planned_ahead(due, now=now)
 
-    async def _renew(self, tunnel: DemandedTunnel) -> bool:
+    async def _renew(self, tunnel: Promise) -> bool:
         """Whether there is a new certificate. No error ends the renewals of others, foreseen or not."""
         try:
             await self._obtain(tunnel.spec, tunnel.source)
@@ -234,18 +234,18 @@ class ClientCertificates:
         from kube_efs.aws.credential_loading import load_credentials  # noqa: PLC0415
         from kube_efs.aws.credentials import find_credentials  # noqa: PLC0415
 
-        options = replace(self._demand.credentials, region=spec.region or self._region)
+        options = replace(self._on_demand.credentials, region=spec.region or self._region)
         if source is not None:
             return source, await load_credentials(source, options)
         return await find_credentials(spec.iam, options)
 
     async def _make(self, spec: TunnelSpec, loaded: "LoadedCredentials | None") -> None:
         subject = CertificateSubject(
-            node=self._demand.node,
+            node=self._on_demand.node,
             file_system_id=spec.file_system_id,
             region=spec.region or self._region,
             access_point_id=spec.access_point_id,
-            client_info=self._demand.client_info,
+            client_info=self._on_demand.client_info,
         )
         certificate = make_certificate(
             subject,

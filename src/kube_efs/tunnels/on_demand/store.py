@@ -17,7 +17,7 @@ import structlog
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.files import write_atomically
-from kube_efs.tunnels.on_demand.promises import DemandedTunnel, Demands
+from kube_efs.tunnels.on_demand.promises import Promise, Promises
 
 log = structlog.get_logger()
 
@@ -34,28 +34,28 @@ class _PortOnly(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RememberedDemands:
+class StoredPromises:
     """What the disk says.
 
     ``unreadable`` are entries that make no sense to this version, as they were found; ``reserved_ports``
     are theirs. ``problems`` say in words what could not be read.
     """
 
-    demands: Demands = field(default_factory=Demands)
+    promises: Promises = field(default_factory=Promises)
     unreadable: tuple[bytes, ...] = ()
     reserved_ports: frozenset[int] = frozenset()
     problems: tuple[str, ...] = ()
 
 
-def save_demands(path: Path, demands: Demands, unreadable: Iterable[bytes] = ()) -> None:
+def save_promises(path: Path, promises: Promises, unreadable: Iterable[bytes] = ()) -> None:
     """Remember the tunnels, durably; raises OSError and then the file is the old one."""
-    tunnels = [msgspec.json.encode(one, order="deterministic") for _, one in sorted(demands.tunnels.items())]
+    tunnels = [msgspec.json.encode(one, order="deterministic") for _, one in sorted(promises.tunnels.items())]
     state = _File(version=_VERSION, tunnels=[msgspec.Raw(one) for one in (*tunnels, *unreadable)])
     _keep_previous(path)
     write_atomically(path, msgspec.json.encode(state).decode())
 
 
-def load_demands(path: Path) -> RememberedDemands:
+def load_promises(path: Path) -> StoredPromises:
     """What was remembered; nothing when there is no file. Never raises: all problems are told."""
     found, problem = _read(path)
     if found is None and problem:
@@ -63,10 +63,10 @@ def load_demands(path: Path) -> RememberedDemands:
         found, _ = _read(_previous(path))
     problems = [problem] if problem else []
     if found is None:
-        return RememberedDemands(problems=tuple(problems))
+        return StoredPromises(problems=tuple(problems))
     if found.version != _VERSION:
         log.warning("demanded-tunnels-of-another-version", path=str(path), version=found.version)
-    tunnels: list[DemandedTunnel] = []
+    tunnels: list[Promise] = []
     unreadable: list[bytes] = []
     for raw in found.tunnels:
         try:
@@ -75,8 +75,8 @@ def load_demands(path: Path) -> RememberedDemands:
             log.warning("demanded-tunnel-unreadable", path=str(path), reason=str(error))
             unreadable.append(bytes(raw))
             problems.append(f"a tunnel in {path} cannot be read: {error}")
-    return RememberedDemands(
-        demands=Demands.of(tunnels),
+    return StoredPromises(
+        promises=Promises.of(tunnels),
         unreadable=tuple(unreadable),
         reserved_ports=frozenset(_ports(unreadable)),
         problems=tuple(problems),
@@ -92,8 +92,8 @@ def _read(path: Path) -> tuple[_File | None, str]:
         return None, f"{path} cannot be read: {error}"
 
 
-def _parse(raw: msgspec.Raw, others: Iterable[DemandedTunnel]) -> DemandedTunnel:
-    tunnel = msgspec.json.decode(raw, type=DemandedTunnel)
+def _parse(raw: msgspec.Raw, others: Iterable[Promise]) -> Promise:
+    tunnel = msgspec.json.decode(raw, type=Promise)
     # stunnel would serve none at all.
     if any(tunnel.port == other.port or tunnel.spec == other.spec for other in others):
         raise InvalidValue("is there twice", field="port or spec", value=tunnel.port)

@@ -17,12 +17,12 @@ from kube_efs.aws.credential_sources import CredentialSource
 from kube_efs.model.errors import TunnelNotReady
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.tunnels.files import in_thread_to_the_end
-from kube_efs.tunnels.on_demand.promises import DemandedTunnel, Demands
+from kube_efs.tunnels.on_demand.promises import Promise, Promises
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.routes import check_resolves, find_candidates
 from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
-from kube_efs.tunnels.on_demand.store import RememberedDemands, load_demands, save_demands
-from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.on_demand.store import StoredPromises, load_promises, save_promises
+from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.sockets.idleness import Idleness
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
 
@@ -53,33 +53,33 @@ class _Asked:
     preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class DemandedTunnels:
-    """The tunnels on demand of this node; ``demands`` is what is promised at this moment."""
+class OnDemandTunnels:
+    """The tunnels on demand of this node; ``promises`` is what is promised at this moment."""
 
     def __init__(
         self,
         options: TunnelOptions,
-        demand: DemandOptions,
+        on_demand: OnDemandOptions,
         certificates: ClientCertificates,
         surroundings: Surroundings,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[], PortReading | None] = read_ports,
     ) -> None:
         self._options = options
-        self._demand = demand
+        self._on_demand = on_demand
         self._certificates = certificates
         self._surroundings = surroundings
         self._clock = clock
         self._read = read
-        self._remembered = RememberedDemands()
-        self._wanted = Demands()
+        self._remembered = StoredPromises()
+        self._wanted = Promises()
         self._changes = 0
         self._changes_remembered = 0
         self._remembering = asyncio.Lock()
         self._asked: dict[str, _Asked] = {}
         self._idleness = Idleness()
         self._missing_since: dict[Holder, float] = {}
-        self.demands = Demands()
+        self.promises = Promises()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -92,22 +92,22 @@ class DemandedTunnels:
 
         Who asked for the latter is not answered yet, but asking again gives the same port.
         """
-        return self.demands.ports | self._wanted.ports
+        return self.promises.ports | self._wanted.ports
 
-    def each(self) -> Collection[DemandedTunnel]:
+    def each(self) -> Collection[Promise]:
         """The tunnels of this moment."""
-        return self.demands.tunnels.values()
+        return self.promises.tunnels.values()
 
     async def load(self) -> None:
         """Take up what an earlier agent promised, with the certificates it left."""
-        self._remembered = await asyncio.to_thread(load_demands, self._options.demands_path)
-        self.demands = self._wanted = self._remembered.demands
+        self._remembered = await asyncio.to_thread(load_promises, self._options.promises_path)
+        self.promises = self._wanted = self._remembered.promises
         self._certificates.take_over(self.each())
-        if self.demands.tunnels:
+        if self.promises.tunnels:
             log.info(
                 "demanded-tunnels-remembered",
-                tunnels=len(self.demands.tunnels),
-                holders=len(self.demands.holders),
+                tunnels=len(self.promises.tunnels),
+                holders=len(self.promises.holders),
             )
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
@@ -118,7 +118,7 @@ class DemandedTunnels:
         asking again goes on from there, releasing ends it.
         """
         spec = replace(spec, region=spec.region or self._options.region)
-        limit = self._demand.ensure_timeout_seconds
+        limit = self._on_demand.ensure_timeout_seconds
         try:
             async with asyncio.timeout(limit):
                 with self._asking(spec.name):
@@ -149,7 +149,7 @@ class DemandedTunnels:
         now = self._clock()
         absent = self._wanted.holders.difference(holders)
         self._missing_since = {one: self._missing_since.get(one, now) for one in absent}
-        waited = self._demand.orphan_seconds
+        waited = self._on_demand.orphan_seconds
         gone = frozenset(one for one, since in self._missing_since.items() if now - since >= waited)
         await self._remember(self._want(self._wanted.release(gone)))
         for holder in sorted(gone):
@@ -164,7 +164,7 @@ class DemandedTunnels:
         now = self._clock()
         unheld = self._wanted.unheld
         self._idleness = self._idleness.after(reading, unheld, now=now)
-        over = self._idleness.over(self._demand.idle, now=now)
+        over = self._idleness.over(self._on_demand.idle, now=now)
         closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
         if closing:
             log.info("demanded-tunnels-closed", tunnels=sorted(closing))
@@ -173,7 +173,7 @@ class DemandedTunnels:
         self._forget_certificates()
 
     async def _promise(self, spec: TunnelSpec, holder: Holder) -> int:
-        ports = self._demand.ports
+        ports = self._on_demand.ports
         # One after the other, so that the first prepares for all who ask for the same.
         async with self._asked[spec.name].preparing:
             source = await self._prepare(spec)
@@ -182,7 +182,7 @@ class DemandedTunnels:
             held = self._wanted.hold(spec, holder, ports=ports, avoid=avoid)
             change = self._want(held.sign_from(spec.name, source))
         await self._remember(change)
-        return self.demands.tunnels[spec.name].port
+        return self.promises.tunnels[spec.name].port
 
     async def _prepare(self, spec: TunnelSpec) -> CredentialSource | None:
         """See that there is a certificate and a way; gives where the credentials come from."""
@@ -200,7 +200,7 @@ class DemandedTunnels:
         others = self._remembered.reserved_ports.union(self._surroundings.reserved_ports())
         return others | reading.busy | reading.listening
 
-    def _want(self, wanted: Demands) -> int:
+    def _want(self, wanted: Promises) -> int:
         """Change what is wanted; gives the number of the change, to be remembered."""
         if wanted != self._wanted:
             self._wanted = wanted
@@ -219,19 +219,19 @@ class DemandedTunnels:
             if self._changes_remembered < change:
                 wanted, changes = self._wanted, self._changes
                 await self._write(wanted)
-                self.demands, self._changes_remembered = wanted, changes
+                self.promises, self._changes_remembered = wanted, changes
                 self._forget_certificates()
                 self._surroundings.apply()
 
     def _forget_certificates(self) -> None:
-        known = self.demands.tunnels.keys() | self._wanted.tunnels.keys()
+        known = self.promises.tunnels.keys() | self._wanted.tunnels.keys()
         self._certificates.forget_all_but(known | self._asked.keys())
 
-    async def _write(self, demands: Demands) -> None:
-        path = self._options.demands_path
+    async def _write(self, promises: Promises) -> None:
+        path = self._options.promises_path
         try:
             # Nobody may write the next state before this one is written.
-            await in_thread_to_the_end(save_demands, path, demands, self._remembered.unreadable)
+            await in_thread_to_the_end(save_promises, path, promises, self._remembered.unreadable)
         except OSError as error:
             log.warning("demanded-tunnels-not-remembered", path=str(path), reason=error.strerror)
             raise TunnelNotReady(

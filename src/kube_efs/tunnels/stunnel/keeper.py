@@ -83,7 +83,7 @@ class StunnelKeeper:
         self._wanted: Mapping[str, TunnelService] | None = None
         self._written = ""
         self._loaded = _NOTHING
-        self._is_doubted = False
+        self._must_reload = False
         self._delay = RestartDelay()
         self._not_before = 0.0
         self._quiet_until = 0.0
@@ -98,9 +98,9 @@ class StunnelKeeper:
             self._wanted = wanted
             self._wake.set()
 
-    def doubt(self) -> None:
+    def reload_or_replace(self) -> None:
         """Have stunnel read its configuration once more; one that does not even do that is replaced."""
-        self._is_doubted = True
+        self._must_reload = True
         self._wake.set()
 
     def read_log(self) -> None:
@@ -208,8 +208,8 @@ class StunnelKeeper:
             ca_file=self._options.ca_file,
             connect_timeout_seconds=self._options.connect_timeout_seconds,
         )
-        is_doubted, self._is_doubted = self._is_doubted, False
-        if self._process and text == self._loaded.text and not is_doubted:
+        must_reload, self._must_reload = self._must_reload, False
+        if self._process and text == self._loaded.text and not must_reload:
             return Loaded()
         is_start = self._process is None
         try:
@@ -221,7 +221,7 @@ class StunnelKeeper:
         judge = self._judge = Judge(text, {service.name for service in services})
         outcome = await self._await_outcome(process, judge)
         self._judge = None
-        if is_doubted and judge.outcome is None and not process.ended.is_set():
+        if must_reload and judge.outcome is None and not process.ended.is_set():
             # Its connections, which stand still too, are made anew by the mounts themselves.
             await process.stop(timeout_seconds=_STOP_SECONDS)
         if isinstance(outcome, Loaded):

@@ -13,7 +13,7 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
-from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
+from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.status import TunnelsStatus
 
 _SECRET = "FwoGZXIvYXdzE" + "aB3dE5gH7j" * 500
@@ -36,7 +36,7 @@ class Failing:
         raise self._error
 
     @property
-    def demands(self) -> Any:
+    def promises(self) -> Any:
         raise self._error
 
 
@@ -48,7 +48,7 @@ def socket() -> Iterator[Path]:
 
 async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
     """How each call ends."""
-    tunnels, ends = cast("DemandedTunnels", Failing(error)), []
+    tunnels, ends = cast("OnDemandTunnels", Failing(error)), []
 
     def look() -> TunnelsStatus:
         raise error

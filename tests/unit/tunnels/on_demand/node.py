@@ -22,8 +22,8 @@ from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
 from kube_efs.tunnels.on_demand.promises import PortRange
 from kube_efs.tunnels.on_demand.specs import TunnelSpec
-from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
-from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
+from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.services import TunnelService
 from kube_efs.tunnels.sockets.idleness import IdlePolicy
 from kube_efs.tunnels.sockets.ports import PortReading
@@ -139,7 +139,7 @@ class Node:
             stunnel_path=Path("/bin/true"),
             conf_path=folder / "stunnel.conf",
             ca_file=folder / "ca.pem",
-            demand=DemandOptions(
+            on_demand=OnDemandOptions(
                 socket_path=folder / "tunnel.sock",
                 node="node-1",
                 credentials=CredentialOptions(
@@ -165,9 +165,9 @@ class Node:
         return agent
 
     @property
-    def tunnels(self) -> DemandedTunnels:
-        assert self.agent._demanded
-        return self.agent._demanded
+    def tunnels(self) -> OnDemandTunnels:
+        assert self.agent._on_demand
+        return self.agent._on_demand
 
     @property
     def known_ports(self) -> frozenset[int]:

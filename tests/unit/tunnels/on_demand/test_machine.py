@@ -20,9 +20,9 @@ from tests.unit.tunnels.on_demand.failing_disk import Killed, full_disk, killed_
 from tests.unit.tunnels.on_demand.node import IDLE, PORTS, Answer, Connection, Node, Sight, leads_to, spec
 
 from kube_efs.model.errors import ConfigurationRejected, NoTunnelPort, TunnelNotReady
-from kube_efs.tunnels.on_demand.promises import Demands
+from kube_efs.tunnels.on_demand.promises import Promises
 from kube_efs.tunnels.on_demand.specs import Holder
-from kube_efs.tunnels.on_demand.store import load_demands
+from kube_efs.tunnels.on_demand.store import load_promises
 from kube_efs.tunnels.served import Served
 from kube_efs.tunnels.state import load_served
 
@@ -180,7 +180,7 @@ class Tunnels(RuleBasedStateMachine):
 
     def let_go(self, number: int, *, connected: bool = False) -> None:
         self.do([Ensure(number, "a")])
-        tunnel = self.node.tunnels.demands.tunnels.get(spec(number).name)
+        tunnel = self.node.tunnels.promises.tunnels.get(spec(number).name)
         if tunnel and connected:
             self.connect_to(tunnel.port)
         for one in HOLDERS:
@@ -252,7 +252,7 @@ class Tunnels(RuleBasedStateMachine):
         steps: int | None = None,
         disk: AbstractContextManager[None] | None = None,
     ) -> None:
-        before = set(self.node.tunnels.demands.tunnels)
+        before = set(self.node.tunnels.promises.tunnels)
         with disk or nullcontext():
             answers = self.node.run(*map(self.coroutine, operations), steps=steps)
         for operation, answer in zip(operations, answers, strict=True):
@@ -327,7 +327,7 @@ class Tunnels(RuleBasedStateMachine):
         self.node.follow()
         if told != kept(self.node.agent._served):
             self.forgive_what_was_never_written()
-        names = {f"{name}.pem" for name in self.node.tunnels.demands.tunnels}
+        names = {f"{name}.pem" for name in self.node.tunnels.promises.tunnels}
         assert self.node.certificates == names
         assert not list(self.folder.glob(".*"))
 
@@ -345,29 +345,29 @@ class Tunnels(RuleBasedStateMachine):
 
     @invariant()
     def what_was_answered_is_on_the_disk(self) -> None:
-        found = load_demands(self.node.options.demands_path)
+        found = load_promises(self.node.options.promises_path)
         assert found.problems == ()
-        assert found.demands == self.node.tunnels.demands
+        assert found.promises == self.node.tunnels.promises
 
     @invariant()
     def holders_keep_their_tunnel_and_its_port(self) -> None:
-        demands: Demands = self.node.tunnels.demands
+        promises: Promises = self.node.tunnels.promises
         holding = {
             (NUMBER_OF[name], str(holder))
-            for name, tunnel in demands.tunnels.items()
+            for name, tunnel in promises.tunnels.items()
             for holder in tunnel.holders
         }
         assert self.held <= holding <= self.held | self.perhaps
         for number in NUMBERS:
             if self.is_held(number) and number in self.ports:
-                assert demands.tunnels[spec(number).name].port == self.ports[number]
-            elif spec(number).name not in demands.tunnels:
+                assert promises.tunnels[spec(number).name].port == self.ports[number]
+            elif spec(number).name not in promises.tunnels:
                 self.ports.pop(number, None)
 
     @invariant()
     def no_port_is_given_twice(self) -> None:
-        demands: Demands = self.node.tunnels.demands
-        assert len(demands.ports) == len(demands.tunnels)
+        promises: Promises = self.node.tunnels.promises
+        assert len(promises.ports) == len(promises.tunnels)
 
     @invariant()
     def stunnel_listens_for_what_is_promised(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kube_efs.model.errors import NoTunnelPort
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import AccessPointId
-from kube_efs.tunnels.on_demand.promises import Demands, PortRange
+from kube_efs.tunnels.on_demand.promises import PortRange, Promises
 from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 
 PORTS = PortRange(first=22049, last=22058)
@@ -19,26 +19,26 @@ def spec(number: int) -> TunnelSpec:
     return TunnelSpec(file_system_id=FS, access_point_id=AccessPointId(f"fsap-{number:017x}"))
 
 
-def held(*numbers: int, by: str = "pod") -> Demands:
-    demands = Demands()
+def held(*numbers: int, by: str = "pod") -> Promises:
+    promises = Promises()
     for number in numbers:
-        demands = demands.hold(spec(number), Holder(by), ports=PORTS, avoid=())
-    return demands
+        promises = promises.hold(spec(number), Holder(by), ports=PORTS, avoid=())
+    return promises
 
 
-def port_of(demands: Demands, number: int) -> int:
-    return demands.tunnels[spec(number).name].port
+def port_of(promises: Promises, number: int) -> int:
+    return promises.tunnels[spec(number).name].port
 
 
 def test_equal_specs_share_a_tunnel() -> None:
-    demands = held(1).hold(spec(1), Holder("other"), ports=PORTS, avoid=())
-    [tunnel] = demands.tunnels.values()
+    promises = held(1).hold(spec(1), Holder("other"), ports=PORTS, avoid=())
+    [tunnel] = promises.tunnels.values()
     assert tunnel.holders == {"pod", "other"}
 
 
 def test_a_port_to_avoid_is_not_given_but_one_that_is_given_stays() -> None:
     port = port_of(held(1), 1)
-    assert port_of(Demands().hold(spec(1), Holder("pod"), ports=PORTS, avoid=[port]), 1) != port
+    assert port_of(Promises().hold(spec(1), Holder("pod"), ports=PORTS, avoid=[port]), 1) != port
     assert port_of(held(1).hold(spec(1), Holder("x"), ports=PORTS, avoid=[port]), 1) == port
 
 
@@ -64,12 +64,12 @@ def test_every_port_of_the_range_is_tried_once(key: str) -> None:
     assert sorted(PORTS.starting_at(key)) == list(range(22049, 22059))
 
 
-class Promises(RuleBasedStateMachine):
+class Keeping(RuleBasedStateMachine):
     """Ensure, release, close and restart in any order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.demands = Demands()
+        self.promises = Promises()
         self.holding: dict[int, set[str]] = {}
         self.ports: dict[int, int] = {}
 
@@ -80,11 +80,11 @@ class Promises(RuleBasedStateMachine):
     )
     def ensure(self, number: int, holder: str, avoid: set[int]) -> None:
         try:
-            self.demands = self.demands.hold(spec(number), Holder(holder), ports=PORTS, avoid=avoid)
+            self.promises = self.promises.hold(spec(number), Holder(holder), ports=PORTS, avoid=avoid)
         except NoTunnelPort:
-            assert len(self.demands.ports | avoid) == len(PORTS)
+            assert len(self.promises.ports | avoid) == len(PORTS)
             return
-        port = port_of(self.demands, number)
+        port = port_of(self.promises, number)
         if number in self.ports:
             assert port == self.ports[number]
         else:
@@ -94,13 +94,13 @@ class Promises(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from("abc"))
     def release(self, holder: str) -> None:
-        self.demands = self.demands.release([Holder(holder)])
+        self.promises = self.promises.release([Holder(holder)])
         for holders in self.holding.values():
             holders.discard(holder)
 
     @rule(numbers=st.sets(st.integers(0, 12)))
     def close(self, numbers: set[int]) -> None:
-        self.demands = self.demands.close([spec(number).name for number in numbers])
+        self.promises = self.promises.close([spec(number).name for number in numbers])
         for number in numbers:
             if not self.holding.get(number):
                 self.holding.pop(number, None)
@@ -108,10 +108,10 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def nothing_held_is_gone_and_no_port_is_shared(self) -> None:
-        assert {number: port_of(self.demands, number) for number in self.ports} == self.ports
-        assert len(self.demands.ports) == len(self.demands.tunnels) == len(self.ports)
+        assert {number: port_of(self.promises, number) for number in self.ports} == self.ports
+        assert len(self.promises.ports) == len(self.promises.tunnels) == len(self.ports)
         for number, holders in self.holding.items():
-            assert self.demands.tunnels[spec(number).name].holders == holders
+            assert self.promises.tunnels[spec(number).name].holders == holders
 
 
-TestPromises = Promises.TestCase
+TestPromises = Keeping.TestCase

@@ -25,10 +25,10 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.on_demand.certificate import IAM_OID, ClientInfo, ClientKey
-from kube_efs.tunnels.on_demand.promises import DemandedTunnel
+from kube_efs.tunnels.on_demand.promises import Promise
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.specs import TunnelSpec
-from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 
 FS = FileSystemId("fs-0123456789abcdef0")
 PLAIN = TunnelSpec(file_system_id=FS)
@@ -46,7 +46,7 @@ class Node:
         self.profiles = folder / "credentials"
         self.registry = CollectorRegistry()
         self.options = TunnelOptions(region=Region("us-east-1"), conf_path=folder / "stunnel.conf")
-        demand = DemandOptions(
+        demand = OnDemandOptions(
             socket_path=folder / "tunnel.sock",
             node="node-1",
             credentials=CredentialOptions(
@@ -88,8 +88,8 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> DemandedTunnel:
-    return DemandedTunnel(spec=spec, port=22049, source=source)
+def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> Promise:
+    return Promise(spec=spec, port=22049, source=source)
 
 
 async def test_one_certificate_serves_all_who_ask_for_the_tunnel(node: Node) -> None:
@@ -336,7 +336,7 @@ async def test_an_error_in_one_renewal_ends_no_other_and_is_told(
 async def test_what_ends_the_rounds_of_renewals_begins_them_anew(node: Node) -> None:
     asked = 0
 
-    def tunnels() -> list[DemandedTunnel]:
+    def tunnels() -> list[Promise]:
         nonlocal asked
         asked += 1
         if asked == 1:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from kube_efs.aws.credential_sources import CredentialSource, IamOptions, SourceKind
 from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
-from kube_efs.tunnels.on_demand.promises import DemandedTunnel, Demands
+from kube_efs.tunnels.on_demand.promises import Promise, Promises
 from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
-from kube_efs.tunnels.on_demand.store import load_demands, save_demands
+from kube_efs.tunnels.on_demand.store import load_promises, save_promises
 
-FULL = DemandedTunnel(
+FULL = Promise(
     spec=TunnelSpec(
         file_system_id=FileSystemId("fs-0123456789abcdef0"),
         access_point_id=AccessPointId("fsap-0123456789abcdef0"),
@@ -28,8 +28,8 @@ FULL = DemandedTunnel(
     holders=frozenset({Holder("volume /pods/1"), Holder("volume /pods/2")}),
     source=CredentialSource(kind=SourceKind.PROFILE, target="team"),
 )
-PLAIN = DemandedTunnel(spec=TunnelSpec(file_system_id=FileSystemId("fs-1")), port=22051)
-BOTH = Demands.of([FULL, PLAIN])
+PLAIN = Promise(spec=TunnelSpec(file_system_id=FileSystemId("fs-1")), port=22051)
+BOTH = Promises.of([FULL, PLAIN])
 
 
 @pytest.fixture
@@ -45,16 +45,16 @@ def broken(path: Path, **changes: object) -> None:
 
 
 def test_what_is_saved_is_loaded(path: Path) -> None:
-    save_demands(path, BOTH)
-    found = load_demands(path)
-    assert found.demands == BOTH
+    save_promises(path, BOTH)
+    found = load_promises(path)
+    assert found.promises == BOTH
     assert (found.unreadable, found.problems) == ((), ())
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_no_file_is_no_problem(path: Path) -> None:
-    found = load_demands(path)
-    assert (found.demands, found.problems) == (Demands(), ())
+    found = load_promises(path)
+    assert (found.promises, found.problems) == (Promises(), ())
 
 
 @pytest.mark.parametrize(
@@ -68,24 +68,24 @@ def test_no_file_is_no_problem(path: Path) -> None:
     ],
 )
 def test_one_broken_entry_costs_no_other_and_keeps_its_port(changes: dict[str, object], path: Path) -> None:
-    save_demands(path, BOTH)
+    save_promises(path, BOTH)
     broken(path, **changes)
-    [port] = {22050, 22051} - {tunnel.port for tunnel in load_demands(path).demands.tunnels.values()}
-    found = load_demands(path)
-    assert len(found.demands.tunnels) == 1
+    [port] = {22050, 22051} - {tunnel.port for tunnel in load_promises(path).promises.tunnels.values()}
+    found = load_promises(path)
+    assert len(found.promises.tunnels) == 1
     assert found.reserved_ports == {port}
     [problem] = found.problems
     assert str(path) in problem
     # It is still there after the next change, for a version that understands it.
-    save_demands(path, Demands(), found.unreadable)
-    assert load_demands(path).unreadable == found.unreadable
+    save_promises(path, Promises(), found.unreadable)
+    assert load_promises(path).unreadable == found.unreadable
 
 
 def test_of_two_entries_with_a_port_the_second_is_left_out(path: Path) -> None:
-    save_demands(path, BOTH)
+    save_promises(path, BOTH)
     broken(path, port=22051)
-    found = load_demands(path)
-    assert len(found.demands.tunnels) == 1
+    found = load_promises(path)
+    assert len(found.promises.tunnels) == 1
     assert "is there twice" in found.problems[0]
 
 
@@ -95,27 +95,27 @@ def test_of_two_entries_with_a_port_the_second_is_left_out(path: Path) -> None:
 def test_a_file_that_is_broken_as_a_whole_is_told_and_the_state_before_is_taken(
     text: str, path: Path
 ) -> None:
-    save_demands(path, Demands.of([PLAIN]))
-    save_demands(path, BOTH)
+    save_promises(path, Promises.of([PLAIN]))
+    save_promises(path, BOTH)
     path.write_text(text)
-    found = load_demands(path)
-    assert found.demands == Demands.of([PLAIN])
+    found = load_promises(path)
+    assert found.promises == Promises.of([PLAIN])
     assert f"{path} cannot be read" in found.problems[0]
     # The next change replaces the broken file, not the good one.
-    save_demands(path, BOTH)
+    save_promises(path, BOTH)
     path.write_text(text)
-    assert load_demands(path).demands == Demands.of([PLAIN])
+    assert load_promises(path).promises == Promises.of([PLAIN])
 
 
 def test_another_version_is_read_as_far_as_it_goes(path: Path) -> None:
-    save_demands(path, BOTH)
+    save_promises(path, BOTH)
     state = json.loads(path.read_text())
     path.write_text(json.dumps({**state, "version": 2, "news": True}))
-    assert load_demands(path).demands == BOTH
+    assert load_promises(path).promises == BOTH
 
 
 def test_nothing_that_is_secret_is_there(path: Path) -> None:
-    save_demands(path, Demands.of([replace(FULL, holders=frozenset())]))
+    save_promises(path, Promises.of([replace(FULL, holders=frozenset())]))
     assert set(json.loads(path.read_text())["tunnels"][0]) == {"spec", "port", "holders", "source"}
 
 
@@ -124,4 +124,4 @@ def test_no_content_makes_it_raise(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)
-        assert load_demands(file).demands == Demands()
+        assert load_promises(file).promises == Promises()

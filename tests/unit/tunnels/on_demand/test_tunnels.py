@@ -23,9 +23,9 @@ from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
 from kube_efs.tunnels.on_demand.promises import PortRange
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
-from kube_efs.tunnels.on_demand.store import load_demands
-from kube_efs.tunnels.on_demand.tunnels import DemandedTunnels
-from kube_efs.tunnels.options import DemandOptions, TunnelOptions
+from kube_efs.tunnels.on_demand.store import load_promises
+from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
+from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.sockets.ports import PortReading
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
@@ -60,12 +60,12 @@ class Agent:
     applied: int = 0
     stuck: bool = False
     certificates: Certificates = field(init=False)
-    tunnels: DemandedTunnels = field(init=False)
+    tunnels: OnDemandTunnels = field(init=False)
 
     def __post_init__(self) -> None:
         options = TunnelOptions(region=Region("us-east-1"), conf_path=self.folder / "stunnel.conf")
         nowhere = Path("/nowhere")
-        demand = DemandOptions(
+        demand = OnDemandOptions(
             socket_path=self.folder / "tunnel.sock",
             node="node-1",
             credentials=CredentialOptions(
@@ -75,9 +75,9 @@ class Agent:
             ports=PORTS,
             ensure_timeout_seconds=0.3 if self.stuck else 60,
         )
-        self.path = options.demands_path
+        self.path = options.promises_path
         self.certificates = Certificates(options, demand, TunnelMetrics(CollectorRegistry()), self.apply)
-        self.tunnels = DemandedTunnels(
+        self.tunnels = OnDemandTunnels(
             options, demand, self.certificates, self, lambda: self.now, lambda: self.reading
         )
 
@@ -91,8 +91,8 @@ class Agent:
         self.applied += 1
 
     async def listening(self, name: str) -> None:
-        assert name in self.tunnels.demands.tunnels
-        assert name in load_demands(self.path).demands.tunnels
+        assert name in self.tunnels.promises.tunnels
+        assert name in load_promises(self.path).promises.tunnels
         if self.stuck:
             await asyncio.Event().wait()
         if self.refusal:
@@ -105,7 +105,7 @@ class Agent:
 
     @property
     def open(self) -> int:
-        return len(self.tunnels.demands.tunnels)
+        return len(self.tunnels.promises.tunnels)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def agent(tmp_path: Path) -> Agent:
 
 async def test_the_promise_is_on_the_disk_when_it_is_given(agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
-    [tunnel] = load_demands(agent.path).demands.tunnels.values()
+    [tunnel] = load_promises(agent.path).promises.tunnels.values()
     assert (tunnel.port, tunnel.holders) == (port, frozenset({POD}))
     assert agent.applied
 
@@ -125,7 +125,7 @@ async def test_the_next_agent_keeps_what_was_promised(agent: Agent) -> None:
     after = Agent(agent.folder)
     await after.tunnels.load()
     assert [await after.tunnels.ensure(spec(number), OTHER) for number in range(5)] == ports
-    assert after.tunnels.demands.holders == {POD, OTHER}
+    assert after.tunnels.promises.holders == {POD, OTHER}
 
 
 async def test_ports_that_anybody_uses_are_not_given(agent: Agent) -> None:
@@ -184,11 +184,11 @@ async def test_what_cannot_be_written_is_not_promised(agent: Agent) -> None:
         await agent.tunnels.ensure(spec(2), POD)
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.release(POD)
-    assert agent.tunnels.demands.tunnels[spec().name].holders == {POD}
+    assert agent.tunnels.promises.tunnels[spec().name].holders == {POD}
     agent.path.rmdir()
     hidden.rename(agent.path)
     await agent.tunnels.release(POD)
-    assert agent.tunnels.demands.holders == load_demands(agent.path).demands.holders == frozenset()
+    assert agent.tunnels.promises.holders == load_promises(agent.path).promises.holders == frozenset()
 
 
 async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
@@ -196,7 +196,7 @@ async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.ensure(spec(), POD)
     kept = agent.tunnels.ports
-    assert not agent.tunnels.demands.ports
+    assert not agent.tunnels.promises.ports
     agent.path.rmdir()
     assert kept == {await agent.tunnels.ensure(spec(), POD)}
 
@@ -204,7 +204,7 @@ async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
 async def test_many_promises_at_once_are_written_together(agent: Agent) -> None:
     asked = [agent.tunnels.ensure(spec(number % 4), Holder(f"pod {number}")) for number in range(100)]
     assert len(set(await asyncio.gather(*asked))) == 4
-    assert len(load_demands(agent.path).demands.holders) == 100
+    assert len(load_promises(agent.path).promises.holders) == 100
     assert agent.applied < 20
 
 
@@ -217,7 +217,7 @@ async def test_a_tunnel_without_holders_goes_after_minutes_without_a_connection(
     assert agent.open == 1
     await agent.look(seconds=20, times=2)
     assert agent.open == 0
-    assert load_demands(agent.path).demands.tunnels == {}
+    assert load_promises(agent.path).promises.tunnels == {}
 
 
 @pytest.mark.parametrize("between", ["busy", "torn", "held"])
@@ -244,7 +244,7 @@ async def test_a_tunnel_that_is_asked_for_at_the_moment_is_not_closed(agent: Age
     await asyncio.sleep(0)
     await agent.look(seconds=100)
     await asked
-    assert agent.tunnels.demands.tunnels[spec().name].holders == {OTHER}
+    assert agent.tunnels.promises.tunnels[spec().name].holders == {OTHER}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_orphans_need_two_readings(
     await agent.tunnels.ensure(spec(), POD)
     for agent.now, holders in calls:
         await agent.tunnels.reconcile(holders)
-    assert agent.tunnels.demands.holders == left
+    assert agent.tunnels.promises.holders == left
 
 
 async def test_who_asks_between_two_readings_is_no_orphan(agent: Agent) -> None:
@@ -325,7 +325,7 @@ class Lives(RuleBasedStateMachine):
         self.loop.run_until_complete(ask())
         self.follow()
         # Nobody was answered, so the holder may be there or not; but what was held is.
-        found = self.agent.tunnels.demands.tunnels.get(spec(number).name)
+        found = self.agent.tunnels.promises.tunnels.get(spec(number).name)
         if found and Holder(holder) in found.holders:
             assert found.port == self.ports.get(number, found.port)
             self.ports[number] = found.port
@@ -337,7 +337,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def nothing_held_is_lost_moved_or_shared(self) -> None:
-        tunnels = self.agent.tunnels.demands.tunnels
+        tunnels = self.agent.tunnels.promises.tunnels
         assert len({tunnel.port for tunnel in tunnels.values()}) == len(tunnels)
         for number, holders in self.holding.items():
             if holders:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import eventually, running
 
 from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
@@ -136,14 +136,14 @@ async def efs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embedde
 async def site(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[Site]:
     socket, profiles = tmp_path / "run" / "tunnel.sock", tmp_path / "credentials"
     profiles.write_text(PROFILES.format(known=CREDENTIALS))
-    demand = demand_options(socket, files=ProfileFiles(credentials=profiles, config=tmp_path / "config"))
+    demand = on_demand_options(socket, files=ProfileFiles(credentials=profiles, config=tmp_path / "config"))
     credentials = replace(demand.credentials, metadata_endpoint=efs.metadata_url)
     options = TunnelOptions(
         region=REGION,
         conf_path=tmp_path / "stunnel.conf",
         ca_file=efs.ca_file,
         retry_seconds=0.1,
-        demand=replace(demand, credentials=credentials),
+        on_demand=replace(demand, credentials=credentials),
     )
     aws_options = AwsOptions(region=REGION, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
     file_system = await efs.create_file_system("data", zones=[ZoneName("us-east-1a")])

@@ -9,23 +9,23 @@ from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.ids import Region
 from kube_efs.tunnels.on_demand.certificate import ClientInfo
 from kube_efs.tunnels.on_demand.promises import PortRange
-from kube_efs.tunnels.options import DemandOptions
+from kube_efs.tunnels.options import OnDemandOptions
 from kube_efs.tunnels.sockets.idleness import IdlePolicy
 
 NOWHERE = Path("/nowhere")
 
 
-def demand_options(
+def on_demand_options(
     socket: Path,
     *,
     environment: Mapping[str, str] = MappingProxyType({}),
     files: ProfileFiles | None = None,
     idle: IdlePolicy | None = None,
-) -> DemandOptions:
+) -> OnDemandOptions:
     """Options whose ports depend on the process of the tests, so that two runs do not meet."""
     run = int(os.environ.setdefault("KUBE_EFS_TEST_RUN", str(os.getpid())))
     first = 23100 + run % 40 * 100
-    return DemandOptions(
+    return OnDemandOptions(
         socket_path=socket,
         node="node-1",
         credentials=CredentialOptions(

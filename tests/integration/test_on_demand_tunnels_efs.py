@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import agent_process, end, eventually, stunnels_of
 
 from fake_efs.service import EmbeddedEfs
@@ -48,7 +48,7 @@ async def test_a_copy_goes_on_while_agents_are_killed_and_replaced(efs: Embedded
         region=efs.region,
         conf_path=tmp_path / "stunnel.conf",
         ca_file=efs.ca_file,
-        demand=demand_options(socket),
+        on_demand=on_demand_options(socket),
     )
     file_system = await efs.create_file_system("data")
     big = efs.folder(file_system) / "big"
@@ -83,7 +83,7 @@ async def test_another_file_system_behind_the_address_gets_nothing(efs: Embedded
         region=efs.region,
         conf_path=tmp_path / "stunnel.conf",
         ca_file=efs.ca_file,
-        demand=demand_options(socket),
+        on_demand=on_demand_options(socket),
     )
     file_system = await efs.create_file_system("data")
     spec = replace(await spec_of(efs, file_system), file_system_id=FileSystemId("fs-99999999"))

@@ -21,7 +21,7 @@ import pytest
 from cryptography import x509
 from prometheus_client import CollectorRegistry
 from tests.integration.nfs_backend import Authority, Backend
-from tests.integration.tunnel_demand_options import demand_options
+from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import (
     NEAR,
     agent_process,
@@ -86,7 +86,7 @@ def options(tmp_path: Path, authority: Authority, socket_path: Path) -> Iterator
         probe_interval_seconds=0.1,
         retry_seconds=0.1,
         connect_timeout_seconds=1,
-        demand=demand_options(socket_path),
+        on_demand=on_demand_options(socket_path),
     )
     yield options
     for pid in stunnels_of(options.conf_path):  # only a test that failed has any left
@@ -108,8 +108,8 @@ async def backend(authority: Authority) -> AsyncIterator[Backend]:
 @asynccontextmanager
 async def serving(options: TunnelOptions, *holders: Holder) -> AsyncIterator[Any]:
     """An agent that answers; afterwards these holders let go, so that stunnel ends with it."""
-    assert options.demand
-    socket = options.demand.socket_path
+    assert options.on_demand
+    socket = options.on_demand.socket_path
     async with running(options) as node:
         await eventually(socket.exists, "the socket")
         try:
@@ -232,8 +232,8 @@ async def test_one_more_tunnel_comes_quickly(
 async def test_tunnels_of_the_config_map_and_on_demand_live_in_one_stunnel(
     options: TunnelOptions, client: TunnelClient, authority: Authority, backend: Backend
 ) -> None:
-    assert options.demand
-    port = options.demand.ports.first
+    assert options.on_demand
+    port = options.on_demand.ports.first
     async with Backend(authority, host_of("fs-1")) as other, serving(options) as node:
         node.push(target("fs-1", port, a=other.address), target(FS, free_port(), a=backend.address))
         await node.until("fs-1", TunnelState.UP)
@@ -328,24 +328,24 @@ async def test_an_identity_is_signed_for(
     profiles = tmp_path / "credentials"
     profiles.write_text("[team]\naws_access_key_id = AKIATEAM\naws_secret_access_key = hidden\n")
     files = ProfileFiles(credentials=profiles, config=tmp_path / "config")
-    assert options.demand
-    demand = demand_options(options.demand.socket_path, files=files)
+    assert options.on_demand
+    demand = on_demand_options(options.on_demand.socket_path, files=files)
     spec = spec_at(backend, iam=IamOptions(profile="team"))
-    async with serving(replace(options, demand=demand)):
+    async with serving(replace(options, on_demand=demand)):
         await client.ensure(spec, POD)
         certificate = certificate_in(options, replace(spec, region=Region("us-east-1")).name)
         signed = certificate.extensions.get_extension_for_oid(IAM_OID).value.public_bytes()
         assert b"AKIATEAM" in signed
         assert b"hidden" not in signed
-        assert '"target":"team"' in options.demands_path.read_text()
-        assert "hidden" not in options.demands_path.read_text()
+        assert '"target":"team"' in options.promises_path.read_text()
+        assert "hidden" not in options.promises_path.read_text()
 
 
 async def test_no_port_left_is_told(options: TunnelOptions, client: TunnelClient, backend: Backend) -> None:
-    assert options.demand
-    first = options.demand.ports.first
-    demand = replace(options.demand, ports=PortRange(first=first, last=first))
-    async with serving(replace(options, demand=demand)):
+    assert options.on_demand
+    first = options.on_demand.ports.first
+    demand = replace(options.on_demand, ports=PortRange(first=first, last=first))
+    async with serving(replace(options, on_demand=demand)):
         await client.ensure(spec_at(backend), POD)
         with pytest.raises(NoTunnelPort) as failed:
             await client.ensure(spec_at(backend, access_point_id=access_point(1)), OTHER_POD)
@@ -434,7 +434,7 @@ async def test_what_is_malformed_gets_nowhere(
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await TunnelsStub(channel).Ensure(request, timeout=5)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert not options.demands_path.exists()
+        assert not options.promises_path.exists()
         assert not options.conf_path.exists()
 
 
@@ -479,7 +479,7 @@ async def test_the_end_of_the_agent_is_not_that_of_a_held_tunnel(
 MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
     "nothing yet": lambda _options: True,
     "certificate written": lambda options: list(options.certificates_path.glob("*.pem")),
-    "promise remembered": lambda options: options.demands_path.exists(),
+    "promise remembered": lambda options: options.promises_path.exists(),
     "configuration written": lambda options: options.conf_path.exists(),
     "stunnel started": lambda options: stunnels_of(options.conf_path),
 }
@@ -524,7 +524,7 @@ async def test_a_stunnel_that_is_doubted_without_reason_goes_on(
     async with serving(options) as node:
         async with connected(await client.ensure(spec_at(backend), POD)) as connection:
             pid, reloads = node.pid, "kube_efs_stunnel_reloads_total"
-            node.agent._keeper.doubt()
+            node.agent._keeper.reload_or_replace()
             await eventually(lambda: node.registry.get_sample_value(reloads), "stunnel has been asked")
             await node.until(FS, TunnelState.UP)
             await connection.call()
@@ -564,12 +564,12 @@ async def test_a_hundred_reloads_under_load_cut_nothing(
             ]
             for number in range(20):
                 await client.ensure(spec_at(backend, access_point_id=access_point(number)), OTHER_POD)
-            certificates, demanded = node.agent._certificates, node.agent._demanded
-            assert demanded
+            certificates, tunnels = node.agent._certificates, node.agent._on_demand
+            assert tunnels
             for number in range(21, 101):
                 [first, *_] = certificates._renewals
                 certificates._renewals[first] = replace(certificates._renewals[first], due=datetime.now(UTC))
-                await certificates.renew_due(demanded.each())
+                await certificates.renew_due(tunnels.each())
                 await eventually(partial(reloaded, number), f"reload {number}")
             stop.set()
             await asyncio.gather(*transfers)
@@ -617,9 +617,9 @@ async def test_stunnel_keeps_its_memory_over_reloads_with_connections_between(
 async def test_a_socket_that_cannot_be_had_is_told_at_the_start(
     options: TunnelOptions, tmp_path: Path
 ) -> None:
-    assert options.demand
-    demand = replace(options.demand, socket_path=tmp_path / ("long" * 40) / "tunnel.sock")
-    agent = TunnelAgent(replace(options, demand=demand), TunnelMetrics(CollectorRegistry()))
+    assert options.on_demand
+    demand = replace(options.on_demand, socket_path=tmp_path / ("long" * 40) / "tunnel.sock")
+    agent = TunnelAgent(replace(options, on_demand=demand), TunnelMetrics(CollectorRegistry()))
 
     async def documents() -> AsyncIterator[TargetDocuments]:
         yield TargetDocuments(targets="")
