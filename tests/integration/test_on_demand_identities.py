@@ -25,8 +25,8 @@ from kube_efs.model.file_systems import MountTarget, dns_name
 from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.promises import Holder, TunnelSpec
 from tinykube.authority import Authority
 
 pytestmark = [

@@ -50,13 +50,12 @@ from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.on_demand.certificate import ACCESS_POINT_OID, FILE_SYSTEM_OID, IAM_OID
-from kube_efs.tunnels.on_demand.promises import PortRange
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.promises import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub
-from kube_efs.tunnels.services import NodeLocation
 from kube_efs.tunnels.status import TunnelState
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")

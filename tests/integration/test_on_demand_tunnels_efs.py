@@ -14,8 +14,8 @@ from tests.integration.tunnel_node import agent_process, end, eventually, stunne
 from fake_efs.service import EmbeddedEfs
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.promises import Holder, TunnelSpec
 
 POD = Holder("volume /pods/1")
 MEGABYTES = 200

@@ -33,8 +33,8 @@ from kube_efs.model.errors import InvalidSetting, StunnelMissing
 from kube_efs.model.ids import Region, SubnetId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.services import NodeLocation
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.tunnels.stunnel import keeper
 

@@ -28,8 +28,8 @@ from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.promises import Holder, TunnelSpec
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 

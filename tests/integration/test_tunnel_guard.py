@@ -15,7 +15,7 @@ from tests.integration.tunnel_node import eventually, stunnels_of
 
 from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.promises import Holder, TunnelSpec
 
 GUARD = "import sys; from kube_efs.tunnels.guard import guard; sys.exit(guard(sys.argv[1:]))"
 

@@ -22,8 +22,8 @@ from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet, PlatformError
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.on_demand.specs import TunnelSpec
 from kube_efs.tunnels.probe import probe
+from kube_efs.tunnels.promises import TunnelSpec
 from tinykube.kubelet.nfs import NfsFolders, served_folder
 from tinykube.kubelet.pods import Nfs
 

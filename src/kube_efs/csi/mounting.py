@@ -42,7 +42,7 @@ from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.mounts.mount import Mounter, to_its_end
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.tunnels.api.client import TunnelOnDemand
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.promises import Holder, TunnelSpec
 
 log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ from kube_efs.aws.security_groups import Permission
 from kube_efs.doctor.checks.common import WITHOUT_AGENT
 from kube_efs.doctor.facts import AwsFacts, Facts, NodeObject
 from kube_efs.model.file_systems import MountTarget
-from kube_efs.tunnels.services import NFS_PORT
+from kube_efs.tunnels.mount_targets import NFS_PORT
 
 # net.ipv4.ip_local_port_range of Linux, from which stunnel's connections get their own ports.
 EPHEMERAL: Final = (32768, 60999)

@@ -20,22 +20,21 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.api.server import serving
+from kube_efs.tunnels.config_map import Served, follow, load_served, release, save_served
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
 from kube_efs.tunnels.files import discard_unfinished
+from kube_efs.tunnels.mount_targets import Reachability, try_addresses
 from kube_efs.tunnels.news import MountTargetNews, find_news
-from kube_efs.tunnels.on_demand.promises import Promises
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_promises
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.probing import Prober
-from kube_efs.tunnels.reachability import Reachability, try_addresses
-from kube_efs.tunnels.served import Served, follow, release
+from kube_efs.tunnels.promises import Promises
 from kube_efs.tunnels.sockets.idleness import Idleness
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
 from kube_efs.tunnels.sockets.standstill import Standstill
-from kube_efs.tunnels.state import load_served, save_served
 from kube_efs.tunnels.status import TunnelsStatus
 from kube_efs.tunnels.stunnel.configuration import check_path
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper

@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import TypedDict
 
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.mount_targets import Candidate, Nearness
 from kube_efs.tunnels.plan import PlannedTunnel
 from kube_efs.tunnels.probe import ProbeResult
-from kube_efs.tunnels.services import Candidate, Nearness, TunnelService
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
+from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport
 from kube_efs.tunnels.stunnel.log import ServiceFacts
 

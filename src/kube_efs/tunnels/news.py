@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.ids import FileSystemId
+from kube_efs.tunnels.mount_targets import Candidate
 from kube_efs.tunnels.plan import PlannedTunnel
-from kube_efs.tunnels.services import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

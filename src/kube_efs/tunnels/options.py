@@ -6,9 +6,9 @@ from typing import Final
 
 from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.ids import Region
+from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.on_demand.certificate import ClientInfo
-from kube_efs.tunnels.on_demand.promises import PortRange
-from kube_efs.tunnels.services import NodeLocation
+from kube_efs.tunnels.promises import PortRange
 from kube_efs.tunnels.sockets.idleness import IdlePolicy
 
 # From 20490 on the controller gives ports to file systems, of which an account has 1,000 at most unless AWS

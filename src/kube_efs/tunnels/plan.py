@@ -4,20 +4,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.file_systems import dns_name
 from kube_efs.model.targets import TunnelTarget
-from kube_efs.tunnels.on_demand.promises import Promise, Promises
+from kube_efs.tunnels.config_map import Served
+from kube_efs.tunnels.mount_targets import Candidate, Reachability, choose_addresses, rank_candidates
 from kube_efs.tunnels.on_demand.routes import find_candidates, server_name
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.reachability import Reachability
-from kube_efs.tunnels.served import Served
-from kube_efs.tunnels.services import (
-    Candidate,
-    CertificateFile,
-    TunnelService,
-    choose_addresses,
-    rank_candidates,
-    tunnel_service,
-)
+from kube_efs.tunnels.promises import Promise, Promises
+from kube_efs.tunnels.stunnel.configuration import CertificateFile, TunnelService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +90,13 @@ def make_plan(
         obstacle = obstacle if candidates else "the file system has no usable mount target"
         if target.port in promised_ports:
             obstacle = f"port {target.port} is that of a tunnel on demand"
-        service = tunnel_service(target, addresses, options.region, options.dns_suffix, name=name)
+        service = TunnelService(
+            name=name,
+            file_system_id=target.file_system_id,
+            port=target.port,
+            addresses=addresses,
+            check_host=dns_name(target.file_system_id, options.region, options.dns_suffix),
+        )
         return PlannedTunnel(
             target=target,
             candidates=candidates,

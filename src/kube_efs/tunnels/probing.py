@@ -8,7 +8,7 @@ from typing import Final
 
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.probe import ProbeResult, probe
-from kube_efs.tunnels.services import TunnelService
+from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport
 
 _AT_ONCE: Final = 16

@@ -17,7 +17,7 @@ from tests.kernel.guest.work import run, working
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle
-from kube_efs.tunnels.on_demand.specs import Holder
+from kube_efs.tunnels.promises import Holder
 
 # An access point has a tunnel and an NFS server of its own, directories share one.
 _ACCESS_POINTS = 12

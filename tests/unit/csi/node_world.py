@@ -21,7 +21,7 @@ from kube_efs.model.volume_attributes import parse_attributes
 from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.mounts.table import MountTable
 from kube_efs.tunnels.api.client import TunnelOnDemand
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.promises import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelState
 
 FS, OTHER_FS = "fs-0123456789abcdef0", "fs-0123456789abcdef1"

@@ -16,8 +16,7 @@ from kube_efs.doctor.node_facts import ConfiguredTunnel, LoopbackMount
 from kube_efs.model.errors import PlatformError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.mounts.mountinfo import parse_mountinfo
-from kube_efs.tunnels.services import TunnelService
-from kube_efs.tunnels.stunnel.configuration import render_configuration
+from kube_efs.tunnels.stunnel.configuration import TunnelService, render_configuration
 
 _CA = Path("/etc/amazon/efs/efs-utils.crt")
 

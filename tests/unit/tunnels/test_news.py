@@ -4,9 +4,9 @@ import pytest
 
 from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget
+from kube_efs.tunnels.mount_targets import Candidate, Nearness
 from kube_efs.tunnels.news import find_news
 from kube_efs.tunnels.plan import PlannedTunnel
-from kube_efs.tunnels.services import Candidate, Nearness
 
 FS = FileSystemId("fs-00000000000000001")
 NEAR, FAR = "192.0.2.1", "192.0.2.2"

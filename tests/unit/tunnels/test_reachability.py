@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from kube_efs.tunnels.reachability import Reachability, try_addresses
+from kube_efs.tunnels.mount_targets import Reachability, try_addresses
 
 
 def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:

@@ -12,13 +12,12 @@ from kube_efs.model.errors import InvalidValue, PortTaken
 from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.config_map import Served, follow
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
+from kube_efs.tunnels.mount_targets import NodeLocation, Reachability
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan
 from kube_efs.tunnels.probe import ProbeResult
-from kube_efs.tunnels.reachability import Reachability
-from kube_efs.tunnels.served import Served, follow
-from kube_efs.tunnels.services import NodeLocation, TunnelService
 from kube_efs.tunnels.status import (
     TunnelsStatus,
     TunnelState,
@@ -26,6 +25,7 @@ from kube_efs.tunnels.status import (
     parse_status,
     render_status,
 )
+from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport
 from kube_efs.tunnels.stunnel.log import ServiceFacts
 

@@ -9,7 +9,7 @@ from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken, risk
 from kube_efs.doctor.node_facts import Handshake, HandshakeOutcome, TunnelFacts
 from kube_efs.doctor.times import shown
-from kube_efs.tunnels.services import NFS_PORT
+from kube_efs.tunnels.mount_targets import NFS_PORT
 
 _CA_FILE = broken("tls/authorities", "The file of certificate authorities cannot be used.")
 _NOT_CONNECTED = risk("mount-target/unreachable", "A mount target accepts no connection from this node.")

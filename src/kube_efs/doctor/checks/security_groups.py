@@ -9,7 +9,7 @@ from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
 from kube_efs.doctor.reach import Source, Verdict, judge_groups, ways
 from kube_efs.model.file_systems import MountTarget
 from kube_efs.model.ids import FileSystemId
-from kube_efs.tunnels.services import NFS_PORT
+from kube_efs.tunnels.mount_targets import NFS_PORT
 
 _CLOSED = broken("security-group/closed", "No security group of a mount target lets a node in at TCP 2049.")
 _NOT_JUDGED = unchecked(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kube_efs.doctor.node_facts import CaFile, ConfiguredTunnel, Handshake, HandshakeOutcome
-from kube_efs.tunnels.services import NFS_PORT
+from kube_efs.tunnels.mount_targets import NFS_PORT
 
 # OpenSSL's X509_V_ERR_*.
 _NOT_YET_VALID, _EXPIRED, _OTHER_NAME = 9, 10, 62

@@ -9,7 +9,7 @@ from kube_efs.model.ids import parse_file_system_id, parse_region, parse_zone_na
 from kube_efs.model.secrets import shortened
 from kube_efs.model.targets import parse_address
 from kube_efs.model.volume_handles import parse_access_point_id
-from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.promises import TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 
 FAILURE_KEY: Final = "kube-efs-failure-bin"

@@ -12,9 +12,8 @@ import structlog
 from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError, told
 from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
-from kube_efs.tunnels.on_demand.promises import Promise
-from kube_efs.tunnels.on_demand.specs import parse_holder
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
+from kube_efs.tunnels.promises import Promise, parse_holder
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsServicer, add_TunnelsServicer_to_server
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus

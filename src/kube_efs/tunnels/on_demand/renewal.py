@@ -30,10 +30,9 @@ from kube_efs.tunnels.on_demand.certificate import (
     make_certificate,
     renewal_of,
 )
-from kube_efs.tunnels.on_demand.promises import Promise
-from kube_efs.tunnels.on_demand.specs import TunnelSpec
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.services import CertificateFile
+from kube_efs.tunnels.promises import Promise, TunnelSpec
+from kube_efs.tunnels.stunnel.configuration import CertificateFile
 
 if TYPE_CHECKING:
     from kube_efs.aws.connection import LoadedCredentials

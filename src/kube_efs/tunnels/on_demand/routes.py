@@ -10,9 +10,9 @@ from kube_efs.model.errors import InvalidSetting, TunnelNotReady
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import Region, SubnetId
 from kube_efs.model.targets import TunnelTargets
-from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate, Nearness, rank_candidates
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.services import NFS_PORT, Candidate, Nearness, rank_candidates
+from kube_efs.tunnels.promises import TunnelSpec
 
 _RESOLVE_SECONDS = 3.0
 

@@ -17,7 +17,7 @@ import structlog
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.files import write_atomically
-from kube_efs.tunnels.on_demand.promises import Promise, Promises
+from kube_efs.tunnels.promises import Promise, Promises
 
 log = structlog.get_logger()
 

@@ -17,12 +17,11 @@ from kube_efs.aws.credential_sources import CredentialSource
 from kube_efs.model.errors import TunnelNotReady
 from kube_efs.model.targets import TunnelTargets
 from kube_efs.tunnels.files import in_thread_to_the_end
-from kube_efs.tunnels.on_demand.promises import Promise, Promises
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.routes import check_resolves, find_candidates
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.on_demand.store import StoredPromises, load_promises, save_promises
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.promises import Holder, Promise, Promises, TunnelSpec
 from kube_efs.tunnels.sockets.idleness import Idleness
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
 

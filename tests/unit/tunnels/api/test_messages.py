@@ -18,7 +18,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.api.messages import parse_failure, parse_spec, render_failure, render_spec
-from kube_efs.tunnels.on_demand.specs import TunnelSpec
+from kube_efs.tunnels.promises import TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 
 FS = FileSystemId("fs-1")

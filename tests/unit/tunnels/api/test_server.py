@@ -12,8 +12,8 @@ from kube_efs.model.errors import KubeEfsError, TunnelError, TunnelNotReady
 from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.api.server import serving
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
+from kube_efs.tunnels.promises import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelsStatus
 
 _SECRET = "FwoGZXIvYXdzE" + "aB3dE5gH7j" * 500

@@ -20,13 +20,12 @@ from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
-from kube_efs.tunnels.on_demand.promises import PortRange
-from kube_efs.tunnels.on_demand.specs import TunnelSpec
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.services import TunnelService
+from kube_efs.tunnels.promises import PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.idleness import IdlePolicy
 from kube_efs.tunnels.sockets.ports import PortReading
+from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport, StunnelKeeper
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test

@@ -20,11 +20,9 @@ from tests.unit.tunnels.on_demand.failing_disk import Killed, full_disk, killed_
 from tests.unit.tunnels.on_demand.node import IDLE, PORTS, Answer, Connection, Node, Sight, leads_to, spec
 
 from kube_efs.model.errors import ConfigurationRejected, NoTunnelPort, TunnelNotReady
-from kube_efs.tunnels.on_demand.promises import Promises
-from kube_efs.tunnels.on_demand.specs import Holder
+from kube_efs.tunnels.config_map import Served, load_served
 from kube_efs.tunnels.on_demand.store import load_promises
-from kube_efs.tunnels.served import Served
-from kube_efs.tunnels.state import load_served
+from kube_efs.tunnels.promises import Holder, Promises
 
 NUMBERS = range(8)
 HOLDERS = "abcd"

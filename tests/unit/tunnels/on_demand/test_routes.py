@@ -10,10 +10,10 @@ import pytest
 from kube_efs.model.errors import InvalidSetting, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation
 from kube_efs.tunnels.on_demand.routes import check_resolves, find_candidates, server_name
-from kube_efs.tunnels.on_demand.specs import TunnelSpec
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.services import Candidate, Nearness, NodeLocation
+from kube_efs.tunnels.promises import TunnelSpec
 
 FS = FileSystemId("fs-1")
 A, B, C = SubnetId("subnet-a"), SubnetId("subnet-b"), SubnetId("subnet-c")

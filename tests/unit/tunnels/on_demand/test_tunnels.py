@@ -20,12 +20,11 @@ from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
-from kube_efs.tunnels.on_demand.promises import PortRange
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
 from kube_efs.tunnels.on_demand.store import load_promises
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.promises import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.ports import PortReading
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test

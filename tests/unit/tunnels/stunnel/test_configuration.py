@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import FileSystemId
-from kube_efs.tunnels.services import CertificateFile, TunnelService
-from kube_efs.tunnels.stunnel.configuration import check_path, check_service, render_configuration, section_at
+from kube_efs.tunnels.stunnel.configuration import (
+    CertificateFile,
+    TunnelService,
+    check_path,
+    check_service,
+    render_configuration,
+    section_at,
+)
 
 CA = Path("/etc/amazon/efs/efs-utils.crt")
 SERVICE = TunnelService(

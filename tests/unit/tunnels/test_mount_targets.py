@@ -5,14 +5,17 @@ from types import MappingProxyType
 import pytest
 
 from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget
-from kube_efs.tunnels.services import (
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.tunnels.config_map import Served
+from kube_efs.tunnels.mount_targets import (
     Nearness,
     NodeLocation,
+    Reachability,
     choose_addresses,
     rank_candidates,
-    tunnel_service,
 )
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.plan import make_plan
 
 FS = FileSystemId("fs-1")
 A, B, C, D = (SubnetId(f"subnet-{letter}") for letter in "abcd")
@@ -89,5 +92,7 @@ def test_unreachable_addresses_come_last_and_stay(unreachable: set[str], expecte
     ],
 )
 def test_the_certificate_must_name_the_file_system(region: str, suffix: str | None, host: str) -> None:
-    service = tunnel_service(TARGET, ("10.0.1.1",), Region(region), suffix, name="fs-1")
-    assert service.check_host == host
+    served = Served(document=TunnelTargets(targets={FS: TARGET}))
+    [tunnel] = make_plan(served, Reachability(), TunnelOptions(region=Region(region), dns_suffix=suffix))
+    assert tunnel.service
+    assert tunnel.service.check_host == host

@@ -12,9 +12,8 @@ from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
-from kube_efs.tunnels.on_demand.specs import TunnelSpec, parse_holder
-from kube_efs.tunnels.services import TunnelService
-from kube_efs.tunnels.stunnel.configuration import check_service
+from kube_efs.tunnels.promises import TunnelSpec, parse_holder
+from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service
 
 FS = FileSystemId("fs-0123456789abcdef0")
 SPEC = TunnelSpec(file_system_id=FS)

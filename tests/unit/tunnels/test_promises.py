@@ -8,8 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kube_efs.model.errors import NoTunnelPort
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import AccessPointId
-from kube_efs.tunnels.on_demand.promises import PortRange, Promises
-from kube_efs.tunnels.on_demand.specs import Holder, TunnelSpec
+from kube_efs.tunnels.promises import Holder, PortRange, Promises, TunnelSpec
 
 PORTS = PortRange(first=22049, last=22058)
 FS = FileSystemId("fs-0123456789abcdef0")

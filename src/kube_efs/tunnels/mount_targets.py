@@ -1,16 +1,21 @@
-"""Which mount targets serve a tunnel, and in which order."""
+"""Which mount targets serve a tunnel, in which order, and which of them accept connections.
 
+stunnel itself goes on to the next address when one does not accept; the verdicts here only keep a dead one
+from being tried first by every new connection. One lost packet must not move a node to another zone, so they
+are made over several rounds.
+"""
+
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import IntEnum
-from pathlib import Path
+from types import MappingProxyType
 
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.ids import SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget
 
 NFS_PORT = 2049
+_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,32 +43,6 @@ class Candidate:
     subnet_id: SubnetId
     zone: ZoneName | None
     nearness: Nearness
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFile:
-    """A client certificate with its key in a file; ``serial`` tells it from the next one there."""
-
-    path: Path
-    serial: int
-    not_after: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunnelService:
-    """One service of stunnel: a loopback port that leads to the first address that accepts.
-
-    ``name`` is the section's name. ``addresses`` may be names, which stunnel then looks up for each
-    connection. ``check_host`` is the name the server's certificate must carry.
-    """
-
-    name: str
-    file_system_id: FileSystemId
-    port: int
-    addresses: tuple[str, ...]
-    check_host: str
-    certificate: CertificateFile | None = None
-    checks_revocation: bool = False
 
 
 def rank_candidates(
@@ -102,14 +81,45 @@ def choose_addresses(candidates: Collection[Candidate], unreachable: Collection[
     )
 
 
-def tunnel_service(
-    target: TunnelTarget, addresses: tuple[str, ...], region: Region, dns_suffix: str | None, *, name: str
-) -> TunnelService:
-    """The service of a target; ``addresses`` are in the order to try them."""
-    return TunnelService(
-        name=name,
-        file_system_id=target.file_system_id,
-        port=target.port,
-        addresses=addresses,
-        check_host=dns_name(target.file_system_id, region, dns_suffix),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reachability:
+    """The addresses that are held to be down, and how many rounds in a row spoke against each verdict."""
+
+    down: frozenset[str] = field(default_factory=frozenset)
+    doubts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def after(
+        self, accepted: Mapping[str, bool], *, rounds_until_down: int, rounds_until_up: int
+    ) -> "Reachability":
+        """The verdicts after one more round; addresses that were not tested are forgotten."""
+        down: set[str] = set()
+        doubts: dict[str, int] = {}
+        for address, ok in accepted.items():
+            was_down = address in self.down
+            doubt = self.doubts.get(address, 0) + 1 if ok == was_down else 0
+            flipped = doubt >= (rounds_until_up if was_down else rounds_until_down)
+            if was_down != flipped:
+                down.add(address)
+            if doubt and not flipped:
+                doubts[address] = doubt
+        return Reachability(down=frozenset(down), doubts=MappingProxyType(doubts))
+
+
+async def try_addresses(
+    addresses: Collection[str], *, timeout_seconds: float, port: int = NFS_PORT
+) -> Mapping[str, bool]:
+    """Which of the addresses accept a TCP connection within the time; all are tried at the same time."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def accepts(address: str) -> bool:
+        async with slots:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    _, writer = await asyncio.open_connection(address, port)
+            except OSError:  # TimeoutError is one
+                return False
+            writer.close()
+            return True
+
+    ordered = tuple(addresses)
+    return dict(zip(ordered, await asyncio.gather(*map(accepts, ordered)), strict=True))

@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 
 from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.tunnels.config_map import Served, load_served, save_served
 from kube_efs.tunnels.files import write_atomically
-from kube_efs.tunnels.served import Served
-from kube_efs.tunnels.state import load_served, save_served
 
 SUBNET = SubnetId("subnet-a")
 FS_1, FS_2 = FileSystemId("fs-1"), FileSystemId("fs-2")

@@ -1,16 +1,37 @@
-"""What a node serves, as the documents come and go.
+"""What a node serves of the ConfigMap, as its documents come and go, and remembered on the disk.
 
 A tunnel that somebody still uses is never closed, and its port is never given to another: a mounted
 volume would then read somebody else's data. So what leaves the document lingers until nobody uses it any
 more, and a newcomer to its port waits that long.
+
+The last good document is remembered, so that tunnels come up without the API server.
 """
 
+import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
+from typing import Final
+
+import structlog
 
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.targets import Rejection, TunnelTarget, TunnelTargets
+from kube_efs.model.targets import (
+    Rejection,
+    TunnelTarget,
+    TunnelTargets,
+    parse_targets,
+    render_targets,
+    render_zones,
+)
+from kube_efs.tunnels.files import write_atomically
+
+log = structlog.get_logger()
+
+_VERSION: Final = 1
+_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +102,52 @@ def _keep_known(
     )
     targets = {fs: target for fs, target in document.targets.items() if fs not in intruders} | kept
     return replace(document, targets=MappingProxyType(targets)), (*rejections, *refused)
+
+
+def save_served(path: Path, served: Served) -> None:
+    """Remember the document and the lingering tunnels; raises OSError."""
+    state = {
+        "version": _VERSION,
+        "targets": _render(served.document),
+        "zones": render_zones(served.document),
+        "lingering": [_render(_only(target)) for target in served.lingering],
+    }
+    write_atomically(path, json.dumps(state))
+
+
+def load_served(path: Path) -> Served | None:
+    """What was remembered; None when there is nothing or it cannot be used, which is logged."""
+    try:
+        return _parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, InvalidValue) as error:
+        log.warning("remembered-targets-ignored", path=str(path), reason=str(error) or type(error).__name__)
+        return None
+
+
+def _parse(text: str) -> Served:
+    state = json.loads(text)
+    if state["version"] != _VERSION:
+        raise InvalidValue("is written by another version", field="version", value=state["version"])
+    document, rejections = parse_targets(_text(state["targets"]), _text(state["zones"]))
+    lingering = [parse_targets(_text(one))[0] for one in state["lingering"]]
+    return Served(
+        document=document,
+        rejections=rejections,
+        lingering=tuple(target for one in lingering for target in one.targets.values()),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue("is no text", value=value)
+    return value
+
+
+def _render(targets: TunnelTargets) -> str:
+    return render_targets(targets, last_update=_NEVER)
+
+
+def _only(target: TunnelTarget) -> TunnelTargets:
+    return TunnelTargets(targets={target.file_system_id: target})

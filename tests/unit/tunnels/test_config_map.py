@@ -5,7 +5,7 @@ import pytest
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import Rejection, TunnelTarget, TunnelTargets
-from kube_efs.tunnels.served import Served, follow, release
+from kube_efs.tunnels.config_map import Served, follow, release
 
 FS_1, FS_2, FS_3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
 
