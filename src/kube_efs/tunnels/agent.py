@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from kube_efs.model.errors import InvalidSetting, InvalidValue
-from kube_efs.model.targets import Rejection, TunnelTargets, parse_targets
+from kube_efs.model.targets import Rejection, parse_targets
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
@@ -23,15 +23,14 @@ from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.config_map import Served, follow, load_served, release, save_served
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
 from kube_efs.tunnels.files import discard_unfinished
-from kube_efs.tunnels.mount_targets import Reachability, try_addresses
+from kube_efs.tunnels.mount_targets import try_addresses
 from kube_efs.tunnels.news import MountTargetNews, find_news
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.plan import PlannedTunnel, make_plan, plan_promises
+from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.probing import Prober
-from kube_efs.tunnels.promises import Promises
 from kube_efs.tunnels.sockets.idleness import Idleness
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
 from kube_efs.tunnels.sockets.standstill import Standstill
@@ -82,19 +81,17 @@ class TunnelAgent:
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._keeper_changed.set)
         self._prober = Prober(metrics, timeout_seconds=options.probe_timeout_seconds)
         self._recorder = TunnelRecorder(metrics)
+        self._plan = NodePlan(options, metrics, self._keeper)
         self._on_demand: OnDemandTunnels | None = None
         if options.on_demand:
             self._certificates = ClientCertificates(
-                options, options.on_demand, metrics, self.apply, duties=self._duties
+                options, options.on_demand, metrics, self._plan.apply, duties=self._duties
             )
             self._on_demand = OnDemandTunnels(
-                options, options.on_demand, self._certificates, self, clock, lambda: read(())
+                options, options.on_demand, self._certificates, self._plan, clock, lambda: read(())
             )
-        self._served: Served | None = None
         self._remembering = asyncio.Lock()
         self._document_problem = ""
-        self._plan: tuple[PlannedTunnel, ...] = ()
-        self._reachability = Reachability()
         self._seen = Observations()
         self._idleness = Idleness()
         self._standstill = Standstill()
@@ -137,13 +134,13 @@ class TunnelAgent:
     async def _remember_earlier(self) -> None:
         for path in (self._options.conf_path, self._options.state_path, self._options.promises_path):
             await asyncio.to_thread(discard_unfinished, path)
-        self._served = await asyncio.to_thread(load_served, self._options.state_path)
+        self._plan.served = await asyncio.to_thread(load_served, self._options.state_path)
         if self._on_demand:
             await self._on_demand.load()
-        if self._served:
-            log.info("remembered-targets-served", targets=len(self._served.document.targets))
-        if self._served or (self._on_demand and self._on_demand.promises.tunnels):
-            self.apply()
+        if self._plan.served:
+            log.info("remembered-targets-served", targets=len(self._plan.served.document.targets))
+        if self._plan.served or (self._on_demand and self._on_demand.promises.tunnels):
+            self._plan.apply()
 
     async def _end(self) -> None:
         if self._on_demand and self._on_demand.promises.holders:
@@ -153,7 +150,7 @@ class TunnelAgent:
 
     def status(self) -> TunnelsStatus:
         """The state of every tunnel at the last look."""
-        rejected = _reasons(self._served.rejections if self._served else ())
+        rejected = _reasons(self._plan.served.rejections if self._plan.served else ())
         problems = (
             self._document_problem,
             *(f"{entry}: {reason}" for entry, reason in rejected.items()),
@@ -162,7 +159,7 @@ class TunnelAgent:
         )
         seen = replace(self._seen, renewals=self._certificates.problems) if self._on_demand else self._seen
         return TunnelsStatus(
-            tunnels=tuple(describe_tunnel(one, self._keeper.report, seen) for one in self._plan),
+            tunnels=tuple(describe_tunnel(one, self._keeper.report, seen) for one in self._plan.tunnels),
             problems=tuple(filter(None, problems)),
             stunnel_pid=self._keeper.report.pid,
         )
@@ -176,9 +173,9 @@ class TunnelAgent:
 
         Where tunnels are served on demand there may never be any targets.
         """
-        if self._served is None and self._on_demand is None:
+        if self._plan.served is None and self._on_demand is None:
             return Health.failing("no tunnel targets have been seen yet")
-        if self._keeper.report.pid is None and any(tunnel.service for tunnel in self._plan):
+        if self._keeper.report.pid is None and self._plan.services:
             return Health.failing("stunnel is not running")
         return Health()
 
@@ -191,18 +188,18 @@ class TunnelAgent:
                 log.warning("targets-unreadable", reason=str(error))
                 continue
             self._document_problem = ""
-            await self._serve(follow(self._served or Served(), targets, rejections))
+            await self._serve(follow(self._plan.served or Served(), targets, rejections))
 
     async def _serve(self, served: Served) -> None:
-        if served == self._served:
+        if served == self._plan.served:
             return
-        told = _reasons(self._served.rejections) if self._served else {}
+        told = _reasons(self._plan.served.rejections) if self._plan.served else {}
         for entry, reason in _reasons(served.rejections).items():
             if told.get(entry) != reason:
                 log.warning("target-rejected", entry=entry, reason=reason)
-        self._served = served
+        self._plan.served = served
         self._idleness = self._idleness.among(served.lingering_ports)
-        self.apply()
+        self._plan.apply()
         await self._remember()
 
     async def _remember(self) -> None:
@@ -210,34 +207,9 @@ class TunnelAgent:
         # One after the other and always the latest, so that an older state never ends on top.
         async with self._remembering:
             try:
-                await asyncio.to_thread(save_served, path, self._served or Served())
+                await asyncio.to_thread(save_served, path, self._plan.served or Served())
             except OSError as error:
                 log.warning("targets-not-remembered", path=str(path), reason=error.strerror)
-
-    def targets(self) -> TunnelTargets:
-        """The file systems of the ConfigMap."""
-        return self._served.document if self._served else TunnelTargets()
-
-    def reserved_ports(self) -> frozenset[int]:
-        """The ports of the ConfigMap's tunnels, those that are about to go included."""
-        served = self._served or Served()
-        return served.lingering_ports.union(target.port for target in served.document.targets.values())
-
-    async def listening(self, name: str) -> None:
-        """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
-        await self._keeper.listening(name)
-
-    def apply(self) -> None:
-        """Plan anew, and have the keeper follow."""
-        served = self._served or Served()
-        promises = self._on_demand.promises if self._on_demand else Promises()
-        ports = self._on_demand.ports if self._on_demand else ()
-        self._plan = make_plan(served, self._reachability, self._options, ports)
-        if promises.tunnels:
-            files = self._certificates.files
-            self._plan += plan_promises(promises, files, served, self._reachability, self._options)
-        self._metrics.rejected_entries.set(len(served.rejections))
-        self._keeper.want(tunnel.service for tunnel in self._plan if tunnel.service)
 
     async def _watch_mount_targets(self, heartbeat: Heartbeat) -> None:
         while True:
@@ -247,17 +219,17 @@ class TunnelAgent:
 
     async def _look_at_mount_targets(self) -> None:
         options = self._options
-        addresses = {candidate.address for tunnel in self._plan for candidate in tunnel.candidates}
+        addresses = {candidate.address for tunnel in self._plan.tunnels for candidate in tunnel.candidates}
         accepted = await try_addresses(addresses, timeout_seconds=options.connect_timeout_seconds)
-        before = self._reachability.down
-        self._reachability = self._reachability.after(
+        before = self._plan.reachability.down
+        self._plan.reachability = self._plan.reachability.after(
             accepted, rounds_until_down=options.rounds_until_down, rounds_until_up=options.rounds_until_up
         )
-        if before != self._reachability.down:
-            log.info("reachability-changed", down=sorted(self._reachability.down))
-            for news in find_news(self._plan, before, self._reachability.down):
+        if before != self._plan.reachability.down:
+            log.info("reachability-changed", down=sorted(self._plan.reachability.down))
+            for news in find_news(self._plan.tunnels, before, self._plan.reachability.down):
                 self._tell(news)
-            self.apply()
+            self._plan.apply()
 
     async def _watch_tunnels(self, heartbeat: Heartbeat) -> None:
         while True:
@@ -290,18 +262,19 @@ class TunnelAgent:
     def _see(self, connections: Mapping[int, int]) -> None:
         """Take in the last probes and what stunnel says in its log, and tell of both."""
         self._keeper.read_log()
-        names = {tunnel.service.name for tunnel in self._plan if tunnel.service}
+        names = self._plan.services.keys()
         self._connections.forget_all_but(names)
         facts = {name: self._connections.facts(name) for name in names}
         probes = self._prober.results
         self._log_changes(probes)
         self._seen = Observations(probes=probes, facts=facts, connections=connections)
         self._recorder.record(
-            (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan
+            (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen))
+            for tunnel in self._plan.tunnels
         )
 
     def _replace_what_stands_still(self, reading: PortReading | None) -> None:
-        ports = {tunnel.service.port for tunnel in self._plan if tunnel.service}
+        ports = {service.port for service in self._plan.services.values()}
         now, limit = self._clock(), self._options.standstill_seconds
         self._standstill = self._standstill.after(reading, ports, now=now)
         if self._standstill.lasts(limit, now=now):
@@ -311,11 +284,11 @@ class TunnelAgent:
 
     async def _close_unused(self, reading: PortReading | None) -> None:
         """Close what has left the document and, by this and earlier readings, nobody uses."""
-        if self._served:
+        if self._plan.served:
             now = self._clock()
-            self._idleness = self._idleness.after(reading, self._served.lingering_ports, now=now)
+            self._idleness = self._idleness.after(reading, self._plan.served.lingering_ports, now=now)
             over = self._idleness.over(self._options.idle, now=now)
-            await self._serve(release(self._served, over))
+            await self._serve(release(self._plan.served, over))
 
     def _log_changes(self, probes: Mapping[str, ProbeResult]) -> None:
         for name, result in probes.items():

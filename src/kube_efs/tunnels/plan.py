@@ -1,17 +1,32 @@
-"""The tunnels a node should have, each with its mount targets in order."""
+"""The tunnels a node should have, each with its mount targets in order.
+
+What the plan follows from is written by different tasks: documents by the agent, promises by the tunnels on
+demand, certificates by their renewal, verdicts on mount targets by the rounds over them. All of it is in one
+``NodePlan``, below everybody who writes to it. After a change its writer calls ``apply``: the plan is made
+anew, and stunnel follows. So nobody asks back how things are with another task.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.file_systems import dns_name
-from kube_efs.model.targets import TunnelTarget
+from kube_efs.model.ids import SubnetId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
-from kube_efs.tunnels.mount_targets import Candidate, Reachability, choose_addresses, rank_candidates
-from kube_efs.tunnels.on_demand.routes import find_candidates, server_name
+from kube_efs.tunnels.mount_targets import (
+    Candidate,
+    Nearness,
+    Reachability,
+    choose_addresses,
+    rank_candidates,
+)
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.promises import Promise, Promises
+from kube_efs.tunnels.promises import Promise, Promises, TunnelSpec
 from kube_efs.tunnels.stunnel.configuration import CertificateFile, TunnelService
+from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +42,65 @@ class PlannedTunnel:
     obstacle: str = ""
     leaving: bool = False
     promise: Promise | None = None
+
+
+class NodePlan:
+    """The plan of the moment, and what it follows from; each field has one writer.
+
+    ``served`` is None before there was any document. ``promises`` are on the disk and are served;
+    ``wanted`` are those as they will be as soon as the disk lets them. ``certificates`` are those of the
+    promises, by name.
+    """
+
+    def __init__(self, options: TunnelOptions, metrics: TunnelMetrics, keeper: StunnelKeeper) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._keeper = keeper
+        self.served: Served | None = None
+        self.promises = Promises()
+        self.wanted = Promises()
+        self.certificates: Mapping[str, CertificateFile] = MappingProxyType({})
+        self.reachability = Reachability()
+        self.tunnels: tuple[PlannedTunnel, ...] = ()
+
+    @property
+    def targets(self) -> TunnelTargets:
+        """The file systems of the ConfigMap."""
+        return self.served.document if self.served else TunnelTargets()
+
+    @property
+    def reserved_ports(self) -> frozenset[int]:
+        """The ports of the ConfigMap's tunnels, those that are about to go included."""
+        served = self.served or Served()
+        return served.lingering_ports.union(target.port for target in served.document.targets.values())
+
+    @property
+    def promised_ports(self) -> frozenset[int]:
+        """The ports that are promised, and those that will be as soon as the disk lets them.
+
+        Who asked for the latter is not answered yet, but asking again gives the same port.
+        """
+        return self.promises.ports | self.wanted.ports
+
+    @property
+    def services(self) -> Mapping[str, TunnelService]:
+        """What stunnel is to listen for, by name."""
+        return {tunnel.service.name: tunnel.service for tunnel in self.tunnels if tunnel.service}
+
+    def apply(self) -> None:
+        """Plan anew, and have stunnel follow."""
+        served = self.served or Served()
+        self.tunnels = make_plan(served, self.reachability, self._options, self.promised_ports)
+        if self.promises.tunnels:
+            self.tunnels += plan_promises(
+                self.promises, self.certificates, served, self.reachability, self._options
+            )
+        self._metrics.rejected_entries.set(len(served.rejections))
+        self._keeper.want(self.services.values())
+
+    async def listening(self, name: str) -> None:
+        """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
+        await self._keeper.listening(name)
 
 
 def plan_promises(
@@ -117,3 +191,45 @@ def make_plan(
             yield planned(target, name=target.file_system_id, obstacle=obstacle)
 
     return tuple(tunnels())
+
+
+def find_candidates(
+    spec: TunnelSpec, targets: TunnelTargets, options: TunnelOptions
+) -> tuple[Candidate, ...]:
+    """What could serve the spec, the best first; never none.
+
+    The mount targets that the cluster's controller has found come before DNS, since a tunnel can then turn
+    to the next one, in another zone too. Raises InvalidSetting when the id of the node's zone is needed and
+    not known.
+    """
+    if spec.address is not None:
+        return (_only(spec.address),)
+    known = targets.targets.get(spec.file_system_id)
+    if known and known.address_by_subnet and not spec.cross_account and _is_own_region(spec, options):
+        place = options.location
+        if spec.zone is not None:
+            place = replace(place, subnets=frozenset(), zone=spec.zone)
+        return rank_candidates(known, place, targets.zone_by_subnet)
+    name = server_name(spec, options)
+    zone = options.location.zone_id if spec.cross_account else spec.zone
+    if spec.cross_account and zone is None:
+        raise InvalidSetting(
+            "is not set and the instance does not tell",
+            field="KUBE_EFS_ZONE_ID",
+            remedy="for file systems of other accounts set it to the id of the node's zone, such as use1-az1",
+        )
+    return (_only(f"{zone}.{name}" if zone else name),)
+
+
+def server_name(spec: TunnelSpec, options: TunnelOptions) -> str:
+    """The name that the certificate of the server must carry, whatever leads there."""
+    suffix = options.dns_suffix if _is_own_region(spec, options) else None
+    return dns_name(spec.file_system_id, spec.region or options.region, suffix)
+
+
+def _only(address: str) -> Candidate:
+    return Candidate(address=address, subnet_id=SubnetId(""), zone=None, nearness=Nearness.OTHER_ZONE)
+
+
+def _is_own_region(spec: TunnelSpec, options: TunnelOptions) -> bool:
+    return spec.region in {None, options.region}

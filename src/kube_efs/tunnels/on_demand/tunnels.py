@@ -5,43 +5,30 @@ minutes nobody was connected; nothing that cannot be read closes any.
 """
 
 import asyncio
+import ipaddress
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import structlog
 
 from kube_efs.aws.credential_sources import CredentialSource
 from kube_efs.model.errors import TunnelNotReady
-from kube_efs.model.targets import TunnelTargets
 from kube_efs.tunnels.files import in_thread_to_the_end
+from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
-from kube_efs.tunnels.on_demand.routes import check_resolves, find_candidates
 from kube_efs.tunnels.on_demand.store import StoredPromises, load_promises, save_promises
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.plan import NodePlan, find_candidates
 from kube_efs.tunnels.promises import Holder, Promise, Promises, TunnelSpec
 from kube_efs.tunnels.sockets.idleness import Idleness
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
 
 log = structlog.get_logger()
 
-
-class Surroundings(Protocol):
-    """What the tunnels on demand need of the agent that serves them."""
-
-    def targets(self) -> TunnelTargets:
-        """The file systems of the ConfigMap."""
-
-    def reserved_ports(self) -> Collection[int]:
-        """The ports of the ConfigMap's tunnels, of those too that are about to go."""
-
-    def apply(self) -> None:
-        """Have stunnel follow what has changed."""
-
-    async def listening(self, name: str) -> None:
-        """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
+_RESOLVE_SECONDS = 3.0
 
 
 @dataclass(slots=True)
@@ -53,32 +40,32 @@ class _Asked:
 
 
 class OnDemandTunnels:
-    """The tunnels on demand of this node; ``promises`` is what is promised at this moment."""
+    """The tunnels on demand of this node."""
 
     def __init__(
         self,
         options: TunnelOptions,
         on_demand: OnDemandOptions,
         certificates: ClientCertificates,
-        surroundings: Surroundings,
+        plan: NodePlan,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[], PortReading | None] = read_ports,
     ) -> None:
         self._options = options
         self._on_demand = on_demand
         self._certificates = certificates
-        self._surroundings = surroundings
+        self._plan = plan
+        # A view: what is renewed or forgotten shows there.
+        plan.certificates = certificates.files
         self._clock = clock
         self._read = read
         self._remembered = StoredPromises()
-        self._wanted = Promises()
         self._changes = 0
         self._changes_remembered = 0
         self._remembering = asyncio.Lock()
         self._asked: dict[str, _Asked] = {}
         self._idleness = Idleness()
         self._missing_since: dict[Holder, float] = {}
-        self.promises = Promises()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -86,12 +73,9 @@ class OnDemandTunnels:
         return self._remembered.problems
 
     @property
-    def ports(self) -> frozenset[int]:
-        """The ports that are promised, and those that will be as soon as the disk lets them.
-
-        Who asked for the latter is not answered yet, but asking again gives the same port.
-        """
-        return self.promises.ports | self._wanted.ports
+    def promises(self) -> Promises:
+        """What is promised at this moment."""
+        return self._plan.promises
 
     def each(self) -> Collection[Promise]:
         """The tunnels of this moment."""
@@ -100,7 +84,7 @@ class OnDemandTunnels:
     async def load(self) -> None:
         """Take up what an earlier agent promised, with the certificates it left."""
         self._remembered = await asyncio.to_thread(load_promises, self._options.promises_path)
-        self.promises = self._wanted = self._remembered.promises
+        self._plan.promises = self._plan.wanted = self._remembered.promises
         self._certificates.take_over(self.each())
         if self.promises.tunnels:
             log.info(
@@ -122,7 +106,7 @@ class OnDemandTunnels:
             async with asyncio.timeout(limit):
                 with self._asking(spec.name):
                     port = await self._promise(spec, holder)
-                await self._surroundings.listening(spec.name)
+                await self._plan.listening(spec.name)
         except TimeoutError as error:
             raise TunnelNotReady(
                 f"is not there within {limit:g} s",
@@ -137,7 +121,7 @@ class OnDemandTunnels:
 
         Raises TunnelNotReady when that cannot be remembered.
         """
-        await self._remember(self._want(self._wanted.release([holder])))
+        await self._remember(self._want(self._plan.wanted.release([holder])))
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
         """Forget the holders that are not among these, in this call and in earlier ones for a while.
@@ -146,11 +130,11 @@ class OnDemandTunnels:
         Raises TunnelNotReady when that cannot be remembered.
         """
         now = self._clock()
-        absent = self._wanted.holders.difference(holders)
+        absent = self._plan.wanted.holders.difference(holders)
         self._missing_since = {one: self._missing_since.get(one, now) for one in absent}
         waited = self._on_demand.orphan_seconds
         gone = frozenset(one for one, since in self._missing_since.items() if now - since >= waited)
-        await self._remember(self._want(self._wanted.release(gone)))
+        await self._remember(self._want(self._plan.wanted.release(gone)))
         for holder in sorted(gone):
             log.warning("orphan-released", holder=holder)
         return gone
@@ -161,14 +145,14 @@ class OnDemandTunnels:
         Certificates that were made for a tunnel which nobody got are forgotten.
         """
         now = self._clock()
-        unheld = self._wanted.unheld
+        unheld = self._plan.wanted.unheld
         self._idleness = self._idleness.after(reading, unheld, now=now)
         over = self._idleness.over(self._on_demand.idle, now=now)
         closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
         if closing:
             log.info("demanded-tunnels-closed", tunnels=sorted(closing))
             with suppress(TunnelNotReady):  # told in the log; it is remembered with the next change
-                await self._remember(self._want(self._wanted.close(closing)))
+                await self._remember(self._want(self._plan.wanted.close(closing)))
         self._forget_certificates()
 
     async def _promise(self, spec: TunnelSpec, holder: Holder) -> int:
@@ -176,18 +160,18 @@ class OnDemandTunnels:
         # One after the other, so that the first prepares for all who ask for the same.
         async with self._asked[spec.name].preparing:
             source = await self._prepare(spec)
-            avoid = () if spec.name in self._wanted.tunnels else await self._unusable_ports()
+            avoid = () if spec.name in self._plan.wanted.tunnels else await self._unusable_ports()
             self._missing_since.pop(holder, None)
-            held = self._wanted.hold(spec, holder, ports=ports, avoid=avoid)
+            held = self._plan.wanted.hold(spec, holder, ports=ports, avoid=avoid)
             change = self._want(held.sign_from(spec.name, source))
         await self._remember(change)
         return self.promises.tunnels[spec.name].port
 
     async def _prepare(self, spec: TunnelSpec) -> CredentialSource | None:
         """See that there is a certificate and a way; gives where the credentials come from."""
-        known = self._wanted.tunnels.get(spec.name)
+        known = self._plan.wanted.tunnels.get(spec.name)
         if known is None and spec.name not in self._certificates.files:
-            [first, *_] = find_candidates(spec, self._surroundings.targets(), self._options)
+            [first, *_] = find_candidates(spec, self._plan.targets, self._options)
             await check_resolves(first)
         return await self._certificates.ensure(spec, known.source if known else None)
 
@@ -196,13 +180,13 @@ class OnDemandTunnels:
         reading = await asyncio.to_thread(self._read)
         if reading is None:
             raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
-        others = self._remembered.reserved_ports.union(self._surroundings.reserved_ports())
+        others = self._remembered.reserved_ports.union(self._plan.reserved_ports)
         return others | reading.busy | reading.listening
 
     def _want(self, wanted: Promises) -> int:
         """Change what is wanted; gives the number of the change, to be remembered."""
-        if wanted != self._wanted:
-            self._wanted = wanted
+        if wanted != self._plan.wanted:
+            self._plan.wanted = wanted
             self._changes += 1
             # Who has held a tunnel between two looks has used it.
             self._idleness = self._idleness.among(wanted.unheld)
@@ -216,14 +200,14 @@ class OnDemandTunnels:
         """
         async with self._remembering:
             if self._changes_remembered < change:
-                wanted, changes = self._wanted, self._changes
+                wanted, changes = self._plan.wanted, self._changes
                 await self._write(wanted)
-                self.promises, self._changes_remembered = wanted, changes
+                self._plan.promises, self._changes_remembered = wanted, changes
                 self._forget_certificates()
-                self._surroundings.apply()
+                self._plan.apply()
 
     def _forget_certificates(self) -> None:
-        known = self.promises.tunnels.keys() | self._wanted.tunnels.keys()
+        known = self.promises.tunnels.keys() | self._plan.wanted.tunnels.keys()
         self._certificates.forget_all_but(known | self._asked.keys())
 
     async def _write(self, promises: Promises) -> None:
@@ -248,3 +232,25 @@ class OnDemandTunnels:
             asked.by -= 1
             if not asked.by:
                 del self._asked[name]
+
+
+async def check_resolves(candidate: Candidate) -> None:
+    """Nothing when the candidate is an address or a name that DNS knows, else raises TunnelNotReady."""
+    with suppress(ValueError):
+        ipaddress.ip_address(candidate.address)
+        return
+    loop = asyncio.get_running_loop()
+    reason = f"is not answered by DNS within {_RESOLVE_SECONDS:g} s"
+    with suppress(TimeoutError):
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                await loop.getaddrinfo(candidate.address, NFS_PORT, type=socket.SOCK_STREAM)
+                return
+        except socket.gaierror as error:
+            reason = f"is not known to DNS ({error.strerror})"
+    raise TunnelNotReady(
+        reason,
+        field="mount target",
+        value=candidate.address,
+        remedy="see that the file system has a mount target in this network, or name one by its address",
+    )

@@ -157,7 +157,7 @@ class Node:
         agent = TunnelAgent(
             self.options, TunnelMetrics(CollectorRegistry()), clock=lambda: self.now, read=self.read
         )
-        agent._keeper = cast("StunnelKeeper", self.stunnel)
+        agent._keeper = agent._plan._keeper = cast("StunnelKeeper", self.stunnel)
         agent._prober.probe_all = _no_probes  # type: ignore[method-assign]
         certificates = agent._certificates
         certificates._key = self._loop.create_task(_key())
@@ -171,7 +171,7 @@ class Node:
     @property
     def known_ports(self) -> frozenset[int]:
         """Where stunnel listens, but for what only an agent has known that could not write it."""
-        planned = {one.target.port for one in self.agent._plan}
+        planned = {one.target.port for one in self.agent._plan.tunnels}
         return frozenset(planned & self.stunnel.ports.keys())
 
     @property

@@ -122,7 +122,7 @@ class Tunnels(RuleBasedStateMachine):
     @rule(one=DOCUMENTS)
     def document(self, one: Document) -> None:
         self.do([one])
-        assert kept(load_served(self.node.options.state_path)) == kept(self.node.agent._served)
+        assert kept(load_served(self.node.options.state_path)) == kept(self.node.agent._plan.served)
 
     @rule(requests=st.lists(REQUESTS, min_size=2, max_size=5))
     def many_at_once(self, requests: list[Operation]) -> None:
@@ -238,7 +238,7 @@ class Tunnels(RuleBasedStateMachine):
         used = {one.port for one in self.node.stunnel.connections}
         for tunnel in self.node.tunnels.each():
             assert tunnel.holders or tunnel.port in used
-        served = self.node.agent._served
+        served = self.node.agent._plan.served
         assert {one.port for one in served.lingering} <= used if served else True
 
     # --- how it is followed
@@ -321,9 +321,9 @@ class Tunnels(RuleBasedStateMachine):
         return any(one == number for one, _ in self.held)
 
     def follow(self) -> None:
-        told = kept(self.node.agent._served)
+        told = kept(self.node.agent._plan.served)
         self.node.follow()
-        if told != kept(self.node.agent._served):
+        if told != kept(self.node.agent._plan.served):
             self.forgive_what_was_never_written()
         names = {f"{name}.pem" for name in self.node.tunnels.promises.tunnels}
         assert self.node.certificates == names
@@ -331,7 +331,7 @@ class Tunnels(RuleBasedStateMachine):
 
     def forgive_what_was_never_written(self) -> None:
         """The ConfigMap's tunnels are served even when they cannot be written."""
-        served = self.node.agent._served
+        served = self.node.agent._plan.served
         targets = (*served.current, *served.lingering) if served else ()
         known = {Connection(one.port, one.file_system_id) for one in targets}
         stunnel = self.node.stunnel

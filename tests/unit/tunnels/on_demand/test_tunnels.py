@@ -3,8 +3,10 @@
 import asyncio
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -16,16 +18,20 @@ from prometheus_client import CollectorRegistry
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.errors import PortTaken, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.model.targets import TunnelTargets
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import load_promises
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.promises import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.ports import PortReading
+from kube_efs.tunnels.stunnel.configuration import TunnelService
+from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
 PORTS = PortRange(first=22049, last=22056)
@@ -49,15 +55,15 @@ def spec(number: int = 1) -> TunnelSpec:
 
 @dataclass
 class Agent:
-    """Tunnels on demand in an agent that is a fake; a new one of the same folder is the next agent."""
+    """Tunnels on demand over a keeper that is a fake; a new one of the same folder is the next agent."""
 
     folder: Path
     reading: PortReading | None = QUIET
-    reserved: frozenset[int] = frozenset()
     refusal: Exception | None = None
     now: float = 0.0
     applied: int = 0
     stuck: bool = False
+    plan: NodePlan = field(init=False)
     certificates: Certificates = field(init=False)
     tunnels: OnDemandTunnels = field(init=False)
 
@@ -75,18 +81,15 @@ class Agent:
             ensure_timeout_seconds=0.3 if self.stuck else 60,
         )
         self.path = options.promises_path
-        self.certificates = Certificates(options, demand, TunnelMetrics(CollectorRegistry()), self.apply)
+        metrics = TunnelMetrics(CollectorRegistry())
+        self.plan = NodePlan(options, metrics, cast("StunnelKeeper", self))
+        self.certificates = Certificates(options, demand, metrics, self.plan.apply)
         self.tunnels = OnDemandTunnels(
-            options, demand, self.certificates, self, lambda: self.now, lambda: self.reading
+            options, demand, self.certificates, self.plan, lambda: self.now, lambda: self.reading
         )
 
-    def targets(self) -> TunnelTargets:
-        return TunnelTargets()
-
-    def reserved_ports(self) -> frozenset[int]:
-        return self.reserved
-
-    def apply(self) -> None:
+    def want(self, services: Iterable[TunnelService]) -> None:
+        del services
         self.applied += 1
 
     async def listening(self, name: str) -> None:
@@ -131,7 +134,9 @@ async def test_ports_that_anybody_uses_are_not_given(agent: Agent) -> None:
     agent.reading = PortReading(
         connections={}, busy=frozenset({22049, 22050}), listening=frozenset({22051, 22052})
     )
-    agent.reserved = frozenset({22053, 22054})
+    ports = {FileSystemId(f"fs-{port}"): port for port in (22053, 22054)}
+    targets = {name: TunnelTarget(file_system_id=name, port=port) for name, port in ports.items()}
+    agent.plan.served = Served(document=TunnelTargets(targets=targets))
     assert {await agent.tunnels.ensure(spec(number), POD) for number in range(2)} == {22055, 22056}
 
 
@@ -194,7 +199,7 @@ async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
     agent.path.mkdir()
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.ensure(spec(), POD)
-    kept = agent.tunnels.ports
+    kept = agent.plan.promised_ports
     assert not agent.tunnels.promises.ports
     agent.path.rmdir()
     assert kept == {await agent.tunnels.ensure(spec(), POD)}

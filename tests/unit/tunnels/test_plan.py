@@ -11,8 +11,9 @@ from kube_efs.model.errors import InvalidSetting, TunnelNotReady
 from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation
-from kube_efs.tunnels.on_demand.routes import check_resolves, find_candidates, server_name
+from kube_efs.tunnels.on_demand.tunnels import check_resolves
 from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.plan import find_candidates, server_name
 from kube_efs.tunnels.promises import TunnelSpec
 
 FS = FileSystemId("fs-1")
