@@ -7,8 +7,7 @@ from types import MappingProxyType
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.ids import Region
-from kube_efs.tunnels.on_demand.certificate import ClientInfo
-from kube_efs.tunnels.options import OnDemandOptions
+from kube_efs.tunnels.options import ClientInfo, OnDemandOptions
 from kube_efs.tunnels.promises import PortRange
 from kube_efs.tunnels.sockets.idleness import IdlePolicy
 

@@ -2,18 +2,31 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.ids import Region
 from kube_efs.tunnels.mount_targets import NodeLocation
-from kube_efs.tunnels.on_demand.certificate import ClientInfo
 from kube_efs.tunnels.promises import PortRange
 from kube_efs.tunnels.sockets.idleness import IdlePolicy
 
 # From 20490 on the controller gives ports to file systems, of which an account has 1,000 at most unless AWS
 # raises that; and below 30000 no node port and no port of an outgoing connection gets in the way.
 ON_DEMAND_PORTS: Final = PortRange(first=22049, last=23048)
+_SOURCE_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientInfo:
+    """Which program connects, for the statistics of EFS."""
+
+    source: str
+    version: str
+
+    @classmethod
+    def of(cls, source: str, version: str) -> Self:
+        """The information; a source that is empty or longer than 100 characters becomes ``unknown``."""
+        return cls(source=source if 0 < len(source) <= _SOURCE_MAX else "unknown", version=version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,7 @@ from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_regi
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.news import MountTargetNews, telling_by_events
-from kube_efs.tunnels.on_demand.certificate import ClientInfo
-from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.place import find_place
 from kube_efs.tunnels.promises import PortRange
 from kube_efs.tunnels.publishing import publish_status

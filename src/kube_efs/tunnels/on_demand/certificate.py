@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
+from kube_efs.tunnels.options import ClientInfo
 
 if TYPE_CHECKING:  # whoever makes certificates without credentials needs no client of AWS
     from kube_efs.aws.connection import AwsCredentials
@@ -34,7 +35,6 @@ _RENEWED_AFTER: Final = timedelta(hours=1)
 _RENEWED_NOT_BEFORE: Final = timedelta(seconds=30)
 _KEY_BITS: Final = 3072
 _COMMON_NAME_MAX: Final = 64  # RFC 5280, ub-common-name
-_SOURCE_MAX: Final = 100
 
 # Tags of ASN.1's distinguished encoding (X.690).
 _OCTET_STRING: Final = 0x04
@@ -42,19 +42,6 @@ _UTF8_STRING: Final = 0x0C
 _UTC_TIME: Final = 0x17
 _SEQUENCE: Final = 0x30
 _SESSION_TOKEN: Final = 0xA0  # [0] EXPLICIT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientInfo:
-    """Which program connects, for the statistics of EFS."""
-
-    source: str
-    version: str
-
-    @classmethod
-    def of(cls, source: str, version: str) -> Self:
-        """The information; a source that is empty or longer than 100 characters becomes ``unknown``."""
-        return cls(source=source if 0 < len(source) <= _SOURCE_MAX else "unknown", version=version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

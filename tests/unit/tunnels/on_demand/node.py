@@ -19,9 +19,9 @@ from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
-from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
+from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
-from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.promises import PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.idleness import IdlePolicy
 from kube_efs.tunnels.sockets.ports import PortReading

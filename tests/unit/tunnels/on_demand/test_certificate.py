@@ -24,11 +24,11 @@ from kube_efs.tunnels.on_demand.certificate import (
     IAM_OID,
     CertificateSubject,
     ClientCertificate,
-    ClientInfo,
     ClientKey,
     make_certificate,
 )
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, canonical_request, sign, string_to_sign
+from kube_efs.tunnels.options import ClientInfo
 
 _VECTORS = json.loads(
     (Path(__file__).parent / "vectors/efs-client-certificate.json").read_text(encoding="utf-8")

@@ -24,9 +24,9 @@ from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.files import write_atomically
-from kube_efs.tunnels.on_demand.certificate import IAM_OID, ClientInfo, ClientKey
+from kube_efs.tunnels.on_demand.certificate import IAM_OID, ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
-from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.promises import Promise, TunnelSpec
 
 FS = FileSystemId("fs-0123456789abcdef0")

@@ -22,11 +22,11 @@ from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
-from kube_efs.tunnels.on_demand.certificate import ClientInfo, ClientKey
+from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import load_promises
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
-from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.promises import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.ports import PortReading
