@@ -9,7 +9,7 @@ from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.ids import Region
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions
 from kube_efs.tunnels.promises import PortRange
-from kube_efs.tunnels.sockets.idleness import IdlePolicy
+from kube_efs.tunnels.sockets.verdicts import IdlePolicy
 
 NOWHERE = Path("/nowhere")
 

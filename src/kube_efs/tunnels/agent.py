@@ -31,9 +31,8 @@ from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.probing import Prober
-from kube_efs.tunnels.sockets.idleness import Idleness
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
-from kube_efs.tunnels.sockets.standstill import Standstill
+from kube_efs.tunnels.sockets.verdicts import Idleness, Standstill
 from kube_efs.tunnels.status import TunnelsStatus
 from kube_efs.tunnels.stunnel.configuration import check_path
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper

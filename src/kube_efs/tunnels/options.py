@@ -8,7 +8,7 @@ from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.ids import Region
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.promises import PortRange
-from kube_efs.tunnels.sockets.idleness import IdlePolicy
+from kube_efs.tunnels.sockets.verdicts import IdlePolicy
 
 # From 20490 on the controller gives ports to file systems, of which an account has 1,000 at most unless AWS
 # raises that; and below 30000 no node port and no port of an outgoing connection gets in the way.

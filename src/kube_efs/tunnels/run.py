@@ -1,10 +1,17 @@
-"""The process ``kube-efs tunnel``: the agent, fed from the Kubernetes API and watched over HTTP."""
+"""The process ``kube-efs tunnel``: the agent, fed from the Kubernetes API and watched over HTTP.
+
+Where the node is, is remembered on its disk. Mounts wait for an agent that is started again. It must not
+depend on the instance's metadata just then, which may leave calls unanswered when a whole node comes up at
+once; and a node does not move.
+"""
 
 import asyncio
+import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 
 import structlog
 from lightkube import AsyncClient
@@ -18,7 +25,8 @@ from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import follow, only_object
-from kube_efs.model.ids import Region, ZoneName
+from kube_efs.model.errors import AwsError, InvalidSetting, InvalidValue
+from kube_efs.model.ids import Region, ZoneName, parse_region, parse_subnet_id, parse_zone_name
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.settings import TunnelSettings
 from kube_efs.signals import run_until_told_to_stop
@@ -26,13 +34,13 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.news import MountTargetNews, telling_by_events
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.place import find_place
 from kube_efs.tunnels.promises import PortRange
 from kube_efs.tunnels.publishing import publish_status
-from kube_efs.tunnels.sockets.idleness import IdlePolicy
+from kube_efs.tunnels.sockets.verdicts import IdlePolicy
 from kube_efs.tunnels.status import TunnelsStatus
 
 log = structlog.get_logger()
@@ -151,6 +159,48 @@ async def _place(settings: TunnelSettings) -> Place:
         subnets=tuple(settings.subnets) or place.subnets,
         zone_id=None if settings.zone else place.zone_id,
     )
+
+
+async def find_place(path: Path, ask: Callable[[], Awaitable[Place]]) -> Place:
+    """What ``ask`` gives, or gave the last time if it cannot tell now.
+
+    Raises InvalidSetting and AwsError, as ``ask`` does, when nothing is remembered at ``path``.
+    """
+    known = await asyncio.to_thread(_load_place, path)
+    try:
+        place = await ask()
+    except (InvalidSetting, AwsError) as error:
+        if known is None:
+            raise
+        log.warning("place-remembered", region=known.region, zone=known.zone, reason=str(error))
+        return known
+    if place != known:
+        await asyncio.to_thread(_save_place, path, place)
+    return place
+
+
+def _load_place(path: Path) -> Place | None:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        return Place(
+            region=parse_region(state["region"]),
+            zone=parse_zone_name(state["zone"]),
+            subnets=tuple(map(parse_subnet_id, state["subnets"])),
+            zone_id=parse_zone_name(state["zone_id"]) if state["zone_id"] else None,
+            instance_id=state["instance_id"],
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, InvalidValue) as error:
+        log.warning("remembered-place-ignored", path=str(path), reason=str(error) or type(error).__name__)
+        return None
+
+
+def _save_place(path: Path, place: Place) -> None:
+    try:
+        write_atomically(path, json.dumps(asdict(place)))
+    except OSError as error:
+        log.warning("place-not-remembered", path=str(path), reason=error.strerror)
 
 
 def _on_demand_options(settings: TunnelSettings, region: Region) -> OnDemandOptions | None:

@@ -23,8 +23,8 @@ from kube_efs.tunnels.on_demand.store import StoredPromises, load_promises, save
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan, find_candidates
 from kube_efs.tunnels.promises import Holder, Promise, Promises, TunnelSpec
-from kube_efs.tunnels.sockets.idleness import Idleness
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
+from kube_efs.tunnels.sockets.verdicts import Idleness
 
 log = structlog.get_logger()
 

@@ -20,8 +20,15 @@ from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.restarting import RestartDelay
 from kube_efs.tunnels.sockets.ports import find_taken, listening_ports, open_connections, port_taken
 from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service, render_configuration
-from kube_efs.tunnels.stunnel.loading import Judge, Loaded, Outcome, Unbindable, Unloadable
-from kube_efs.tunnels.stunnel.log import ConnectionLog, LogFollower
+from kube_efs.tunnels.stunnel.log import (
+    ConnectionLog,
+    Judge,
+    Loaded,
+    LogFollower,
+    Outcome,
+    Unbindable,
+    Unloadable,
+)
 from kube_efs.tunnels.stunnel.process import StunnelProcess, find_stunnel
 
 log = structlog.get_logger()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.tunnels.sockets.idleness import Idleness, IdlePolicy
 from kube_efs.tunnels.sockets.ports import PortReading
+from kube_efs.tunnels.sockets.verdicts import Idleness, IdlePolicy, Standstill
 
 POLICY = IdlePolicy(seconds=180, readings=6)
 PORT = 22049
@@ -72,3 +72,28 @@ def test_it_never_closes_within_three_minutes_of_a_connection_or_a_failure(
             clear_since = now
         if PORT in idleness.over(POLICY, now=now):
             assert now - clear_since >= 180
+
+
+def waiting(*ports: int) -> PortReading:
+    return PortReading(connections={}, busy=frozenset(), listening=frozenset(), unanswered=frozenset(ports))
+
+
+@pytest.mark.parametrize(
+    ("readings", "lasts"),
+    [
+        pytest.param([waiting(1), waiting(1), waiting(1), waiting(1)], True, id="waiting all the time"),
+        pytest.param([waiting(1), waiting(1), waiting(1)], False, id="not for long enough"),
+        pytest.param([waiting(1), waiting(), waiting(1), waiting(1)], False, id="accepted meanwhile"),
+        pytest.param([waiting(1), waiting(2), waiting(1), waiting(2)], False, id="never the same"),
+        pytest.param([waiting(1), None, None, waiting(1)], True, id="readings that failed tell nothing"),
+        pytest.param([waiting(3)] * 4, False, id="somebody else's port"),
+        pytest.param([], False, id="no reading yet"),
+    ],
+)
+def test_stunnel_stands_still_when_connections_wait_in_all_readings(
+    readings: list[PortReading | None], lasts: bool
+) -> None:
+    found = Standstill()
+    for number, reading in enumerate(readings):
+        found = found.after(reading, {1, 2}, now=100.0 + number * 10)
+    assert found.lasts(30, now=100.0 + (len(readings) - 1) * 10) is lasts

@@ -1,7 +1,12 @@
-"""When a tunnel that nobody holds any more may go.
+"""What several looks at the ports prove: that nobody uses a tunnel, and that stunnel stands still.
 
-A reading of the kernel's tables can be torn while sockets come and go, so one reading proves nothing: a
-tunnel is idle only when every one of several good readings over some minutes showed no connection to it.
+A reading of the kernel's tables can be torn while sockets come and go, so one reading proves nothing. A
+tunnel that nobody holds any more may go when every one of several good readings over some minutes showed no
+connection to it.
+
+stunnel stands still when connections wait at a port of its own and nobody accepts them. It has one loop that
+accepts, so each mount of the node would wait for ever. The kernel's table tells it without a call that could
+hang too.
 """
 
 from collections.abc import Collection, Mapping
@@ -58,3 +63,24 @@ class Idleness:
         if streak is None:
             return _Streak(since=now, readings=1)
         return _Streak(since=streak.since, readings=streak.readings + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Since when each port has had connections that wait, by all readings."""
+
+    since: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    def after(self, reading: PortReading | None, ports: Collection[int], *, now: float) -> "Standstill":
+        """After one more look at these ports; ``now`` is a monotonic time in seconds.
+
+        A reading that failed (None) tells nothing.
+        """
+        if reading is None:
+            return self
+        waiting = reading.unanswered.intersection(ports)
+        return Standstill(MappingProxyType({port: self.since.get(port, now) for port in waiting}))
+
+    def lasts(self, seconds: float, *, now: float) -> bool:
+        """Whether connections to some port have waited in every reading for so long."""
+        return any(now - since >= seconds for since in self.since.values())

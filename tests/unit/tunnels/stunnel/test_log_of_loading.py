@@ -2,8 +2,7 @@
 
 import pytest
 
-from kube_efs.tunnels.stunnel.loading import Judge, Loaded, Outcome, Unbindable, Unloadable
-from kube_efs.tunnels.stunnel.log import parse_line
+from kube_efs.tunnels.stunnel.log import Judge, Loaded, Outcome, Unbindable, Unloadable, parse_line
 
 CONFIGURATION = """\
 foreground = yes

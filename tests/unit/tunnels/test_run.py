@@ -7,7 +7,7 @@ import pytest
 from kube_efs.aws.location import NodeLocation
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.ids import Region, SubnetId, ZoneName
-from kube_efs.tunnels.place import find_place
+from kube_efs.tunnels.run import find_place
 
 HERE = NodeLocation(
     region=Region("us-east-1"),
