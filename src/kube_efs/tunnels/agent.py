@@ -1,7 +1,15 @@
 """The tunnel agent: from documents of targets to tunnels that work, and their state.
 
-Four tasks share what is served: documents change it, rounds over the mount targets order the addresses,
-rounds of probes tell how the tunnels are, and the keeper holds stunnel to the plan that follows.
+It starts in this order. What killed processes left half written is removed. The targets and the promises that
+an earlier agent remembered are planned, so that stunnel serves them before the API server or AWS is asked
+anything, and on the same ports. Only then are tunnels on demand given, since a new promise must not get the
+port of an old one. Then these tasks begin, and each writes its part of the plan and has it applied: documents
+of the ConfigMap, rounds over the mount targets, which order the addresses, renewals of certificates, and who
+asks for tunnels on demand. Rounds of probes tell how the tunnels are, and close what nobody uses. The keeper
+holds stunnel to the plan.
+
+When it is told to end it ends stunnel, unless somebody holds a tunnel on demand: a mounted volume must not
+notice. When it crashes stunnel lives on. Either way the next agent takes stunnel over.
 """
 
 import asyncio
@@ -107,8 +115,11 @@ class TunnelAgent:
         next agent takes it over, and no mounted volume notices.
         """
         await self._remember_earlier()
+        on_demand: AbstractAsyncContextManager[None] = nullcontext()
+        if self._on_demand and self._options.on_demand:
+            on_demand = serving(self._options.on_demand.socket_path, self._on_demand, self.status)
         try:
-            async with self._answering(), asyncio.TaskGroup() as tasks:
+            async with on_demand, asyncio.TaskGroup() as tasks:
                 if self._on_demand:
                     tasks.create_task(self._certificates.run(self._on_demand.each))
                 keep, (targets, probes) = self._duties.keep, self._heartbeats
@@ -124,11 +135,6 @@ class TunnelAgent:
         except asyncio.CancelledError:
             await self._end()
             raise
-
-    def _answering(self) -> AbstractAsyncContextManager[None]:
-        if not self._on_demand or not self._options.on_demand:
-            return nullcontext()
-        return serving(self._options.on_demand.socket_path, self._on_demand, self.status)
 
     async def _remember_earlier(self) -> None:
         for path in (self._options.conf_path, self._options.state_path, self._options.promises_path):

@@ -3,6 +3,20 @@
 ``StunnelKeeper`` is level-triggered: whatever has happened (a new wish, a death, a port that became
 free), it compares what is wanted with what is loaded and does what is missing. Nothing else touches the
 process or its configuration file.
+
+A load is three steps: write the file, have stunnel read it (by SIGHUP, or by starting it), and read in the
+log how that went, as stunnel tells nobody else. This is what can come of it:
+
+* All services listen. The file and its services are what is loaded from now on.
+* A stunnel that was just started refuses the file, or cannot have a port. It is ended. The next start waits,
+  longer after each short life.
+* A running one refuses the file. It goes on with what it had.
+* A running one cannot have a port. Then it listens on none at all, so nothing counts as loaded.
+* A running one dies of it. It is started anew with the same file, which tells more.
+* It says nothing for seconds. That counts as a refusal. One that was asked as it accepted nothing is ended.
+
+Unless all listen, the service that stunnel names is left out, or all when it names none, and the others are
+loaded. What is left out is tried again later.
 """
 
 import asyncio
@@ -13,7 +27,7 @@ from types import MappingProxyType
 
 import structlog
 
-from kube_efs.model.errors import ConfigurationRejected, InvalidValue, KubeEfsError, PortTaken
+from kube_efs.model.errors import ConfigurationRejected, InvalidValue, KubeEfsError
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.options import TunnelOptions
@@ -147,7 +161,11 @@ class StunnelKeeper:
         self._take_over()
         wanted = dict(self._wanted or {})
         if not wanted:
-            await self._end_unwanted()
+            # stunnel cannot run without a service, so it is ended as soon as no connection is open. One that
+            # was taken over may have connections that nobody here knows of.
+            if self._process and not await asyncio.to_thread(_is_used, self._process.pid):
+                await self.stop()
+                self._process, self._loaded = None, _NOTHING
         elif self._process is None:
             await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
         left_out = await self._find_unfit(wanted.values())
@@ -156,7 +174,10 @@ class StunnelKeeper:
             if isinstance(outcome, Loaded):
                 break
             left_out |= await self._blame(outcome, services)
-        await self._put_back()
+        if self._process and self._loaded.text and self._written != self._loaded.text:
+            # The file is left as stunnel has it in use, so that it also starts with it.
+            with suppress(OSError):
+                await self._write(self._loaded.text)
         self._publish(left_out)
         undone = left_out or (self._process and not wanted)
         return self._options.retry_seconds if undone else None
@@ -179,15 +200,6 @@ class StunnelKeeper:
         self._delay = self._delay.after_life_of(ended.age_seconds)
         self._not_before = asyncio.get_running_loop().time() + self._delay.seconds
 
-    async def _end_unwanted(self) -> None:
-        """End stunnel, which cannot run without a service, as soon as no connection is open.
-
-        One that was taken over may have connections that nobody here knows of.
-        """
-        if self._process and not await asyncio.to_thread(_is_used, self._process.pid):
-            await self.stop()
-            self._process, self._loaded = None, _NOTHING
-
     async def _find_unfit(self, services: Collection[TunnelService]) -> dict[str, KubeEfsError]:
         """The services that must not or cannot be listened for, before stunnel sees them.
 
@@ -200,15 +212,14 @@ class StunnelKeeper:
             except InvalidValue as error:
                 unfit[service.name] = error
         name_by_port = {service.port: service.name for service in services if service.name not in unfit}
-        taken = await asyncio.to_thread(self._find_taken, frozenset(name_by_port))
+        # What is loaded is listened on: /proc is asked only about what cannot be had and is not known.
+        unknown = frozenset(name_by_port) - self._loaded.ports
+        pid = self._process.pid if self._process else None
+        taken = await asyncio.to_thread(find_taken, unknown, but_by=pid)
         return unfit | {name_by_port[port]: error for port, error in taken.items()}
 
-    def _find_taken(self, ports: frozenset[int]) -> Mapping[int, PortTaken]:
-        # What is loaded is listened on: /proc is asked only about what cannot be had and is not known.
-        return find_taken(ports - self._loaded.ports, but_by=self._process.pid if self._process else None)
-
     async def _load(self, services: Collection[TunnelService]) -> Outcome:
-        """Have stunnel listen for exactly these."""
+        """Have stunnel listen for exactly these; the outcomes are those at the top of this file."""
         text = render_configuration(
             services,
             ca_file=self._options.ca_file,
@@ -221,7 +232,13 @@ class StunnelKeeper:
         try:
             await self._write(text)
             self.read_log()  # what is there belongs to the past
-            process = self._process = self._reload_or_start()
+            if self._process:
+                self._process.reload()
+                self._metrics.reloads.inc()
+            else:
+                conf_path, log_path = self._options.conf_path, self._options.log_path
+                self._process = StunnelProcess.start(self._program, conf_path, log_path, self._wake.set)
+            process = self._process
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
         judge = self._judge = Judge(text, {service.name for service in services})
@@ -245,16 +262,6 @@ class StunnelKeeper:
             self._loaded = _NOTHING
         return outcome
 
-    def _reload_or_start(self) -> StunnelProcess:
-        """The process that reads the file now."""
-        if self._process:
-            self._process.reload()
-            self._metrics.reloads.inc()
-            return self._process
-        return StunnelProcess.start(
-            self._program, self._options.conf_path, self._options.log_path, self._wake.set
-        )
-
     async def _await_outcome(self, process: StunnelProcess, judge: Judge) -> Outcome:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOAD_SECONDS):
@@ -276,12 +283,6 @@ class StunnelKeeper:
         culprit = outcome.culprit if isinstance(outcome, Unloadable) else None
         error = ConfigurationRejected(f"stunnel does not accept its configuration ({reason})")
         return dict.fromkeys([culprit] if culprit in by_name else by_name, error)
-
-    async def _put_back(self) -> None:
-        """Leave the file as stunnel has it in use, so that it also starts with it."""
-        if self._process and self._loaded.text and self._written != self._loaded.text:
-            with suppress(OSError):
-                await self._write(self._loaded.text)
 
     async def _write(self, text: str) -> None:
         # One that is lost with the node's power is written anew before stunnel is started.
