@@ -2,6 +2,15 @@
 
 A certificate is a file with its key (mode 0600) that changes as a whole. Whoever writes stunnel.conf writes
 its end beside its path, so that a renewed one changes the configuration and is loaded like any other change.
+
+Each tunnel has one date on which it is due. A success sets the next date, long before the certificate or its
+credentials end. A failure puts it off, for longer each time; the old certificate is used meanwhile, and the
+failures of one tunnel hold up no other. The clock is looked at every half minute at least, and a date that is
+further away than any ever is counts as due: both because clocks jump.
+
+Later credentials of a tunnel come from where the first ones came from, even when a better source has come up.
+The file of a closed tunnel is removed only when stunnel does not have it loaded any more: it refuses a
+configuration that names a missing file.
 """
 
 import asyncio
@@ -109,15 +118,13 @@ class ClientCertificates:
             with suppress(OSError, ValueError):
                 self._files[tunnel.name] = _describe(path, path.read_bytes())
             self._sources[tunnel.name] = tunnel.source
-            self._renewals[tunnel.name] = _Renewal(due=self._due(tunnel))
+            now, file = self._now(), self._files.get(tunnel.name)
+            due = now if file is None or tunnel.spec.iam else renewal_of(file.not_after, now=now)
+            self._renewals[tunnel.name] = _Renewal(due=due)
         known = {self._path(name) for name in self._sources}
         with suppress(OSError):
             for path in set(self._folder.iterdir()) - known:
                 path.unlink()
-
-    def _due(self, tunnel: Promise) -> datetime:
-        now, file = self._now(), self._files.get(tunnel.name)
-        return now if file is None or tunnel.spec.iam else renewal_of(file.not_after, now=now)
 
     async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
         """See that there is a certificate, and give where its credentials come from, None without any.
@@ -166,29 +173,23 @@ class ClientCertificates:
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def renewed(tunnel: Promise) -> bool:
+            """Whether there is a new certificate. No error ends the renewals of others, foreseen or not."""
             async with slots:
-                return await self._renew(tunnel)
+                try:
+                    await self._obtain(tunnel.spec, tunnel.source)
+                except Exception as error:  # noqa: BLE001 - told, counted and tried again
+                    self._put_off(tunnel.name, error)
+                    return False
+                return True
 
         now = self._now()
         known = [tunnel for tunnel in tunnels if tunnel.name in self._renewals]
-        due = [tunnel for tunnel in known if self._is_due(tunnel.name, now)]
+        dates = {tunnel.name: self._renewals[tunnel.name].due for tunnel in known}
+        due = [one for one in known if dates[one.name] <= now or is_planned_ahead(dates[one.name], now=now)]
         if any(await asyncio.gather(*map(renewed, due))):
             self._on_renewed()
         left = (self._renewals[tunnel.name].due for tunnel in known if tunnel.name in self._renewals)
         return min(left, default=now + _RENEWAL_IDLE)
-
-    def _is_due(self, name: str, now: datetime) -> bool:
-        due = self._renewals[name].due
-        return due <= now or is_planned_ahead(due, now=now)
-
-    async def _renew(self, tunnel: Promise) -> bool:
-        """Whether there is a new certificate. No error ends the renewals of others, foreseen or not."""
-        try:
-            await self._obtain(tunnel.spec, tunnel.source)
-        except Exception as error:  # noqa: BLE001 - told, counted and tried again
-            self._put_off(tunnel.name, error)
-            return False
-        return True
 
     def _put_off(self, name: str, error: Exception) -> None:
         renewal = self._renewals.get(name)

@@ -1,7 +1,17 @@
 """Tunnels on demand: who asks gets a port that leads to the file system, and keeps it until it says so.
 
-What is promised is on the disk before it is answered. A tunnel is closed only when nobody holds it and for
-minutes nobody was connected; nothing that cannot be read closes any.
+A mount cannot be told later that its port has moved, so a port is a promise. It is kept like this:
+
+* ``ensure`` makes the certificate, chooses a port, writes the promise to the disk, and only then has stunnel
+  serve it. It answers when stunnel listens. Who asks again, after a lost answer or a crash, meets the same
+  promise: name and first port follow from what the tunnel is for.
+* There are two states, both in the plan. ``wanted`` changes at once, in one step without waiting, so that two
+  calls never choose the same port. ``promises`` follows it when the disk has it, and only ``promises`` is
+  served. A change that could not be written stays wanted, and is written with the next one.
+* Many changes that wait for the disk at the same time are one write.
+* A tunnel is closed only when nobody holds it and, for minutes, no look at the kernel's tables showed a
+  connection. What cannot be read closes nothing. While somebody asks for it, it is not closed either.
+* A holder is forgotten when it releases its tunnel, or when two reconciliations a minute apart leave it out.
 """
 
 import asyncio
