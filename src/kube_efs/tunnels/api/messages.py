@@ -5,10 +5,10 @@ from typing import Final
 from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model import errors
 from kube_efs.model.errors import KubeEfsError, TunnelError, shown
-from kube_efs.model.ids import parse_file_system_id, parse_region, parse_zone_name
+from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.secrets import shortened
 from kube_efs.model.targets import parse_address
-from kube_efs.model.volume_handles import parse_access_point_id
+from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.promises import TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 
@@ -16,17 +16,15 @@ FAILURE_KEY: Final = "kube-efs-failure-bin"
 
 
 def parse_spec(message: pb.Spec) -> TunnelSpec:
-    """The spec; raises InvalidValue."""
-    access_point = message.access_point_id
+    """The spec, which checks its parts; raises InvalidValue."""
     return TunnelSpec(
-        file_system_id=parse_file_system_id(message.file_system_id),
-        access_point_id=parse_access_point_id(access_point, field="access point id")
-        if access_point
-        else None,
+        file_system_id=FileSystemId(message.file_system_id),
+        access_point_id=AccessPointId(message.access_point_id) if message.access_point_id else None,
         iam=_parse_iam(message.iam) if message.HasField("iam") else None,
-        region=parse_region(message.region) if message.region else None,
+        region=Region(message.region) if message.region else None,
+        # Written in its shortest form, since equal specs share a tunnel.
         address=parse_address(message.address) if message.address else None,
-        zone=parse_zone_name(message.zone) if message.zone else None,
+        zone=ZoneName(message.zone) if message.zone else None,
         cross_account=message.cross_account,
         checks_revocation=message.checks_revocation,
     )
