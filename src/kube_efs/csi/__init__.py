@@ -1,5 +1,6 @@
 """The CSI protocol: gRPC servers, and the services of ``efs.csi.aws.com`` behind them.
 
 Messages end here: services turn them into values of ``model`` and back, ``interceptors`` turns errors into
-status codes. How a volume is made belongs to ``provisioning``, how it is mounted to ``mounts``.
+status codes. ``node`` and ``mounting`` are what happens on a node. How a volume is made belongs to
+``provisioning``, what mounts and what is mounted to ``mounts``, tunnels to ``tunnels``.
 """

@@ -1,5 +1,6 @@
-"""The tunnels of one node: one stunnel process, its configuration, supervision and health.
+"""The tunnels of one node: what is to be served, by which mount targets, and how it is.
 
-Reads the tunnel targets and answers those who ask for tunnels on demand (``client`` is their side of it),
-decides which mount target serves each, and keeps stunnel doing that. Knows nothing of claims or volumes.
+``agent`` and ``plan`` decide what the one stunnel of the node serves. Its process is in ``stunnel``, what is
+promised to mounts in ``on_demand``, how they ask in ``api``, the kernel's sockets in ``sockets``. Knows
+nothing of claims or volumes.
 """
