@@ -10,7 +10,7 @@ def main() -> int:
     catch_uncaught()
     # What a worker's pod has to do often takes less time than the command line takes to load.
     if sys.argv[1:2] == ["worker"]:
-        from kube_efs.provisioning.worker import main as work
+        from kube_efs.provisioning.workers.program import main as work
 
         return work(sys.argv[2:])
     from kube_efs.cli import main as run_command

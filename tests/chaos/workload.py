@@ -25,7 +25,7 @@ from tests.scenarios.directory_steps import Claims
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.provisioning.worker_objects import LABELS as WORKER_LABELS
+from kube_efs.provisioning.workers.pod_objects import LABELS as WORKER_LABELS
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.promises import Holder, TunnelSpec
 from kube_efs_lab.clients import TunnelClient as NfsClient

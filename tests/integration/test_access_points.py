@@ -28,8 +28,8 @@ from kube_efs.model.errors import AwsLimitReached, AwsUnavailable, GidRangeFull,
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.root_directories import VolumeOrigin
 from kube_efs.model.volume_handles import VolumeHandle
-from kube_efs.provisioning.access_points import AccessPoints
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints
+from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.telemetry.metrics import AwsMetrics
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

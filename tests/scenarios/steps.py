@@ -37,8 +37,8 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
-from kube_efs.provisioning.trash import TRASH
-from kube_efs.provisioning.work import Action, parse_order
+from kube_efs.provisioning.workers.orders import Action, parse_order
+from kube_efs.provisioning.workers.trash import TRASH
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
 from kube_efs_lab.program import Program
 

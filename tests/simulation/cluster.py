@@ -18,9 +18,9 @@ from tests.simulation.virtual import VirtualLoop
 from kube_efs.model.directories import FoundDirectory, parse_directory
 from kube_efs.model.errors import GidTaken, KubeEfsError, RemovalRefused
 from kube_efs.model.trash import TrashReport
-from kube_efs.provisioning import worker
-from kube_efs.provisioning.file_system import refuse_outside
-from kube_efs.provisioning.work import Action, parse_item, path_in, render_children, render_trash
+from kube_efs.provisioning.workers import program as worker
+from kube_efs.provisioning.workers.file_system import refuse_outside
+from kube_efs.provisioning.workers.orders import Action, parse_item, path_in, render_children, render_trash
 
 _PV_FINALIZER = "kubernetes.io/pv-protection"
 _PVC_FINALIZER = "kubernetes.io/pvc-protection"

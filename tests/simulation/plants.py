@@ -29,21 +29,24 @@ from kube_efs.model.directories import Relation
 from kube_efs.model.errors import RemovalRefused
 from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning import access_points, csi_volumes, guards, worker_objects
 from kube_efs.provisioning import engine as engines
-from kube_efs.provisioning import inventory as inventories
-from kube_efs.provisioning.access_points import AccessPoints
-from kube_efs.provisioning.csi_directories import CsiDirectories
-from kube_efs.provisioning.csi_volumes import CsiVolumes
-from kube_efs.provisioning.directory import DirectoryBackend
+from kube_efs.provisioning import guards
+from kube_efs.provisioning import volume_index as inventories
+from kube_efs.provisioning.backends.csi import access_points
+from kube_efs.provisioning.backends.csi import volumes as csi_volumes
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints
+from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
+from kube_efs.provisioning.backends.directory import DirectoryBackend
+from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.gids import GidIndex
 from kube_efs.provisioning.guards import Guards, Order
-from kube_efs.provisioning.inventory import DirectoryIndex, Inventory
 from kube_efs.provisioning.reservations import Reservations
-from kube_efs.provisioning.tunnel import TunnelBackend
-from kube_efs.provisioning.worker_objects import ObservedPod
-from kube_efs.provisioning.worker_pods import WorkerPods
-from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.provisioning.volume_index import DirectoryIndex, Inventory
+from kube_efs.provisioning.workers import pod_objects as worker_objects
+from kube_efs.provisioning.workers.pod_objects import ObservedPod
+from kube_efs.provisioning.workers.pods import WorkerPods
+from kube_efs.provisioning.workers.pool import WorkerPool
 
 # What a plant must lead to, in the words of the violation.
 LOSS: Final = re.compile(r"goes|bytes|cannot be mounted|without its")

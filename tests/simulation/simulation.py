@@ -34,7 +34,7 @@ from tests.simulation.virtual import State, Stuck, VirtualLoop, clock_offset, cu
 from tests.simulation.weather import Weather
 
 from kube_efs.aws.connection import AwsConnection
-from kube_efs.provisioning.work import Action
+from kube_efs.provisioning.workers.orders import Action
 from kube_efs.settings import BackendName
 
 _ACTIVE_SECONDS = 240.0

@@ -22,8 +22,8 @@ from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.guards import Guards
-from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, CsiMetrics

@@ -8,7 +8,7 @@ from kube_efs.model.csi_parameters import parse_parameters
 from kube_efs.model.directory_classes import parse_class
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.gids import GidRange
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 

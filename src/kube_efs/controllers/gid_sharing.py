@@ -19,8 +19,8 @@ from kube_efs.model.errors import InvalidValue
 from kube_efs.model.ids import parse_file_system_id
 from kube_efs.model.volume_handles import parse_access_point_id
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.access_points import USER_OF
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.backends.csi.access_points import USER_OF
+from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)

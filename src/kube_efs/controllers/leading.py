@@ -37,13 +37,13 @@ from kube_efs.kube.usage_store import UsageStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.errors import KubeError
 from kube_efs.model.ids import VpcId
-from kube_efs.provisioning.backends import Backend
-from kube_efs.provisioning.directory import DirectoryBackend
+from kube_efs.provisioning.backends.contract import Backend
+from kube_efs.provisioning.backends.directory import DirectoryBackend
+from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.guards import Guards
-from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.tunnel import TunnelBackend
-from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, SharedVolumeMetrics, UsageMetrics

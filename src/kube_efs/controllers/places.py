@@ -11,7 +11,7 @@ from kube_efs.model.errors import AwsError, KubeEfsError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.accounts import Accounts
+from kube_efs.provisioning.backends.csi.accounts import Accounts
 
 log = structlog.get_logger(__name__)
 

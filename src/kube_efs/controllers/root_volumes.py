@@ -22,7 +22,7 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_LABEL, ROOT_CLASS, ROOT_KEY_LABEL, root_name
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, NfsSource, Volume
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 log = structlog.get_logger(__name__)
 

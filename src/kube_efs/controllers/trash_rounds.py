@@ -27,10 +27,10 @@ from kube_efs.model.errors import KubeEfsError, KubeError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
 from kube_efs.model.tunnel_volumes import root_name
-from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.mounted import MountedDirectories
-from kube_efs.provisioning.work import EmptyingTerms
-from kube_efs.provisioning.workers import WorkerPool
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.mounted import MountedDirectories
+from kube_efs.provisioning.workers.orders import EmptyingTerms
+from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings import ControllerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
 

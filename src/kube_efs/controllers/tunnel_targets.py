@@ -47,7 +47,7 @@ from kube_efs.model.targets import (
     render_zones,
 )
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 
 async def watch_claims(

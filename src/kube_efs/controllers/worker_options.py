@@ -1,6 +1,6 @@
 """How worker pods are run, as the settings say."""
 
-from kube_efs.provisioning.worker_objects import LEADER, WorkerOptions
+from kube_efs.provisioning.workers.pod_objects import LEADER, WorkerOptions
 from kube_efs.settings import ControllerSettings
 
 

@@ -21,7 +21,7 @@ from kube_efs.model.csi_parameters import parse_origin, parse_parameters
 from kube_efs.model.volume_attributes import render_attributes
 from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import ZONE_LABEL
-from kube_efs.provisioning.csi_volumes import CsiVolume, CsiVolumes
+from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 
 __all__ = ["Controller", "controller_service"]
 

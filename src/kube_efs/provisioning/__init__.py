@@ -1,5 +1,9 @@
-"""From a claim to a volume and back: the engine, and one module for each kind of volume.
+"""From a claim to a volume, and from a Released volume to nothing.
 
-The engine decides what is to be done and in which order; a backend knows how its kind of volume is made
-and removed. Watching and publishing results belong to ``controllers``.
+The engine decides what is done and in which order, for every kind of volume alike. ``guards`` decides whether
+data may go. ``volume_index`` and ``gid_ledger`` are what is known of the cluster. ``backends`` has one module
+for each kind of volume, ``workers`` makes and removes directories. ``docs/design.md`` lists the files in the
+order in which they are read.
+
+Watches, queues, leadership and events belong to ``controllers``; rules without I/O belong to ``model``.
 """

@@ -37,9 +37,9 @@ from kube_efs.model.errors import (
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
-from kube_efs.provisioning.backends import Backend, Plan
+from kube_efs.provisioning.backends.contract import Backend, Plan
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 log = structlog.get_logger(__name__)
 

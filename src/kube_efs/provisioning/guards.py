@@ -40,8 +40,8 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.inventory import Inventory
 from kube_efs.provisioning.reservations import Reservations
+from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)

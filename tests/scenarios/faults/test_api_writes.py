@@ -11,7 +11,7 @@ from tests.scenarios.faulty_api import FaultyPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.tunnel_volumes import root_name
-from kube_efs.provisioning.worker_objects import LABELS
+from kube_efs.provisioning.workers.pod_objects import LABELS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.ids import FileSystemId
-from kube_efs.provisioning.trash import TRASH
+from kube_efs.provisioning.workers.trash import TRASH
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

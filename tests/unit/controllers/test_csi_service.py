@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from lightkube import AsyncClient
 from prometheus_client import CollectorRegistry
-from tests.unit.provisioning.csi_world import FS, CsiWorld, request
+from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld, request
 
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
@@ -20,8 +20,8 @@ from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
 from kube_efs.model.errors import AwsUnavailable, InvalidSetting
 from kube_efs.model.ids import Region
-from kube_efs.provisioning.accounts import Accounts
-from kube_efs.provisioning.csi_claims import CsiBackend
+from kube_efs.provisioning.backends.csi.accounts import Accounts
+from kube_efs.provisioning.backends.csi.claims import CsiBackend
 from kube_efs.settings import ControllerSettings, load
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics

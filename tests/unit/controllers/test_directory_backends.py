@@ -29,7 +29,7 @@ from kube_efs.model.errors import PlatformError
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volumes import Location, NfsSource, Volume
 from kube_efs.provisioning.guards import Order, Permit
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
 

@@ -7,7 +7,7 @@ from kube_efs.controllers.gid_ranges import gid_range, watch_gid_ranges
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.gids import GidRange
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 CSI = {"provisioningMode": "efs-ap", "fileSystemId": "fs-0123abcd", "directoryPerms": "700"}

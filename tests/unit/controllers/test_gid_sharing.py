@@ -13,7 +13,7 @@ from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 OURS = "example.com/aws-efs"

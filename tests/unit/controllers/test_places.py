@@ -1,7 +1,7 @@
 """Where the data of volumes with access points lies."""
 
 import pytest
-from tests.unit.provisioning.csi_world import FS, CsiWorld, request
+from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld, request
 
 from kube_efs.controllers.places import AccessPointPlaces
 from kube_efs.model.errors import AwsDenied

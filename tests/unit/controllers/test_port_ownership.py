@@ -26,7 +26,7 @@ from kube_efs.model.targets import (
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
 from kube_efs.model.volumes import NfsSource, Volume
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 NAMES = [FileSystemId(f"fs-{number}") for number in range(3)]
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

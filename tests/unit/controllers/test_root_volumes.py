@@ -16,7 +16,7 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import KubeAlreadyExists
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 

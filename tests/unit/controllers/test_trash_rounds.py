@@ -21,8 +21,8 @@ from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.work import EmptyingTerms
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]

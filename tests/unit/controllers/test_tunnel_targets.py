@@ -22,7 +22,7 @@ from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, M
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
 from kube_efs.model.volumes import NfsSource, Volume
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 

@@ -22,8 +22,8 @@ from kube_efs.model.errors import KubeDenied, WorkerFailed
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.usage import MeasuredDirectory, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
-from kube_efs.provisioning.inventory import Inventory
-from kube_efs.provisioning.work import MeasuringTerms
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.settings import ControllerSettings, load
 from kube_efs.telemetry.metrics import UsageMetrics
 

@@ -28,9 +28,9 @@ from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import NfsSource, Volume
+from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.guards import Guards
-from kube_efs.provisioning.tunnel import TunnelBackend
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]

@@ -10,7 +10,7 @@ import pytest
 from grpc import StatusCode
 from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
-from tests.unit.provisioning.csi_world import FS, OTHER, CsiWorld
+from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld
 
 from kube_efs.csi.controller import Controller, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi

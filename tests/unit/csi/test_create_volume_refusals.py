@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc import StatusCode
 from tests.unit.csi.served import Connect
-from tests.unit.provisioning.csi_world import FS, CsiWorld
+from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
 
 from kube_efs.csi.controller import Controller, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi

@@ -15,7 +15,7 @@ from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
 from kube_efs.operator.platforms import Platform
-from kube_efs.provisioning.worker_objects import LABELS
+from kube_efs.provisioning.workers.pod_objects import LABELS
 from kube_efs.settings import (
     DEFAULT_LEASE,
     CommonSettings,

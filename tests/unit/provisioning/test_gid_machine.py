@@ -16,7 +16,7 @@ from kube_efs.model.directories import parse_directory
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
-from kube_efs.provisioning.inventory import Inventory
+from kube_efs.provisioning.volume_index import Inventory
 
 FS = FileSystemId("fs-1")
 BASE = Location(file_system_id=FS, directory=parse_directory("/pvs"))

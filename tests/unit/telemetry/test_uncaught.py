@@ -111,9 +111,9 @@ def test_a_worker_that_fails_prints_no_traceback_of_pythons(tmp_path: Path) -> N
             import sys
             from pathlib import Path
             from kube_efs.__main__ import main
-            from kube_efs.provisioning import file_system, worker
+            from kube_efs.provisioning.workers import file_system, program
             file_system.make_directory = fail
-            worker.main.__kwdefaults__["termination_log"] = Path({str(tmp_path / "end")!r})
+            program.main.__kwdefaults__["termination_log"] = Path({str(tmp_path / "end")!r})
             sys.argv = ["kube-efs", "worker", "make", "--root", {str(tmp_path)!r}, "--", "/a", "/b"]
             sys.exit(main())
             """)

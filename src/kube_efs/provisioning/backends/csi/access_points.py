@@ -1,0 +1,519 @@
+"""Access points made for volumes, and removed with them, at the cost of one call to AWS each.
+
+What a file system has is listed once and then kept: which group ids its access points give, which
+directories they lead to, and how many they are. Others make and delete access points too. So whatever a
+removal depends on is asked of AWS after the question was put.
+
+A creation whose answer got lost may have succeeded, or may still succeed. It is remembered with its file
+system: when it is repeated, it is repeated there, with the same token and ids, until AWS says what became of
+it. So a volume never gets two access points. AWS may carry out the lost creation late, also when a repetition
+was answered long before. As long as an access point has its token, that makes no other; so it stays so long.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from kube_efs.aws.access_points import AwsAccessPoints
+from kube_efs.model.access_point_tags import Tag
+from kube_efs.model.access_points import (
+    AccessPoint,
+    AccessPointRequest,
+    PosixUser,
+    VolumeRequest,
+    access_point_request,
+    check_existing,
+    client_token,
+)
+from kube_efs.model.csi_errors import VolumePending
+from kube_efs.model.directories import Directory
+from kube_efs.model.errors import (
+    AwsAlreadyExists,
+    AwsError,
+    AwsLimitReached,
+    AwsNotFound,
+    AwsThrottled,
+    AwsUnavailable,
+    GidRangeFull,
+    KubeEfsError,
+    NotYet,
+    RemovalRefused,
+)
+from kube_efs.model.gids import GidRange
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.single_flight import SingleFlight
+
+log = structlog.get_logger(__name__)
+
+# What leaves open whether the access point was made.
+_UNCLEAR = (AwsUnavailable, AwsThrottled)
+
+# What holds a number that is an access point's user id begins with this.
+USER_OF: Final = "user of "
+
+# So long after the answer got lost AWS no longer carries out a creation.
+_LATE_SECONDS: Final = 300.0
+# As long as the Lease of csi-provisioner lasts, so that the one that led before calls no more.
+_FRESH_SECONDS: Final = 15.0
+# A file system that was full is asked again after this time: others delete access points too.
+_FULL_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unclear:
+    """A creation of which it is not known whether it succeeded; ``ended`` is None while an attempt runs."""
+
+    file_system_id: FileSystemId
+    ended: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Listing:
+    """A listing that runs: what was known when it began, and what was deleted here since."""
+
+    began: float
+    before: frozenset[AccessPointId]
+    deleted: set[AccessPointId] = field(default_factory=set)
+
+
+class AccessPoints:
+    """The access points of one account, as this process has last seen them.
+
+    Without ``is_alone`` another replica may make some at any time, when its csi-provisioner begins to lead.
+    """
+
+    def __init__(
+        self,
+        api: AwsAccessPoints,
+        inventory: Inventory,
+        *,
+        quota: int,
+        tags: tuple[Tag, ...] = (),
+        is_alone: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._is_alone = is_alone
+        self._inventory = inventory
+        self._quota = quota
+        self._tags = tags
+        self._known: dict[FileSystemId, dict[AccessPointId, AccessPoint]] = {}
+        self._by_token: dict[tuple[FileSystemId, str], AccessPointId] = {}
+        self._clock = clock
+        # Until when each file system is not asked for room.
+        self._full: dict[FileSystemId, float] = {}
+        # By the name of the volume.
+        self._unclear: dict[str, _Unclear] = {}
+        # By token, until when AWS may carry out a creation that it did not answer.
+        self._late_until: dict[tuple[FileSystemId, str], float] = {}
+        # Access points that are gone while their directories may still belong to their ids.
+        self._retired: set[AccessPointId] = set()
+        self._listed_at: dict[FileSystemId, float] = {}
+        self._listings: dict[FileSystemId, _Listing] = {}
+        self._listers: dict[FileSystemId, SingleFlight[None]] = {}
+
+    @property
+    def counts(self) -> Mapping[FileSystemId, int]:
+        """How many access points each file system has, of those that were looked at."""
+        return {file_system_id: len(found) for file_system_id, found in self._known.items()}
+
+    async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
+        """The access point of the volume, on the first file system that has room; the same one if repeated.
+
+        An attempt that raises an error with ``outcome_unknown`` may have succeeded, or may still succeed; it
+        is to be repeated until it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
+        AwsLimitReached when no file system has room, AwsError.
+        """
+        unclear = self._unclear.get(request.name)
+        places = list(candidates) if unclear is None else [unclear.file_system_id, *candidates]
+        for file_system_id in places:
+            await self.loaded(file_system_id)
+        made = await self._made_before(request, places)
+        if made is None and unclear is not None:
+            made = await self._try(request, unclear.file_system_id)
+        if made is None:
+            made = await self._first_with_room(request, candidates)
+        if made is None and await self._look_for_room(candidates):
+            made = await self._first_with_room(request, candidates)
+        if made is not None:
+            return made
+        raise AwsLimitReached(
+            f"have no room for another access point (at most {self._quota} each)",
+            field="file systems",
+            value=", ".join(candidates),
+            remedy="delete volumes, add a file system to the class, or use provisioningMode: efs-dir",
+        )
+
+    async def delete(self, handle: VolumeHandle, *, is_directory_gone: bool) -> None:
+        """Remove the access point of a volume; one that is gone is no error.
+
+        It returns when AWS has accepted the deletion or says that the access point is gone. After any other
+        answer it is to be repeated. Its ids go to others only when its directory is gone too, as long as
+        there are free ones. Raises RemovalRefused when it belongs to another file system than the handle
+        says, and AwsError.
+        """
+        if handle.access_point_id is None:
+            return
+        # An access point never changes its file system, so what was listed before is good enough here.
+        found = self._known.get(handle.file_system_id, {}).get(handle.access_point_id)
+        if found is None:
+            found = await self.find(handle)
+        if found is None:
+            return
+        if not found.leaving:
+            try:
+                await self._api.delete(found.access_point_id)
+            except AwsNotFound:
+                log.info("access-point-gone", access_point=found.access_point_id)
+        if is_directory_gone:
+            self._forget(found)
+        else:
+            self._retire(found)
+
+    async def find(self, handle: VolumeHandle) -> AccessPoint | None:
+        """The access point that the handle names, as AWS has it now; None when there is none (any more).
+
+        Raises RemovalRefused when it belongs to another file system, and AwsError.
+        """
+        if handle.access_point_id is None:
+            return None
+        found = await self._get(handle.access_point_id)
+        if found is None:
+            return None
+        if found.file_system_id != handle.file_system_id:
+            raise RemovalRefused(
+                f"belongs to {found.file_system_id}",
+                field="access point",
+                value=found.access_point_id,
+                remedy=f"look at the volume; its handle says {handle.file_system_id}",
+            )
+        return found
+
+    def check_stays_gone(self, found: AccessPoint) -> None:
+        """Raise NotYet while a lost creation could make the access point again after its deletion."""
+        if seconds := self._late_seconds(found.file_system_id, found.client_token):
+            raise NotYet(
+                "may be made again by an earlier call to AWS",
+                field="access point",
+                value=found.access_point_id,
+                remedy=f"it is removed in {seconds:.0f} s",
+            )
+
+    async def location(self, handle: VolumeHandle) -> Location | None:
+        """Where the data of a volume lies that has an access point; None if that is gone. Raises AwsError.
+
+        It is looked for among those of its file system as they were listed last, so no removal may depend on
+        the answer.
+        """
+        if handle.access_point_id is None:
+            return None
+        await self.loaded(handle.file_system_id)
+        found = self._known[handle.file_system_id].get(handle.access_point_id)
+        if found is None:
+            return None
+        directory = Directory((*found.directory.parts, *handle.directory.parts))
+        return Location(file_system_id=handle.file_system_id, directory=directory)
+
+    async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
+        """The other access points that lead into, or to something above, the directory of this one.
+
+        They are listed anew; raises AwsError.
+        """
+        await self._list_anew(found.file_system_id)
+        place = _location(found)
+        return tuple(
+            other
+            for other in self._known[found.file_system_id].values()
+            if other.access_point_id != found.access_point_id
+            and (
+                other.directory == found.directory
+                or place.is_below(_location(other))
+                or _location(other).is_below(place)
+            )
+        )
+
+    async def roots(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        """The access points of the file system but for those that are leaving; raises AwsError.
+
+        They are listed after the call began. All who ask while a listing runs share the next one.
+        """
+        await self._list_anew(file_system_id)
+        return tuple(one for one in self._known[file_system_id].values() if not one.leaving)
+
+    async def refresh(self, file_system_ids: Iterable[FileSystemId]) -> None:
+        """List these anew, since others make access points too; raises AwsError."""
+        for file_system_id in file_system_ids:
+            await self._list_anew(file_system_id)
+
+    async def refresh_known(self) -> None:
+        """List those of every file system in use anew; raises AwsError."""
+        await self.refresh(list(self._known))
+
+    async def _first_with_room(
+        self, request: VolumeRequest, candidates: Sequence[FileSystemId]
+    ) -> AccessPoint | None:
+        for file_system_id in candidates:
+            if self._has_room(file_system_id) and (made := await self._try(request, file_system_id)):
+                return made
+        return None
+
+    async def _look_for_room(self, candidates: Sequence[FileSystemId]) -> bool:
+        """List anew what was not listed for a while, since others delete too; tell whether any has room."""
+        for file_system_id in candidates:
+            if self._clock() - self._listed_at[file_system_id] >= _FULL_SECONDS:
+                await self._list_anew(file_system_id)
+        return any(map(self._has_room, candidates))
+
+    async def made_before(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint | None:
+        """The access point of this request on the file system, as far as is known; raises AwsError."""
+        await self.loaded(file_system_id)
+        token = client_token(request, file_system_id)
+        access_point_id = self._by_token.get((file_system_id, token))
+        return self._known[file_system_id].get(access_point_id) if access_point_id else None
+
+    async def _made_before(
+        self, request: VolumeRequest, places: Sequence[FileSystemId]
+    ) -> AccessPoint | None:
+        """The access point that an earlier attempt has made, on any of the file systems."""
+        for file_system_id in places:
+            token = client_token(request, file_system_id)
+            access_point_id = self._by_token.get((file_system_id, token))
+            if access_point_id is None:
+                continue
+            found = await self._get(access_point_id)
+            if found is None:
+                # It may have been forgotten while it was asked for.
+                if known := self._known[file_system_id].get(access_point_id):
+                    self._retire(known)
+                continue
+            _check(found, request)
+            self._keep(found)
+            self._settle(request.name)
+            return found
+        return None
+
+    async def _try(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint | None:
+        """The access point on this file system; None when it has no room."""
+        try:
+            return await self._create_on(request, file_system_id)
+        except AwsLimitReached as error:
+            self._full[file_system_id] = self._clock() + _FULL_SECONDS
+            log.warning("file-system-full", file_system=file_system_id, reason=str(error))
+            if error.outcome_unknown:
+                raise
+            return None
+
+    async def _create_on(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint:
+        user = self._user(request)
+        wanted = access_point_request(request, file_system_id, user, self._tags)
+        is_repeated = request.name in self._unclear
+        # Also when this call is cancelled, it may have succeeded.
+        self._unclear[request.name] = _Unclear(file_system_id=file_system_id)
+        try:
+            made = await self._made(wanted, request, is_repeated=is_repeated)
+        except KubeEfsError as error:
+            # A refusal of this attempt says nothing of an earlier one that may still be carried out.
+            late_seconds = self._late_seconds(file_system_id, wanted.client_token)
+            error.outcome_unknown = isinstance(error, _UNCLEAR) or late_seconds > 0
+            if not error.outcome_unknown:
+                self._settle(request.name)
+            raise
+        finally:
+            if request.name in self._unclear:
+                self._unclear[request.name] = _Unclear(file_system_id=file_system_id, ended=self._clock())
+        self._keep(made)
+        self._settle(request.name)
+        return made
+
+    async def _made(
+        self, wanted: AccessPointRequest, request: VolumeRequest, *, is_repeated: bool
+    ) -> AccessPoint:
+        try:
+            return await self._api.create(wanted)
+        except AwsAlreadyExists as error:
+            found = await self._existing(error, wanted)
+        except (AwsUnavailable, asyncio.CancelledError):
+            place = (wanted.file_system_id, wanted.client_token)
+            self._late_until[place] = self._clock() + _LATE_SECONDS
+            raise
+        except AwsThrottled:
+            raise
+        except AwsError:
+            # What AWS says to this attempt says nothing of the earlier one.
+            earlier = await self._listed(wanted) if is_repeated else None
+            if earlier is None:
+                raise
+            found = earlier
+        _check(found, request)
+        return found
+
+    async def _existing(self, error: AwsAlreadyExists, wanted: AccessPointRequest) -> AccessPoint:
+        """The access point that was made with the request's token before."""
+        if error.existing:
+            found = await self._get(AccessPointId(error.existing))
+            if found is None:
+                raise _pending("was deleted meanwhile", error.existing)
+            return found
+        found = await self._listed(wanted)
+        if found is None:
+            raise error
+        return found
+
+    async def _listed(self, wanted: AccessPointRequest) -> AccessPoint | None:
+        """The access point with that token, if a new listing has it."""
+        await self._list_anew(wanted.file_system_id)
+        access_point_id = self._by_token.get((wanted.file_system_id, wanted.client_token))
+        return self._known[wanted.file_system_id].get(access_point_id) if access_point_id else None
+
+    async def _get(self, access_point_id: AccessPointId) -> AccessPoint | None:
+        try:
+            return await self._api.get(access_point_id)
+        except AwsNotFound:
+            return None
+
+    def _settle(self, volume: str) -> None:
+        """It is known what became of the creation: the ids are those of the access point, or free."""
+        self._unclear.pop(volume, None)
+        self._inventory.gids.release(volume)
+
+    def _late_seconds(self, file_system_id: FileSystemId, token: str) -> float:
+        """For how long AWS may still carry out a creation that it did not answer."""
+        until = self._late_until.get((file_system_id, token), self._clock())
+        return max(0.0, until - self._clock())
+
+    def _user(self, request: VolumeRequest) -> PosixUser:
+        parameters = request.parameters
+        uid, gid = parameters.uid, parameters.gid
+        if uid is not None and gid is not None:
+            return PosixUser(uid=uid, gid=gid)
+        # An earlier attempt that may still be carried out tells its id, even when another has it by now.
+        kept = self._inventory.gids.of(request.name) if request.name in self._unclear else None
+        taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
+        if taken is None:
+            raise GidRangeFull(
+                "has no free id left",
+                field="gidRangeStart-gidRangeEnd",
+                value=str(parameters.gids),
+                remedy="delete a volume, or make a class with a wider range",
+            )
+        return PosixUser(uid=taken if uid is None else uid, gid=taken if gid is None else gid)
+
+    def take_id(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
+        """A number of the range for the holder, from ``start`` on if there is one; None when all are used.
+
+        Those of access points that are gone while their directories may be there come last.
+        """
+        taken = self._inventory.gids.take(within, holder, start=start)
+        if taken is None and self._retired:
+            self._release_retired()
+            taken = self._inventory.gids.take(within, holder, start=start)
+        return taken
+
+    def _has_room(self, file_system_id: FileSystemId) -> bool:
+        is_full = self._full.get(file_system_id, 0.0) > self._clock()
+        return not is_full and len(self._known[file_system_id]) < self._quota
+
+    async def loaded(self, file_system_id: FileSystemId) -> None:
+        """Wait until the access points of the file system are known; raises AwsError."""
+        if file_system_id not in self._known:
+            await self._lister(file_system_id).any_answer()
+        elif not self._is_alone and self._clock() >= self._listed_at[file_system_id] + _FRESH_SECONDS:
+            await self._list_anew(file_system_id)
+
+    async def _list_anew(self, file_system_id: FileSystemId) -> None:
+        """Wait for a listing that begins after this call; raises AwsError."""
+        await self._lister(file_system_id)()
+
+    def _lister(self, file_system_id: FileSystemId) -> SingleFlight[None]:
+        if file_system_id not in self._listers:
+            self._listers[file_system_id] = SingleFlight(lambda: self._list(file_system_id))
+        return self._listers[file_system_id]
+
+    async def _list(self, file_system_id: FileSystemId) -> None:
+        known = frozenset(self._known.get(file_system_id, ()))
+        listing = _Listing(began=self._clock(), before=known)
+        self._listings[file_system_id] = listing
+        try:
+            self._note(file_system_id, await self._api.list(file_system_id), listing)
+        finally:
+            del self._listings[file_system_id]
+
+    def _note(self, file_system_id: FileSystemId, found: Sequence[AccessPoint], listing: _Listing) -> None:
+        known = self._known.setdefault(file_system_id, {})
+        for gone in listing.before & known.keys() - {one.access_point_id for one in found}:
+            self._retire(known[gone])
+        for one in found:
+            if one.access_point_id not in listing.deleted:
+                self._keep(one)
+        self._full.pop(file_system_id, None)
+        self._listed_at[file_system_id] = listing.began
+        self._late_until = {
+            place: until for place, until in self._late_until.items() if until > listing.began
+        }
+        for volume, unclear in list(self._unclear.items()):
+            # Nobody has asked again, and by now it is among those that were found, or will never be made.
+            is_over = unclear.ended is not None and unclear.ended + _LATE_SECONDS <= listing.began
+            if unclear.file_system_id == file_system_id and is_over:
+                self._settle(volume)
+
+    def _keep(self, found: AccessPoint) -> None:
+        self._known.setdefault(found.file_system_id, {})[found.access_point_id] = found
+        self._by_token[found.file_system_id, found.client_token] = found.access_point_id
+        if found.user is None:
+            return
+        self._inventory.gids.hold(found.user.gid, found.access_point_id)
+        if found.user.uid != found.user.gid:
+            # The number of a volume with a fixed gid is its uid.
+            self._inventory.gids.hold(found.user.uid, _user_of(found.access_point_id))
+
+    def _forget(self, gone: AccessPoint) -> None:
+        self._drop(gone)
+        self._release(gone.access_point_id)
+
+    def _retire(self, gone: AccessPoint) -> None:
+        self._drop(gone)
+        self._retired.add(gone.access_point_id)
+
+    def _drop(self, gone: AccessPoint) -> None:
+        self._known.get(gone.file_system_id, {}).pop(gone.access_point_id, None)
+        if self._by_token.get((gone.file_system_id, gone.client_token)) == gone.access_point_id:
+            del self._by_token[gone.file_system_id, gone.client_token]
+        if listing := self._listings.get(gone.file_system_id):
+            listing.deleted.add(gone.access_point_id)
+        self._full.pop(gone.file_system_id, None)
+
+    def _release_retired(self) -> None:
+        for access_point_id in self._retired:
+            self._release(access_point_id)
+        self._retired.clear()
+
+    def _release(self, access_point_id: AccessPointId) -> None:
+        for holder in (access_point_id, _user_of(access_point_id)):
+            self._inventory.gids.release(holder)
+
+
+def _user_of(access_point_id: AccessPointId) -> str:
+    """Who holds the number that is the access point's user id, where its group id is another."""
+    return f"{USER_OF}{access_point_id}"
+
+
+def _location(found: AccessPoint) -> Location:
+    return Location(file_system_id=found.file_system_id, directory=found.directory)
+
+
+def _check(found: AccessPoint, request: VolumeRequest) -> None:
+    """Raise VolumePending or ExistingVolumeDiffers unless the access point can be the volume's."""
+    if found.leaving:
+        raise _pending("is being deleted", found.access_point_id)
+    check_existing(found, request)
+
+
+def _pending(problem: str, access_point_id: str) -> VolumePending:
+    return VolumePending(problem, field="access point", value=access_point_id, remedy="it is tried again")

@@ -1,0 +1,77 @@
+"""EFS in this AWS account, and in those that roles of provisioner secrets lead to."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from kube_efs.aws.connection import AwsConnection, AwsOptions, LoadedCredentials
+from kube_efs.aws.credentials import assume_role
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.model.cross_account import CrossAccountRole
+from kube_efs.model.ids import FileSystemId
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints
+from kube_efs.telemetry.metrics import AwsMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The calls to EFS in one account, and what is known of its access points."""
+
+    gateway: AwsGateway
+    access_points: AccessPoints
+
+
+class Accounts(AbstractAsyncContextManager["Accounts"]):
+    """Every account in use, each kept with its clients and what they have learnt; use as ``async with``."""
+
+    def __init__(
+        self,
+        own: AwsGateway,
+        options: AwsOptions,
+        metrics: AwsMetrics,
+        index: Callable[[AwsGateway], AccessPoints],
+    ) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._index = index
+        self._own = Account(gateway=own, access_points=index(own))
+        self._others: dict[tuple[str, str | None], Account] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        self._connection = await self._stack.enter_async_context(AwsConnection(self._options, self._metrics))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def of(self, role: CrossAccountRole | None) -> Account:
+        """The account that the role leads to, this one without a role; no call is made yet."""
+        if role is None:
+            return self._own
+        key = (role.role_arn, role.external_id)
+        if key not in self._others:
+            gateway = AwsGateway(replace(self._options, credentials_source=self._source(role)), self._metrics)
+            # Entering makes no call and so gives nobody else the time to do the same.
+            await self._stack.enter_async_context(gateway)
+            self._others[key] = Account(gateway=gateway, access_points=self._index(gateway))
+        return self._others[key]
+
+    @property
+    def counts(self) -> Mapping[FileSystemId, int]:
+        """How many access points each file system has, of those that were looked at."""
+        accounts = (self._own, *self._others.values())
+        return {name: count for one in accounts for name, count in one.access_points.counts.items()}
+
+    async def refresh(self) -> None:
+        """List the access points of every account anew; raises AwsError."""
+        for account in (self._own, *self._others.values()):
+            await account.access_points.refresh_known()
+
+    def _source(self, role: CrossAccountRole) -> Callable[[], Awaitable[LoadedCredentials]]:
+        return lambda: assume_role(self._connection, role.role_arn, external_id=role.external_id)

@@ -1,0 +1,157 @@
+"""Claims of classes of ``efs.csi.aws.com``, served here and without sidecars."""
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+
+from kube_efs.kube.quantities import parse_quantity
+from kube_efs.kube.references import References
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.cross_account import CrossAccountRole, parse_provisioner_secret
+from kube_efs.model.csi_claims import DRIVER, CsiRequest, SecretReference, parse_claim, volume_for
+from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, NotYet, RemovalRefused
+from kube_efs.model.volume_attributes import render_attributes
+from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.volumes import CsiSource, Location, Volume
+from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
+from kube_efs.provisioning.guards import Order, Removal, tenant_of
+
+log = structlog.get_logger(__name__)
+
+
+class CsiPlan:
+    """An access point or a directory for the claim."""
+
+    def __init__(self, request: CsiRequest, volumes: CsiVolumes, references: References) -> None:
+        self._request = request
+        self._volumes = volumes
+        self._references = references
+        self._made: CsiVolume | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that is served."""
+        return self._request.claim
+
+    async def locations(self) -> tuple[Location, ...]:
+        """Its directory on each file system that it may be made on; raises InvalidArgument, KubeError."""
+        role = await _role(self._request.secret, self._references)
+        return await self._volumes.places(self._request.volume, role)
+
+    @property
+    def place(self) -> str:
+        """The volume in words."""
+        if self._made is not None:
+            return str(self._made.handle)
+        return f"a volume ({self._request.volume.parameters.provisioning})"
+
+    @property
+    def oddities(self) -> tuple[str, ...]:
+        """What in the claim or its class has no effect."""
+        return self._request.oddities
+
+    async def make(self) -> None:
+        """Make the access point or the directory; raises KubeEfsError."""
+        role = await _role(self._request.secret, self._references)
+        self._made = await self._volumes.create(self._request.volume, role)
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume, which has one name only: no other claim's can have this claim's uid."""
+        if self._made is None:
+            raise RuntimeError("there is no volume before it was made")
+        attributes = render_attributes(self._made.attributes)
+        source = CsiSource(driver=DRIVER, handle=str(self._made.handle), attributes=attributes)
+        volume = volume_for(self._request, source, self._made.zone)
+        return replace(volume, directory_id=self._made.directory_id)
+
+    async def adopt(self, found: Volume) -> None:
+        """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
+        if _handle(found) != _handle(self.volume(0)):
+            remedy = "look at its handle; it is not what this driver makes for the claim"
+            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+
+
+class CsiBackend:
+    """Serves the classes of the CSI driver; ``has_driver_tags`` as for the driver's own service."""
+
+    def __init__(
+        self,
+        *,
+        volumes: CsiVolumes,
+        references: References,
+        has_driver_tags: bool = False,
+    ) -> None:
+        self._volumes = volumes
+        self._references = references
+        self._has_driver_tags = has_driver_tags
+        self._said: set[tuple[str, str]] = set()
+
+    @property
+    def provisioner(self) -> str:
+        """The provisioner that its classes name."""
+        return DRIVER
+
+    @property
+    def marks_refused_claims(self) -> bool:
+        """No: the driver has never written onto claims."""
+        return False
+
+    @property
+    def shares_directories(self) -> bool:
+        """Yes: a class may say where they lie, or that an access point is used again."""
+        return True
+
+    def owns(self, volume: Volume) -> bool:
+        """Whether the volume is one of the driver's."""
+        return volume.csi is not None and volume.csi.driver == DRIVER
+
+    def plan(self, claim: Claim, storage_class: StorageClass) -> CsiPlan:
+        """A volume for the claim; raises ClaimRefused."""
+        size = parse_quantity(claim.requested_storage)
+        request = parse_claim(
+            claim,
+            storage_class,
+            required_bytes=math.ceil(size) if size is not None else 0,
+            has_driver_tags=self._has_driver_tags,
+        )
+        for oddity in request.oddities:
+            if (storage_class.name, oddity) not in self._said:
+                self._said.add((storage_class.name, oddity))
+                log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
+        return CsiPlan(request, self._volumes, self._references)
+
+    async def removal(self, volume: Volume) -> Removal:
+        """The access point or the directory of the volume."""
+        namespace, name = volume.deletion_secret or ("", "")
+        secret = SecretReference(namespace=namespace, name=name) if name else None
+        role = await _role(secret, self._references)
+        return await self._volumes.removal(_handle(volume), role, tenant=tenant_of(volume))
+
+    async def settled(self, volume: Volume) -> None:
+        """Return when nobody can remove them any more by an earlier order."""
+        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+            await self._volumes.settled(await self.removal(volume))
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove them."""
+        await self._volumes.remove(removal, order)
+
+
+async def _role(secret: SecretReference | None, references: References) -> CrossAccountRole | None:
+    if secret is None:
+        return None
+    found = await references.secret(secret.namespace, secret.name)
+    if found is None:
+        value, remedy = f"{secret.namespace}/{secret.name}", "create it, with awsRoleArn"
+        raise NotYet("is not there", field="provisioner secret", value=value, remedy=remedy)
+    return parse_provisioner_secret(found)
+
+
+def _handle(volume: Volume) -> VolumeHandle:
+    try:
+        return parse_volume_handle(volume.csi.handle if volume.csi else "")
+    except InvalidValue as error:
+        field, remedy = "spec.csi.volumeHandle", "remove the volume by hand"
+        raise RemovalRefused(error.problem, field=field, value=error.value, remedy=remedy) from error

@@ -1,0 +1,301 @@
+"""Volumes of ``efs.csi.aws.com``: an access point each, or a directory (``provisioningMode: efs-dir``).
+
+Whoever asks, a claim here or csi-provisioner by the CSI protocol, gets the same volume for the same name.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from kube_efs.kube.references import References
+from kube_efs.model.access_points import AccessPoint, VolumeRequest, check_reuse, volume_directory
+from kube_efs.model.cross_account import (
+    CrossAccountRole,
+    TargetAddress,
+    cross_account_attributes,
+    needs_targets,
+)
+from kube_efs.model.csi_errors import VolumePending
+from kube_efs.model.csi_parameters import (
+    FileSystemReference,
+    ProvisioningMode,
+    VolumeParameters,
+    parse_referenced,
+)
+from kube_efs.model.errors import NotYet, PlatformError
+from kube_efs.model.file_systems import MountTarget
+from kube_efs.model.ids import FileSystemId, ZoneName
+from kube_efs.model.volume_attributes import VolumeAttributes
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
+from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.guards import DataKept, Guards, Order, Removal
+from kube_efs.provisioning.volume_index import Inventory
+
+log = structlog.get_logger(__name__)
+
+# A call to AWS with all its repetitions takes at most 120 s (AwsOptions), and begins at most 30 s after the
+# order was confirmed (Order.confirm).
+_CALL_SECONDS: Final = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsiVolume:
+    """What a volume is known by, and how nodes reach it; ``zone`` None is every zone.
+
+    ``directory_id`` is the number that was allocated for the owners of its directory.
+    """
+
+    handle: VolumeHandle
+    attributes: VolumeAttributes = field(default_factory=VolumeAttributes)
+    zone: ZoneName | None = None
+    directory_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reach:
+    """How volumes on one file system are reached."""
+
+    attributes: VolumeAttributes
+    zone: ZoneName | None
+
+
+class CsiVolumes:
+    """Makes and removes volumes; the same request twice gives one volume.
+
+    ``directories`` is None where nobody can make and remove directories, so that there are access points
+    only. ``removes_directories`` tells whether an access point's directory goes with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        accounts: Accounts,
+        references: References,
+        directories: CsiDirectories | None,
+        inventory: Inventory,
+        guards: Guards,
+        removes_directories: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._accounts = accounts
+        self._references = references
+        self._directories = directories
+        self._inventory = inventory
+        self._guards = guards
+        self._removes_directories = removes_directories
+        self._clock = clock
+        self._began = clock()
+        # When a call to delete an access point was last under way.
+        self._ordered: dict[VolumeHandle, float] = {}
+
+    async def create(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
+        """The volume of that name.
+
+        Raises InvalidArgument, ExistingVolumeDiffers, NoMountTarget, GidRangeFull, AwsError, KubeError,
+        WorkerFailed.
+        """
+        directory = volume_directory(request)
+        check_reuse(request)
+        candidates = await self._file_systems(request.parameters)
+        account = await self._accounts.of(role)
+        # Whatever can fail without leaving anything behind comes first.
+        reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
+        needs_id = request.parameters.uid is None or request.parameters.gid is None
+        if self._directories is not None and needs_id:
+            await self._directories.learn_ids_of_others(candidates)
+        if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
+            place = Location(file_system_id=candidates[0], directory=directory)
+            handle, directory_id = await self._hands().make(request, place, account)
+        else:
+            handle = await self._make_access_point(request, candidates, account, role)
+            directory_id = None
+        on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
+        return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
+
+    async def places(
+        self, request: VolumeRequest, role: CrossAccountRole | None = None
+    ) -> tuple[Location, ...]:
+        """Every place where the volume's data may come to lie, as far as is known.
+
+        A reused access point leads where it was made for. Raises InvalidArgument, KubeError, AwsError.
+        """
+        directory = volume_directory(request)
+        candidates = await self._file_systems(request.parameters)
+        places = {Location(file_system_id=one, directory=directory) for one in candidates}
+        if request.parameters.reuses_access_point:
+            account = await self._accounts.of(role)
+            for one in candidates:
+                if made := await account.access_points.made_before(request, one):
+                    places.add(_root(made))
+        return tuple(places)
+
+    async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
+        """Remove the volume for a caller that has its handle only; one that is gone is no error.
+
+        Raises RemovalRefused when its data is another's too, AwsError, KubeError, WorkerFailed.
+        """
+        asked_for = await self._guards.volumes_of(handle)
+        removal = await self.removal(handle, role)
+        async with self._guards.reservations.removing(*removal.reserved):
+            await self.remove(removal, Order(lambda: self._guards.check_handle(removal, handle, asked_for)))
+
+    async def removal(
+        self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
+    ) -> Removal:
+        """What goes with the volume, nothing if it was never made here; raises RemovalRefused, AwsError.
+
+        Raises NotYet while its access point could be made again.
+        """
+        if handle.base is not None:
+            place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
+            return Removal(location=place, base=handle.base, tenant=tenant)
+        if handle.access_point_id is None:
+            return Removal()
+        account = await self._accounts.of(role)
+        found = await account.access_points.find(handle)
+        if found is None:
+            return Removal(access_point=handle, role=role)
+        account.access_points.check_stays_gone(found)
+        return Removal(
+            location=Location(file_system_id=found.file_system_id, directory=found.directory),
+            with_directory=self._removes_directories and not found.directory.is_root,
+            access_point=handle,
+            role=role,
+            tenant=tenant,
+        )
+
+    async def settled(self, removal: Removal) -> None:
+        """Return when no earlier order for this removal can be carried out any more; raises KubeEfsError.
+
+        A worker pod can be looked for. A call to AWS cannot: so an access point that is there stays with its
+        volume until every call that was begun, here or by an earlier leader, has ended for certain.
+        """
+        if removal.location is not None and self._directories is not None:
+            await self._directories.settled(removal.location)
+        if removal.access_point is None or removal.location is None:
+            return
+        last = self._ordered.get(removal.access_point, self._began)
+        waited_seconds = self._clock() - last
+        if waited_seconds < _CALL_SECONDS:
+            raise NotYet(
+                "may still be deleted by an earlier call to AWS",
+                field="access point",
+                value=str(removal.access_point),
+                remedy=f"the volume is let go in {_CALL_SECONDS - waited_seconds:.0f} s",
+            )
+        self._ordered.pop(removal.access_point, None)
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove it once the order is confirmed; a directory that others use stays. Raises KubeEfsError."""
+        if removal.access_point is None:
+            if removal.location is not None:
+                await self._hands().remove(removal, order)
+                self._inventory.gids.release(str(removal.location))
+            return
+        try:
+            if removal.location is not None and removal.with_directory:
+                await self._hands().remove(removal, order)
+        except DataKept as kept:
+            log.warning("directory-kept", volume=str(removal.access_point), reason=kept.problem)
+        account = await self._accounts.of(removal.role)
+        await order.confirm()
+        is_directory_gone = removal.with_directory and not order.permit.keeps
+        self._ordered[removal.access_point] = self._clock()
+        try:
+            await account.access_points.delete(removal.access_point, is_directory_gone=is_directory_gone)
+        except BaseException:
+            # It may be carried out later all the same.
+            self._ordered[removal.access_point] = self._clock()
+            raise
+        self._ordered.pop(removal.access_point, None)
+
+    async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:
+        """Whether the volume is there, as far as AWS can tell; raises AwsError."""
+        if handle.access_point_id is None:
+            return True
+        account = await self._accounts.of(role)
+        return await account.access_points.find(handle) is not None
+
+    async def _file_systems(self, parameters: VolumeParameters) -> Sequence[FileSystemId]:
+        named = parameters.file_systems
+        if isinstance(named, FileSystemReference):
+            return parse_referenced(await self._references.text(named), named)
+        return named
+
+    async def _reach(
+        self,
+        file_system_id: FileSystemId,
+        parameters: VolumeParameters,
+        account: Account,
+        role: CrossAccountRole | None,
+    ) -> _Reach:
+        attributes, zone = VolumeAttributes(), None
+        if role is not None:
+            found = await account.gateway.mount_targets(file_system_id) if needs_targets(role) else ()
+            targets = [_target(one) for one in found if one.state.usable]
+            attributes = cross_account_attributes(role, parameters.zone, file_system_id, targets)
+        if parameters.zone_affinity:
+            zone = (await account.gateway.file_system(file_system_id)).zone
+        return _Reach(attributes=attributes, zone=zone)
+
+    async def _make_access_point(
+        self,
+        request: VolumeRequest,
+        candidates: Sequence[FileSystemId],
+        account: Account,
+        role: CrossAccountRole | None,
+    ) -> VolumeHandle:
+        # Which of the file systems has room shows only when the access point is made.
+        places = await self.places(request, role)
+        async with self._guards.reservations.making(*places):
+            made = await account.access_points.create(request, candidates)
+            if _root(made) not in places:
+                # By now it is known, so that the next attempt holds its directory as well.
+                raise _pending(f"leads to {made.directory}, which is to be reserved first", made)
+            self._refuse_leaving(made, request)
+            if self._directories is not None:
+                # It is there for others to see. What was ordered before they could must have ended.
+                await self._directories.settled(_root(made))
+        log.info("access-point-made", volume=request.name, access_point=made.access_point_id)
+        return VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
+
+    def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
+        """A reused access point must not go with the volume of an earlier claim of that name."""
+        # The volume itself may be there already, from an attempt whose answer got lost.
+        users = self._inventory.volumes_through(made.access_point_id) - {request.name}
+        known = self._inventory.volumes
+        leaving = sorted(
+            name for name in users if name in known and (known[name].to_be_reclaimed or known[name].deleting)
+        )
+        if leaving:
+            raise _pending(f"is about to be removed with volume {', '.join(leaving)}", made)
+
+    def _hands(self) -> CsiDirectories:
+        if self._directories is None:
+            raise PlatformError(
+                "needs worker pods, which this controller does not run",
+                field="provisioningMode",
+                value=ProvisioningMode.DIRECTORY,
+                remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or use efs-ap",
+            )
+        return self._directories
+
+
+def _root(found: AccessPoint) -> Location:
+    return Location(file_system_id=found.file_system_id, directory=found.directory)
+
+
+def _pending(problem: str, found: AccessPoint) -> VolumePending:
+    return VolumePending(
+        problem, field="access point", value=found.access_point_id, remedy="it is tried again"
+    )
+
+
+def _target(target: MountTarget) -> TargetAddress:
+    zone = target.zone or ZoneName("")
+    return TargetAddress(zone=zone, zone_id=target.zone_id or zone, address=target.address)

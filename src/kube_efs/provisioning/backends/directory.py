@@ -1,0 +1,277 @@
+"""Directory volumes: one directory of a file system each, with a group id of its own (efs-provisioner)."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import structlog
+
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.directories import Directory
+from kube_efs.model.directory_classes import oddities
+from kube_efs.model.directory_volumes import (
+    DirectoryProvisioner,
+    DirectoryRequest,
+    is_conventional,
+    is_served_by,
+    parse_request,
+    permissions_for,
+    removable_location,
+    volume_for,
+    volume_name,
+    volume_of_directory,
+)
+from kube_efs.model.errors import (
+    GidRangeFull,
+    GidTaken,
+    KubeAlreadyExists,
+    KubeEfsError,
+    NotYet,
+    RemovalRefused,
+)
+from kube_efs.model.gids import GidRange
+from kube_efs.model.nfs_volumes import tunnel_port
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.backends.contract import Directories, remove_directory
+from kube_efs.provisioning.guards import Order, Removal, tenant_of
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+log = structlog.get_logger(__name__)
+
+# Each attempt may cost a worker pod; a claim that was not lucky by then is tried again as after any failure.
+_IDS_TRIED = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryPlan:
+    """A directory and, if the class says so, a group id."""
+
+    request: DirectoryRequest
+    inventory: Inventory
+    directories: Directories
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that is served."""
+        return self.request.claim
+
+    @property
+    def location(self) -> Location:
+        """Where its data will lie."""
+        return self.request.location
+
+    async def locations(self) -> tuple[Location, ...]:
+        """The same, as what is to be reserved."""
+        return (self.request.location,)
+
+    @property
+    def place(self) -> str:
+        """The same in words."""
+        return str(self.location)
+
+    @property
+    def oddities(self) -> tuple[str, ...]:
+        """Nobody is told of any."""
+        return ()
+
+    async def make(self) -> None:
+        """Take a group id and make the directory; a failure gives the group id back.
+
+        An id that turns out to be another directory's is kept from further claims, and the next one tried.
+        """
+        gids = self.request.gids
+        if gids is None:
+            await self.directories.make(self.location, permissions_for(None))
+            return
+        start = None
+        for attempt in range(1, _IDS_TRIED):
+            with suppress(GidTaken):
+                await self._make_with_group(gids, start)
+                return
+            start = gids.elsewhere(f"{attempt} {volume_name(self.claim)}")
+        await self._make_with_group(gids, start)
+
+    async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
+        name, ledger = volume_name(self.claim), self.inventory.gid_ledger
+        # An earlier request for the volume tells its id, and may still be carried out.
+        is_kept = start is None and self.inventory.is_expected(name)
+        with ledger.taking(gids, name, self.location, start=start, is_kept=is_kept) as gid:
+            if gid is None:
+                _refuse_full(self.request)
+            try:
+                await self.directories.make(self.location, permissions_for(gid, own_group=True))
+            except GidTaken as error:
+                log.info("gid-taken", location=str(self.location), reason=str(error))
+                ledger.taken_by_another(gid, self.location)
+                raise
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume, which has one name only: no other claim's can have this claim's uid."""
+        gid = self.inventory.gids.of(volume_name(self.claim)) if self.request.gids else None
+        request = self.request
+        if request.port is not None:
+            # The file system may have gone and come back with another one since the claim was planned.
+            port = tunnel_port(request.location.file_system_id, self.inventory.targets)
+            request = replace(request, port=port)
+        return volume_for(request, gid=gid)
+
+    async def adopt(self, found: Volume) -> None:
+        """Give the directory back the group that the volume tells; raises KubeAlreadyExists."""
+        if found.nfs != self.volume(0).nfs:
+            remedy = "look at its server and path; it is not what this provisioner makes"
+            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+        # Watches may have shown it by now, so what is known as its group may not be what it was given.
+        await self.directories.make(self.location, permissions_for(found.gid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPace:
+    """How often directories are read: again after a failure, and the least and most time after a success."""
+
+    retry_seconds: float = 5.0
+    least_seconds: float = 60.0
+    most_seconds: float = 900.0
+
+
+class DirectoryBackend:
+    """Serves the classes of one provisioner name from one file system."""
+
+    def __init__(
+        self,
+        provisioner: DirectoryProvisioner,
+        *,
+        inventory: Inventory,
+        directories: Directories,
+        metrics: ControllerMetrics,
+        has_tunnels: bool = True,
+        pace: ScanPace | None = None,
+    ) -> None:
+        self._provisioner = provisioner
+        self._inventory = inventory
+        self._directories = directories
+        self._has_tunnels = has_tunnels
+        self._pace = pace or ScanPace()
+        self._alone: frozenset[str] = frozenset()
+        metrics.directories_without_volume.labels(provisioner.name).set_function(
+            lambda: len(self._alone - inventory.volumes.keys())
+        )
+        self._base = Location(file_system_id=provisioner.file_system_id, directory=provisioner.base)
+        inventory.gid_ledger.add_base(self._base)
+        self._scan_wanted = asyncio.Event()
+        self._said: set[tuple[str, str]] = set()
+        self.scanned = asyncio.Event()
+
+    @property
+    def provisioner(self) -> str:
+        """The provisioner that its classes name."""
+        return self._provisioner.name
+
+    @property
+    def marks_refused_claims(self) -> bool:
+        """No: this provisioner has never written onto claims."""
+        return False
+
+    @property
+    def shares_directories(self) -> bool:
+        """No: each has its own claim's uid in its name."""
+        return False
+
+    async def run(self) -> None:
+        """Learn which group ids directories have: now, when a range is full, and from time to time.
+
+        Others make directories too, and change their groups. Runs until cancelled.
+        """
+        while True:
+            self._scan_wanted.clear()
+            try:
+                await self._scan()
+            except KubeEfsError as error:
+                log.warning(
+                    "directories-not-read",
+                    provisioner=self.provisioner,
+                    file_system=self._provisioner.file_system_id,
+                    reason=str(error),
+                    retry_seconds=self._pace.retry_seconds,
+                )
+                await asyncio.sleep(self._pace.retry_seconds)
+                continue
+            self.scanned.set()
+            await asyncio.sleep(self._pace.least_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.most_seconds - self._pace.least_seconds):
+                    await self._scan_wanted.wait()
+
+    def plan(self, claim: Claim, storage_class: StorageClass) -> DirectoryPlan:
+        """A directory for the claim; raises ClaimRefused, GidRangeFull, NotYet."""
+        targets = self._inventory.targets if self._has_tunnels else None
+        request = parse_request(claim, storage_class, self._provisioner, targets)
+        self._mention(storage_class)
+        if not self.scanned.is_set():
+            raise NotYet(
+                "has not been read yet",
+                field="base directory",
+                value=str(self._base),
+                remedy="it is tried again",
+            )
+        is_full = request.gids and self._inventory.gids.lowest_free(request.gids, volume_name(claim)) is None
+        if is_full:
+            self._scan_wanted.set()
+            _refuse_full(request)
+        return DirectoryPlan(request=request, inventory=self._inventory, directories=self._directories)
+
+    def owns(self, volume: Volume) -> bool:
+        """Whether the volume is on its file system: others may use the same name for another one."""
+        return is_served_by(volume, self._provisioner)
+
+    async def removal(self, volume: Volume) -> Removal:
+        """The directory of the volume."""
+        location = removable_location(volume, self._provisioner)
+        if not is_conventional(volume):
+            log.warning("directory-oddly-named", volume=volume.name, location=str(location))
+        return Removal(location=location, base=self._provisioner.base, tenant=tenant_of(volume))
+
+    async def settled(self, volume: Volume) -> None:
+        """Return when nobody can remove the directory any more by an earlier order."""
+        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+            await self._directories.settled(removable_location(volume, self._provisioner))
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove the directory."""
+        await remove_directory(self._directories, removal, order)
+
+    async def _scan(self) -> None:
+        found, made_for_volumes = {}, set()
+        look = self._inventory.gid_ledger.begin_look()
+        for child in await self._directories.children(self._base):
+            # Users of the file system give what names they like; these are only looked at.
+            directory = Directory((*self._base.directory.parts, child.name))
+            location = Location(file_system_id=self._base.file_system_id, directory=directory)
+            volume = volume_of_directory(child.name)
+            if volume:
+                made_for_volumes.add(volume)
+            is_first = volume is not None and volume not in found
+            found[volume if volume and is_first else str(location)] = (location, child.gid)
+        without_volume = self._inventory.found_directories(look, self._base, found)
+        self._alone = frozenset(made_for_volumes & without_volume)
+        for name in sorted(self._alone):
+            log.warning(
+                "directory-without-volume", provisioner=self.provisioner, location=str(found[name][0])
+            )
+
+    def _mention(self, storage_class: StorageClass) -> None:
+        """Say once what is strange about the class."""
+        for oddity in map(str, oddities(storage_class)):
+            if (storage_class.name, oddity) not in self._said:
+                self._said.add((storage_class.name, oddity))
+                log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
+
+
+def _refuse_full(request: DirectoryRequest) -> NoReturn:
+    raise GidRangeFull(
+        "has no free group id left",
+        field=f"StorageClass {request.claim.storage_class} parameters.gidMin-gidMax",
+        value=str(request.gids),
+        remedy="delete a volume, or make a class with a wider range",
+    )

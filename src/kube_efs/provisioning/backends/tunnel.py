@@ -1,0 +1,130 @@
+"""Tunnel volumes: NFS to the node's own loopback, where stunnel waits (openshift-efs-stunnel)."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.directories import Permissions
+from kube_efs.model.errors import NotYet, RemovalRefused
+from kube_efs.model.nfs_volumes import tunnel_port
+from kube_efs.model.tunnel_volumes import (
+    BASE,
+    ClusterView,
+    TunnelRequest,
+    is_served,
+    parse_request,
+    removable_location,
+    volume_for,
+)
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.backends.contract import Directories, remove_directory
+from kube_efs.provisioning.guards import Order, Removal, tenant_of
+from kube_efs.provisioning.volume_index import Inventory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelPlan:
+    """A directory behind the tunnel of its file system."""
+
+    request: TunnelRequest
+    provisioner: str
+    inventory: Inventory
+    directories: Directories
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that is served."""
+        return self.request.claim
+
+    async def locations(self) -> tuple[Location, ...]:
+        """Where its data will lie."""
+        return (self.request.location,)
+
+    @property
+    def place(self) -> str:
+        """The same in words."""
+        return str(self.request.location)
+
+    @property
+    def oddities(self) -> tuple[str, ...]:
+        """Nobody is told of any."""
+        return ()
+
+    async def make(self) -> None:
+        """Make the directory."""
+        await self.directories.make(self.request.location, Permissions())
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume of that attempt, with the port of now; raises NotYet.
+
+        The file system may have gone and come back with another one since the claim was planned.
+        """
+        port = tunnel_port(self.request.location.file_system_id, self.inventory.targets)
+        return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
+
+    async def adopt(self, found: Volume) -> None:
+        """Nothing: whoever made the volume made the same directory."""
+
+
+class TunnelBackend:
+    """Serves the classes of one provisioner name."""
+
+    def __init__(self, *, provisioner: str, inventory: Inventory, directories: Directories) -> None:
+        self._provisioner = provisioner
+        self._inventory = inventory
+        self._directories = directories
+
+    @property
+    def provisioner(self) -> str:
+        """The provisioner that its classes name."""
+        return self._provisioner
+
+    @property
+    def marks_refused_claims(self) -> bool:
+        """Yes: the annotations are part of what the older system's users know."""
+        return True
+
+    @property
+    def shares_directories(self) -> bool:
+        """Yes: those of one namespace and ``volume_name``."""
+        return True
+
+    def plan(self, claim: Claim, storage_class: StorageClass) -> TunnelPlan | None:
+        """A directory and a port for the claim."""
+        if not is_served(claim):
+            return None
+        known = self._inventory
+        view = ClusterView(
+            discovery=known.discovery,
+            targets=known.targets,
+            volumes_at=known.volumes_at,
+            own_vpcs=known.own_vpcs,
+            maybe_begun=known.maybe_begun,
+        )
+        request = parse_request(claim, storage_class, view)
+        tunnel_port(request.location.file_system_id, known.targets)  # Without one, the claim waits.
+        return TunnelPlan(
+            request=request, provisioner=self._provisioner, inventory=known, directories=self._directories
+        )
+
+    def owns(self, volume: Volume) -> bool:
+        """Yes: all file systems of the region are its own."""
+        return True
+
+    async def removal(self, volume: Volume) -> Removal:
+        """The directory of the volume; raises NotYet while the file system is out of reach."""
+        location = removable_location(volume)
+        if self._inventory.targets.port_of(location.file_system_id) is None:
+            remedy = "if the file system is gone for good, delete the volume and take its finalizer away"
+            value = str(location.file_system_id)
+            raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
+        return Removal(location=location, base=BASE, tenant=tenant_of(volume))
+
+    async def settled(self, volume: Volume) -> None:
+        """Return when no worker pod can remove the directory any more."""
+        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+            await self._directories.settled(removable_location(volume))
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove the directory."""
+        await remove_directory(self._directories, removal, order)

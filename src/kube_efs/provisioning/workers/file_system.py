@@ -1,0 +1,315 @@
+"""Directories of a mounted file system, made and removed so that nothing outside them can be touched.
+
+Every step goes through directory file descriptors and refuses symbolic links, so neither a link planted
+by a user of the file system nor a rename in the middle leads anywhere else. A removal renames the directory
+into a trash folder, which takes a moment however much is in it: whatever interrupts it, the directory is
+either whole in its place or gone from it. Emptying the trash is work of its own, for which nobody waits.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
+from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
+from kube_efs.model.trash import TrashReport
+from kube_efs.provisioning.workers import gid_marks, trash
+from kube_efs.provisioning.workers.gid_marks import MARKS
+from kube_efs.provisioning.workers.trash import NO_DIRECTORY, OPEN_DIRECTORY, TRASH, opened_trash
+
+_OURS = frozenset({TRASH, MARKS})
+_PARENT_MODE = 0o755
+_UNFINISHED_MODE = 0o700
+_ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
+
+
+def make_directory(root: Path, directory: Directory, permissions: Permissions) -> bool:
+    """Make the directory with those permissions, and parents with 0755; tell whether it was not there before.
+
+    One that is there keeps its contents, and its mode and owners too unless ``permissions`` are enforced;
+    the root keeps everything. A new one with owners is closed to others until they are set, which only an
+    enforcing attempt finishes once it was interrupted. One whose permissions the server does not take is
+    removed again if it is new. Raises WorkerRefused when a link or file is in the way, GidTaken when
+    ``permissions`` want a group that another directory has, and WorkerFailed.
+    """
+    with _failing("could not be made", directory), _opened_root(root) as descriptor:
+        return not directory.is_root and _make_below(descriptor, directory, permissions)
+
+
+def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
+    """The plain directories in this one but for those of kube-efs itself; none when it is not there.
+
+    Raises WorkerRefused when the directory is or lies behind a link or file, and WorkerFailed.
+    """
+    with (
+        _failing("could not be listed", directory, in_the_way=WorkerRefused),
+        _opened_root(root) as descriptor,
+    ):
+        try:
+            with _opened(descriptor, directory.parts) as folder:
+                return sorted(_children(folder), key=lambda child: child.name)
+        except FileNotFoundError:
+            return []
+
+
+def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: str = "") -> bool:
+    """Rename the directory into the trash, for that tenant; tell whether it was there.
+
+    Raises RemovalRefused, with nothing touched, unless it is strictly inside ``base``, outside the trash,
+    reached without a link, and on the same file system as ``root``; WorkerFailed when the server says no.
+    """
+    refuse_outside(directory, base)
+    with _failing("could not be removed", directory), _opened_root(root) as descriptor:
+        return _move_to_trash(descriptor, directory, tenant)
+
+
+def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
+    """Empty the trash as far as one may go on, and as things can be removed; see ``trash.empty``.
+
+    Raises RemovalRefused when the trash is no directory, and WorkerFailed when it cannot be read.
+    """
+    with _failing("could not be emptied", Directory((TRASH,))), _opened_root(root) as descriptor:
+        try:
+            with opened_trash(descriptor, make=False) as folder:
+                return trash.empty(folder, may_go_on)
+        except FileNotFoundError:
+            return TrashReport()
+
+
+# --- making
+
+
+def _make_below(root: int, directory: Directory, permissions: Permissions) -> bool:
+    parent = os.dup(root)
+    try:
+        for name in directory.parts[:-1]:
+            child, _ = _open_or_make(parent, name, _PARENT_MODE, directory)
+            os.close(parent)
+            parent = child
+        return _make_leaf(root, parent, directory, permissions)
+    finally:
+        os.close(parent)
+
+
+def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permissions) -> bool:
+    name = directory.parts[-1]
+    has_owners = permissions.uid is not None or permissions.gid is not None
+    # Nobody may come in while it belongs to the wrong group. Without owners the mode goes with the call:
+    # a chmod afterwards could be lost to a crash in between.
+    in_steps = has_owners or permissions.enforced
+    mode = _UNFINISHED_MODE if in_steps else permissions.mode
+    leaf, is_new = _open_or_make(parent, name, mode, directory)
+    try:
+        if in_steps and (is_new or permissions.enforced):
+            if permissions.own_group and permissions.gid is not None:
+                _claim_group(root, parent, directory, permissions.gid, leaf)
+            _give(leaf, directory, permissions)
+    except (OSError, WorkerFailed):
+        if is_new:
+            _take_back(parent, name, leaf)
+        raise
+    finally:
+        os.close(leaf)
+    return is_new
+
+
+def _claim_group(root: int, parent: int, directory: Directory, gid: int, leaf: int) -> None:
+    """Raise GidTaken unless the group id is this directory's alone."""
+    places = [gid_marks.Place(folder=parent, path=directory.parts[-1])]
+    if len(directory.parts) > 1:
+        places.append(gid_marks.Place(folder=root, path="/".join(directory.parts)))
+    gid_marks.claim(gid, places, has_group=os.fstat(leaf).st_gid == gid)
+
+
+def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tuple[int, bool]:
+    """A descriptor of the child on the way to the directory, and whether it is new."""
+    try:
+        os.mkdir(name, mode, dir_fd=parent)
+        is_new = True
+    except FileExistsError:
+        is_new = False
+    with _failing("could not be made", directory, in_the_way=WorkerRefused):
+        child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
+    try:
+        if is_new:
+            _unmask(child, mode)
+    except OSError:
+        os.close(child)
+        raise
+    return child, is_new
+
+
+def _unmask(descriptor: int, mode: int) -> None:
+    """Add what mkdir has left out: what the umask forbids, which is one for all threads, and setgid."""
+    found = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & ~found:
+        os.fchmod(descriptor, found | mode)
+
+
+def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
+    """Set owners and mode, in this order: a change of owners may take setgid away."""
+    uid = -1 if permissions.uid is None else permissions.uid
+    gid = -1 if permissions.gid is None else permissions.gid
+    if (uid, gid) != (-1, -1):
+        os.fchown(leaf, uid, gid)
+    os.fchmod(leaf, permissions.mode)
+    found = os.fstat(leaf)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode != permissions.mode or uid not in {-1, found.st_uid} or gid not in {-1, found.st_gid}:
+        raise WorkerFailed(
+            f"has mode {mode:04o} and owners {found.st_uid}:{found.st_gid}, since the server did not take "
+            f"mode {permissions.mode:04o} and owners {_shown(permissions.uid)}:{_shown(permissions.gid)}",
+            field="directory",
+            value=str(directory),
+            remedy=_ROOT_ACCESS,
+        )
+
+
+def _shown(owner: int | None) -> str:
+    return "any" if owner is None else str(owner)
+
+
+def _take_back(parent: int, name: str, leaf: int) -> None:
+    """Remove a directory that was just made, unless somebody has put something in it or in its place."""
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(leaf), os.stat(name, dir_fd=parent, follow_symlinks=False)):
+            os.rmdir(name, dir_fd=parent)
+
+
+# --- listing
+
+
+def _children(folder: int) -> Iterator[FoundDirectory]:
+    with os.scandir(folder) as listing:
+        for entry in listing:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                if entry.name not in _OURS and entry.is_dir(follow_symlinks=False):
+                    yield FoundDirectory(name=entry.name, gid=entry.stat(follow_symlinks=False).st_gid)
+
+
+# --- removing
+
+
+def refuse_outside(directory: Directory, base: Directory) -> None:
+    """Raise RemovalRefused unless the directory is strictly inside the base and outside the trash."""
+    if directory.relation_to(base) is not Relation.BELOW:
+        raise RemovalRefused(
+            "is not strictly inside the base directory",
+            field="directory",
+            value=str(directory),
+            remedy=f"only directories below {base} are removed",
+        )
+    if directory.parts[0] == TRASH:
+        raise RemovalRefused("is the trash folder", field="directory", value=str(directory))
+    if MARKS in directory.parts:
+        raise RemovalRefused("is the folder of group ids", field="directory", value=str(directory))
+
+
+def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
+    """Rename the directory into the trash; tell whether it was in its place."""
+    name = directory.parts[-1]
+    try:
+        with _links_refused(directory), _opened(root, directory.parts[:-1]) as parent:
+            before = _checked_leaf(root, parent, name, directory)
+            # Should something else be renamed, its inode is not the one in this name, so it is not removed
+            # even if we end here.
+            kept_as = trash.entry_name(tenant, before[1])
+            with opened_trash(root) as folder:
+                os.rename(name, kept_as, src_dir_fd=parent, dst_dir_fd=folder)
+                after = os.stat(kept_as, dir_fd=folder, follow_symlinks=False)
+                if (after.st_dev, after.st_ino) != before:
+                    os.rename(kept_as, name, src_dir_fd=folder, dst_dir_fd=parent)
+                    raise RemovalRefused("was replaced meanwhile", field="directory", value=str(directory))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tuple[int, int]:
+    """Device and inode of the directory to remove; raises RemovalRefused for another file system's."""
+    with _opened(parent, (name,)) as leaf:
+        found = os.fstat(leaf)
+    if found.st_dev != os.fstat(root).st_dev:
+        raise RemovalRefused(
+            "is another file system",
+            field="directory",
+            value=str(directory),
+            remedy="unmount what is mounted there",
+        )
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _links_refused(directory: Directory) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+        raise RemovalRefused(
+            f"is or lies behind a link or file ({error.filename})",
+            field="directory",
+            value=str(directory),
+            remedy="look at it; a volume's directory is never a link",
+        ) from error
+
+
+# --- opening
+
+
+@contextmanager
+def _opened_root(root: Path) -> Iterator[int]:
+    try:
+        descriptor = os.open(root, OPEN_DIRECTORY)
+    except OSError as error:
+        raise PlatformError(
+            f"cannot be opened ({error.strerror})",
+            field="root",
+            value=str(root),
+            remedy="mount the file system there",
+        ) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _opened(start: int, names: Sequence[str]) -> Iterator[int]:
+    """What these names lead to, one inside the other, reached without following a link; raises OSError."""
+    here = os.dup(start)
+    try:
+        for name in names:
+            child = os.open(name, OPEN_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = child
+        yield here
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def _failing(
+    problem: str, directory: Directory, *, in_the_way: type[WorkerFailed] = WorkerFailed
+) -> Iterator[None]:
+    """Raise WorkerFailed for what the operating system says, or ``in_the_way`` for a link or file."""
+    try:
+        yield
+    except OSError as error:
+        kind = in_the_way if error.errno in NO_DIRECTORY else WorkerFailed
+        raise kind(
+            f"{problem} ({error.strerror})", field="directory", value=str(directory), remedy=_hint(error)
+        ) from error
+
+
+def _hint(error: OSError) -> str:
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return _ROOT_ACCESS
+    if error.errno in NO_DIRECTORY:
+        return "a link or file is in the way; move it"
+    if error.errno == errno.EROFS:
+        return "the file system's policy must allow writing (elasticfilesystem:ClientWrite)"
+    return "it is tried again"

@@ -1,0 +1,434 @@
+"""Directories made and removed through file systems that are mounted in this very pod.
+
+An NFS server that does not answer blocks a call for as long as it likes, so each file system has threads
+of its own: when one hangs, nothing else does.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import structlog
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
+from kube_efs.model.errors import (
+    InvalidValue,
+    PlatformError,
+    RemovalRefused,
+    WorkerFailed,
+    WorkerRefused,
+)
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import TrashReport, together
+from kube_efs.model.usage import MeasuredDirectory
+from kube_efs.model.volumes import Location
+from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
+from kube_efs.provisioning.backends.contract import Confirm
+from kube_efs.provisioning.workers import file_system
+from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
+from kube_efs.provisioning.workers.tree_size import measure_all
+
+log = structlog.get_logger(__name__)
+
+_THREADS = 4
+_INSIDE = frozenset({Relation.SAME, Relation.BELOW})
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """A directory of a file system that is mounted in this pod, as it was when it was found.
+
+    ``base`` is what of the file system is at the mount point, which had that ``source``, device and inode.
+    """
+
+    file_system_id: FileSystemId
+    mount_point: Path
+    base: Directory
+    source: str
+    device: int
+    inode: int
+
+    def local(self, location: Location) -> Directory | None:
+        """The directory as seen from the mount point; None when it is not in there."""
+        directory = location.directory
+        if location.file_system_id != self.file_system_id:
+            return None
+        if directory.relation_to(self.base) not in _INSIDE:
+            return None
+        return Directory(directory.parts[len(self.base.parts) :])
+
+
+async def find_mounted(
+    file_system_id: FileSystemId,
+    *,
+    server: str,
+    mount_point: Path | None = None,
+    base: Directory | None = None,
+    timeout_seconds: float = 60,
+) -> Mounted:
+    """Where the file system is mounted: at the mount point if one is given, else from that server.
+
+    ``base`` is what of the file system is there, None what the mount's source says. A mount by an access
+    point or by a helper's tunnel says nothing of it; one from the server's own name wins over ``base`` at
+    a mount point that is given. Of several mounts from the server the first is taken, with a ``base`` the
+    first of those that have the least above it.
+    Raises PlatformError when there is none, WorkerFailed when it does not answer.
+    """
+    threads = ThreadPoolExecutor(1)
+    try:
+        return await _in_time(
+            threads,
+            lambda: _find(file_system_id, server, mount_point, base),
+            mount_point or server,
+            timeout_seconds,
+        )
+    finally:
+        threads.shutdown(wait=False)
+
+
+class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
+    """Makes and removes directories of mounted file systems; use as ``async with``."""
+
+    def __init__(self, mounts: Iterable[Mounted], *, timeout_seconds: float = 60) -> None:
+        self._hands = [_Hands(mounted, timeout_seconds) for mounted in mounts]
+        self._removed: Callable[[FileSystemId], None] = lambda _: None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hands in self._hands:
+            hands.close()
+
+    def file_system_ids(self) -> frozenset[FileSystemId]:
+        """What is mounted, wholly or in part."""
+        return frozenset(hands.mounted.file_system_id for hands in self._hands)
+
+    def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
+        """Have that called whenever a directory was moved into the trash of a file system."""
+        self._removed = call
+
+    async def make(self, location: Location, permissions: Permissions) -> None:
+        """Make the directory unless it is there.
+
+        Raises InvalidValue unless it is strictly inside what is mounted, WorkerFailed when it cannot be made.
+        """
+        hands, directory = self._place(location, InvalidValue)
+        if directory.is_root:
+            raise _outside(location, InvalidValue)
+        await hands.make(directory, permissions)
+
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
+        """Move the directory into that tenant's trash, if it is there; ``empty`` removes what is in it.
+
+        Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerRefused
+        when a link or file is in its place, and WorkerFailed.
+        """
+        file_system.refuse_outside(location.directory, base)
+        hands, directory = self._place(location, RemovalRefused)
+        if directory.is_root:
+            raise _outside(location, RemovalRefused)
+        await hands.remove(directory, confirm, tenant)
+        self._removed(location.file_system_id)
+
+    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash in every mount of the file system, for so long at most in each.
+
+        Nothing else waits for it, and it ends with its next step when this object is left.
+        Raises WorkerRefused and WorkerFailed.
+        """
+        return together(
+            [
+                await hands.empty(terms)
+                for hands in self._hands
+                if hands.mounted.file_system_id == file_system_id
+            ]
+        )
+
+    async def settled(self, location: Location) -> None:
+        """Nothing to wait for: directories are removed by this process only, and none gets a name twice."""
+
+    async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        """The directories in this one; none when it is not there; raises InvalidValue and WorkerFailed."""
+        hands, directory = self._place(location, InvalidValue)
+        return await hands.children(directory)
+
+    def holds(self, location: Location) -> bool:
+        """Whether the directory is in what is mounted here."""
+        return any(hands.mounted.local(location) is not None for hands in self._hands)
+
+    async def measure(
+        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        """How much is in each, as far as the terms allow; raises InvalidValue and WorkerFailed."""
+        found = []
+        for directory in directories:
+            location = Location(file_system_id=file_system_id, directory=directory)
+            hands, local = self._place(location, InvalidValue)
+            found += [replace(one, directory=directory) for one in await hands.measure(local, terms)]
+        return found
+
+    def _place(self, location: Location, refusal: type[InvalidValue]) -> "tuple[_Hands, Directory]":
+        """Who works there, and the directory as seen from the mount point; raises the refusal."""
+        for hands in self._hands:
+            directory = hands.mounted.local(location)
+            if directory is not None:
+                return hands, directory
+        raise _outside(location, refusal)
+
+
+def _outside(location: Location, refusal: type[InvalidValue]) -> InvalidValue:
+    return refusal(
+        "is not strictly inside what is mounted in this pod",
+        field="directory",
+        value=str(location),
+        remedy="look at the path of its volume and at the pod's mounts",
+    )
+
+
+class _Hands:
+    """The threads that work on one file system."""
+
+    def __init__(self, mounted: Mounted, timeout_seconds: float) -> None:
+        self.mounted = mounted
+        self._timeout_seconds = timeout_seconds
+        self._workers = ThreadPoolExecutor(_THREADS)
+        self._remover = ThreadPoolExecutor(1)
+        self._removing = asyncio.Lock()
+        self._emptier = ThreadPoolExecutor(1)
+        self._measurer = ThreadPoolExecutor(1)
+        self._closed = threading.Event()
+        self._making: set[Directory] = set()
+        self._making_lock = threading.Lock()
+
+    def close(self) -> None:
+        """Begin nothing more; what is being done goes on."""
+        self._closed.set()
+        for threads in (self._workers, self._remover, self._emptier, self._measurer):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def make(self, directory: Directory, permissions: Permissions) -> None:
+        """Make the directory; raises WorkerFailed also while an earlier attempt at it has not ended."""
+        await self._run(
+            self._workers,
+            lambda root: file_system.make_directory(root, directory, permissions),
+            within=self._alone(directory),
+        )
+
+    async def children(self, directory: Directory) -> Sequence[FoundDirectory]:
+        """The directories in this one."""
+        return await self._run(self._workers, lambda root: file_system.list_children(root, directory))
+
+    async def measure(self, directory: Directory, terms: MeasuringTerms) -> Sequence[MeasuredDirectory]:
+        """How much is in this one; one at a time, and longer than other work may take."""
+        return await self._run(
+            self._measurer,
+            lambda root: list(measure_all(root, [directory], terms, self._closed.wait)),
+            seconds=terms.directory_seconds + self._timeout_seconds,
+        )
+
+    async def remove(self, directory: Directory, confirm: Confirm, tenant: str) -> None:
+        """Move the directory into the trash; one at a time.
+
+        Raises what ``confirm`` raises, WorkerRefused and WorkerFailed. A removal that is given up before its
+        thread has begun never begins.
+        """
+        async with self._removing:
+            await confirm()
+            with _refusals_of_workers():
+                await self._run(
+                    self._remover,
+                    lambda root: file_system.move_to_trash(root, directory, base=Directory(), tenant=tenant),
+                )
+
+    async def empty(self, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash; one at a time, and longer than other work may take."""
+
+        def emptied(root: Path) -> TrashReport:
+            deadline = time.monotonic() + terms.seconds
+            return file_system.empty_trash(
+                root, lambda: not self._closed.is_set() and time.monotonic() < deadline
+            )
+
+        with _refusals_of_workers():
+            return await self._run(self._emptier, emptied, seconds=terms.seconds + self._timeout_seconds)
+
+    @contextmanager
+    def _alone(self, directory: Directory) -> Iterator[None]:
+        """Hold the directory in a thread: an attempt that was given up would give it its group too late."""
+        with self._making_lock:
+            if directory in self._making:
+                raise WorkerFailed(
+                    "is still being made by an earlier attempt, which was given up",
+                    field="directory",
+                    value=str(directory),
+                    remedy="see whether the file system's mount targets can be reached",
+                )
+            self._making.add(directory)
+        try:
+            yield
+        finally:
+            with self._making_lock:
+                self._making.remove(directory)
+
+    async def _run(
+        self,
+        threads: ThreadPoolExecutor,
+        action: Callable[[Path], _T],
+        *,
+        within: AbstractContextManager[None] | None = None,
+        seconds: float | None = None,
+    ) -> _T:
+        root = self.mounted.mount_point
+
+        def checked() -> _T:
+            with within or nullcontext():
+                _check(self.mounted)
+                return action(root)
+
+        return await _in_time(threads, checked, root, seconds or self._timeout_seconds)
+
+
+@contextmanager
+def _refusals_of_workers() -> Iterator[None]:
+    """What lies there may be put right, of which no watch tells; so it is to be tried again."""
+    try:
+        yield
+    except RemovalRefused as error:
+        raise WorkerRefused(
+            error.problem, field=error.field, value=error.value, remedy=error.remedy
+        ) from error
+
+
+async def _in_time(
+    threads: ThreadPoolExecutor, action: Callable[[], _T], subject: Path | str, seconds: float
+) -> _T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(threads, action)
+    except TimeoutError as error:
+        raise WorkerFailed(
+            f"did not answer within {seconds:g} s",
+            field="mount",
+            value=str(subject),
+            remedy="see whether its mount targets can be reached",
+        ) from error
+
+
+def _find(
+    file_system_id: FileSystemId, server: str, mount_point: Path | None, base: Directory | None
+) -> Mounted:
+    entries = read_mountinfo()
+    if mount_point is None:
+        entry, exported = _mounted_from(server, base, entries)
+    else:
+        entry, exported = _mounted_at(mount_point, server, base, entries)
+    device, inode = _identity(entry.mount_point)
+    return Mounted(
+        file_system_id=file_system_id,
+        mount_point=entry.mount_point,
+        base=exported,
+        source=entry.source,
+        device=device,
+        inode=inode,
+    )
+
+
+def _mounted_at(
+    mount_point: Path, server: str, base: Directory | None, entries: Sequence[MountEntry]
+) -> tuple[MountEntry, Directory]:
+    """What is mounted there, and what of the file system that is."""
+    entry = _topmost(mount_point, entries)
+    if entry is None:
+        problem, remedy = "is no mount point in this pod", "mount the file system there"
+    elif (directory := _directory_at(entry, server, base)) is not None:
+        return entry, directory
+    else:
+        problem, remedy = "is no mount of an NFS server in this pod", "say what directory is mounted there"
+    problem += f", which has {_seen(entries)}"
+    raise PlatformError(problem, field="mount path", value=str(mount_point), remedy=remedy)
+
+
+def _directory_at(entry: MountEntry, server: str, said: Directory | None) -> Directory | None:
+    """What of the file system is mounted: only a mount from the server's own name knows it better."""
+    export = export_of(entry)
+    if export is None or (said is not None and export.server != server):
+        return said
+    if said not in {None, export.directory}:
+        log.warning("mount-has-another-directory", source=entry.source, said=str(said))
+    return export.directory
+
+
+def _mounted_from(
+    server: str, base: Directory | None, entries: Sequence[MountEntry]
+) -> tuple[MountEntry, Directory]:
+    """What is mounted from there, and what of the file system that is."""
+    exports = _nearest(base, find_exports(entries, server))
+    if not exports:
+        wanted = "" if base is None else f" with its directory {base}"
+        problem = f"is not mounted{wanted} in this pod, which has {_seen(entries)}"
+        remedy = "mount it as an NFS volume of the pod, or set where it is mounted"
+        raise PlatformError(problem, field="server", value=server, remedy=remedy)
+    if len(exports) > 1:
+        places = [str(export.mount_point) for export in exports]
+        log.warning("mounted-more-than-once", server=server, taken=places[0], others=places[1:])
+    entry = _topmost(exports[0].mount_point, entries)
+    if entry is None or export_of(entry) != exports[0]:
+        value, remedy = str(exports[0].mount_point), "unmount what lies over it"
+        raise PlatformError("is covered by another mount", field="mount", value=value, remedy=remedy)
+    return entry, exports[0].directory
+
+
+def _nearest(base: Directory | None, exports: Sequence[Export]) -> list[Export]:
+    """Those that have the base in them, with the least above it; all of them without a base."""
+    if base is None:
+        return list(exports)
+    holding = [one for one in exports if base.relation_to(one.directory) in _INSIDE]
+    deepest = max((len(one.directory.parts) for one in holding), default=0)
+    return [one for one in holding if len(one.directory.parts) == deepest]
+
+
+def _seen(entries: Sequence[MountEntry]) -> str:
+    return ", ".join(f"{entry.source}:{entry.mount_point}" for entry in entries) or "no mounts"
+
+
+def _topmost(mount_point: Path, entries: Sequence[MountEntry]) -> MountEntry | None:
+    """What is visible at the mount point: of several mounts at one place, the last."""
+    there = [entry for entry in entries if entry.mount_point == mount_point]
+    return there[-1] if there else None
+
+
+def _check(mounted: Mounted) -> None:
+    """Raise WorkerFailed unless the mount is the one that was found: data must not go anywhere else."""
+    entry = _topmost(mounted.mount_point, read_mountinfo())
+    if entry is not None and entry.source == mounted.source:
+        if _identity(mounted.mount_point) == (mounted.device, mounted.inode):
+            return
+        problem = f"is another mount of {mounted.source} than at the start"
+    else:
+        problem = f"has {entry.source if entry else 'nothing'} mounted instead of {mounted.source}"
+    remedy = "restart the pod, so that its volumes are mounted again"
+    raise WorkerFailed(problem, field="mount", value=str(mounted.mount_point), remedy=remedy)
+
+
+def _identity(mount_point: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(mount_point)  # noqa: PTH116 - os throughout
+    except OSError as error:
+        problem = f"does not answer ({error.strerror})"
+        remedy = "restart the pod, so that its volumes are mounted again"
+        raise WorkerFailed(problem, field="mount", value=str(mount_point), remedy=remedy) from error
+    return found.st_dev, found.st_ino

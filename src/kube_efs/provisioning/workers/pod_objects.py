@@ -1,0 +1,199 @@
+"""Worker pods as objects: the Pod that is created for a job, and what is read from any of them."""
+
+import secrets
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+
+from kube_efs.kube.building import WORKER, WorkerPod, build_worker_pod
+from kube_efs.model.directories import Directory, Relation
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX, root_name
+from kube_efs.provisioning.workers.orders import Action, Item, Job, parse_order, render_arguments
+
+LEADER = "leader"
+LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-worker"})
+MOUNT_PATH = "/efs"
+CHANGING = frozenset({Action.MAKE, Action.REMOVE})
+
+# What keeps a pod that changes directories from running until its order is confirmed.
+_GATE = f"{PREFIX}/order"
+_POOL = f"{PREFIX}/worker-pool"
+_NAME_MAX = 63
+_WORDS: Mapping[Action, str] = MappingProxyType(
+    {
+        Action.MAKE: "init",
+        Action.REMOVE: "clean",
+        Action.LIST: "list",
+        Action.MEASURE: "usage",
+        Action.EMPTY: "empty",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How worker pods are run.
+
+    A pod may take ``start_seconds`` to start and works for ``timeout_seconds``; ``batch_max`` is the most
+    directories one pod is given. Of processes that name the same ``pool`` one works at a time, such as the
+    leader: it takes away what the one before has left.
+    """
+
+    namespace: str
+    image: str
+    service_account: str = "efs-worker"
+    timeout_seconds: int = 300
+    start_seconds: float = 60.0
+    batch_max: int = 500
+    pool: str = LEADER
+
+    @property
+    def longest_seconds(self) -> float:
+        """The most time from a pod's creation to its end."""
+        return self.start_seconds + self.timeout_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPod:
+    """A worker pod as last seen, and when it was first (``since``), by the loop's clock.
+
+    ``directories`` are those that it makes or removes; None when its arguments do not tell.
+    """
+
+    pod: Pod
+    since: float
+    action: Action | None
+    directories: tuple[Directory, ...] | None
+
+    @property
+    def name(self) -> str:
+        """The name of the Pod."""
+        return self._metadata.name or ""
+
+    @property
+    def uid(self) -> str:
+        """The uid of the Pod, which another one of the same name does not have."""
+        return self._metadata.uid or ""
+
+    @property
+    def resource_version(self) -> str:
+        """What changes with every change of the Pod."""
+        return self._metadata.resourceVersion or ""
+
+    @property
+    def created(self) -> str:
+        """When the Pod was created; later ones are greater."""
+        return str(self._metadata.creationTimestamp)
+
+    @property
+    def pool(self) -> str | None:
+        """The pool that created it; an earlier version named none."""
+        return (self._metadata.annotations or {}).get(_POOL)
+
+    @property
+    def file_system_id(self) -> FileSystemId:
+        """The file system that it works on; empty when nothing tells."""
+        return FileSystemId((self._metadata.annotations or {}).get(FILE_SYSTEM_ID, ""))
+
+    @property
+    def node(self) -> str | None:
+        """The node that it runs on, once it has one."""
+        return self.pod.spec.nodeName if self.pod.spec else None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether it has not been started."""
+        return bool(self.pod.spec and self.pod.spec.schedulingGates)
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether it was deleted; it may still run."""
+        return self._metadata.deletionTimestamp is not None
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it has ended, with all done."""
+        return self._phase == "Succeeded"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended, with something left undone."""
+        return self._phase == "Failed"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it changes nothing any more."""
+        return self.has_succeeded or self.has_failed
+
+    @property
+    def message(self) -> str:
+        """What it said at its end, else what Kubernetes says of it; empty if neither says anything."""
+        status = self.pod.status
+        for container in (status and status.containerStatuses) or []:
+            if container.state and container.state.terminated and container.state.terminated.message:
+                return container.state.terminated.message
+        return (status and (status.message or status.reason)) or ""
+
+    def is_near(self, file_system_id: FileSystemId, directories: Iterable[Directory]) -> bool:
+        """Whether it may still change one of these directories, or one above or below them."""
+        may_change = self.action is None or self.action in CHANGING
+        if self.has_ended or not may_change or self.file_system_id != file_system_id:
+            return False
+        if self.directories is None:
+            return True
+        own = self.directories
+        return any(one.relation_to(other) is not Relation.APART for one in directories for other in own)
+
+    @property
+    def _metadata(self) -> ObjectMeta:
+        return self.pod.metadata or ObjectMeta()
+
+    @property
+    def _phase(self) -> str | None:
+        return self.pod.status.phase if self.pod.status else None
+
+
+def observe_pod(pod: Pod, *, since: float) -> ObservedPod:
+    """What a Pod tells that was first seen at that time."""
+    containers = (pod.spec and pod.spec.containers) or ()
+    arguments: Sequence[str] = next((one.args or () for one in containers if one.name == WORKER), ())
+    action, directories = parse_order([one.replace("$$", "$") for one in arguments])
+    return ObservedPod(pod=pod, since=since, action=action, directories=directories)
+
+
+def pod_for(file_system_id: FileSystemId, job: Job, items: Sequence[Item], options: WorkerOptions) -> Pod:
+    """A Pod that does the job; one that changes directories has a gate, and runs once that is lifted."""
+    return build_worker_pod(
+        WorkerPod(
+            namespace=options.namespace,
+            name=_pod_name(file_system_id, job.action, items[0].directory),
+            labels=LABELS,
+            annotations={FILE_SYSTEM_ID: file_system_id, _POOL: options.pool},
+            image=options.image,
+            arguments=_escaped(render_arguments(job, items, root=MOUNT_PATH)),
+            service_account=options.service_account,
+            root_claim=root_name(file_system_id),
+            mount_path=MOUNT_PATH,
+            timeout_seconds=options.timeout_seconds,
+            gate=_GATE if job.action in CHANGING else None,
+        )
+    )
+
+
+def _escaped(arguments: Sequence[str]) -> list[str]:
+    """What Kubernetes makes these arguments of: it would take ``$(NAME)`` in them for a variable."""
+    return [argument.replace("$", "$$") for argument in arguments]
+
+
+def _pod_name(file_system_id: FileSystemId, action: Action, directory: Directory) -> str:
+    """``efs-<init|clean|list>-<fs id>-<path>-<5 characters>``, the path cut to what a name has room for."""
+    readable = "-".join(directory.parts).lower()
+    path = "".join(letter if letter in string.ascii_lowercase + string.digits else "-" for letter in readable)
+    suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(5))
+    start = f"efs-{_WORDS[action]}-{file_system_id}-{path}"[: _NAME_MAX - len(suffix) - 1].rstrip("-")
+    return f"{start}-{suffix}"

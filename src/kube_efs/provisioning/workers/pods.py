@@ -1,0 +1,453 @@
+"""Worker pods, one by one: started, followed to their end, and cleared away.
+
+Why no pod ever acts on a directory that is somebody else's by now. A pod that makes or removes directories is
+created with a scheduling gate, and a gated pod does not run. It is the lock on its directories:
+
+1. Its creator creates it, which publishes what it is going to do.
+2. Then it lists the worker pods of the API server, and goes on only if no other one that has not ended has a
+   directory equal to, above or below one of its own. Of two creators each has published before it looks, so
+   at least one of them sees the other. One that is still gated is deleted on the condition that it has not
+   changed, the one with the higher name first; one that runs is waited for.
+3. Then the orders are confirmed: the guards of removal are asked again.
+4. Then the gate is lifted, by a patch that carries the pod's uid.
+
+So a request to create that is carried out late, or one of an earlier leader, makes a pod whose gate nobody
+lifts. A request to lift that is carried out late finds the pod gone, or finds the same order still standing,
+since the creator follows the pod until it has ended. This holds for any number of leaders, and for several
+pools of workers in one namespace. Each pod names the pool that created it: no pool takes away what another
+has not read yet.
+
+What is not made by a pod, such as an access point, looks for pods once it is there (``settled``), and the
+orders of pods look for it when they are confirmed: again, each publishes before it looks.
+
+A pod that should have ended and has not stays a lock on its directories, and on nothing else: its node may be
+cut off and its program still at work. It has ended when the kubelet says so or the object is gone, which
+Kubernetes sees to once its Node is deleted or tainted ``node.kubernetes.io/out-of-service``.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Pod
+from lightkube.types import PatchType
+
+from kube_efs.kube.deleting import delete_exactly
+from kube_efs.kube.errors import translated
+from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.model.directories import Directory, FoundDirectory
+from kube_efs.model.errors import (
+    KubeAlreadyExists,
+    KubeConflict,
+    KubeError,
+    KubeNotFound,
+    KubeUnavailable,
+    WorkerFailed,
+)
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.tunnel_volumes import root_name
+from kube_efs.provisioning.workers.orders import (
+    Action,
+    Item,
+    Job,
+    parse_children,
+    parse_measured,
+    parse_trash,
+)
+from kube_efs.provisioning.workers.pod_objects import (
+    CHANGING,
+    LABELS,
+    ObservedPod,
+    WorkerOptions,
+    observe_pod,
+    pod_for,
+)
+from kube_efs.provisioning.workers.program import WorkerReport, parse_report
+from kube_efs.single_flight import SingleFlight
+from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
+
+log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 1.0
+_SWEEP_SECONDS = 1.0
+_LIFTS_TRIED = 3
+# The creator of a gated pod that is older than this has most likely given it up.
+_YOUNG_SECONDS = 30.0
+_LOG_SECONDS = 60.0
+_LOG_LINES_MAX = 200_000
+_FAILED_KEPT = 3
+
+
+class Busy(WorkerFailed):
+    """Another worker pod that has not ended works on a directory of this one, or near it."""
+
+
+class WorkerPods:
+    """The worker pods of one pool, as long as ``watch`` runs, and what others in the namespace do."""
+
+    def __init__(self, client: AsyncClient, options: WorkerOptions, metrics: ControllerMetrics) -> None:
+        self._client = client
+        self._options = options
+        self._metrics = metrics
+        self._pods: dict[str, ObservedPod] = {}
+        self._pods_listed = False
+        self._pods_changed = asyncio.Condition()
+        self._running: set[str] = set()
+        self._all_now = SingleFlight(self._list)
+        metrics.worker_pods_overdue.read = lambda: [
+            ([file_system_id], count)
+            for file_system_id, count in Counter(one.file_system_id for one in self._overdue()).items()
+        ]
+        self.on_removed: Callable[[FileSystemId], None] = lambda _: None
+
+    async def watch(self) -> None:
+        """Follow the pods until cancelled, and clear away what is left over."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sweep())
+            async for change in follow(self._client, Pod, namespace=self._options.namespace, labels=LABELS):
+                async with self._pods_changed:
+                    self._note(change)
+                    self._pods_changed.notify_all()
+
+    async def listed(self) -> None:
+        """Return once all worker pods are known."""
+        async with self._pods_changed:
+            await self._pods_changed.wait_for(lambda: self._pods_listed)
+
+    async def changed(self, *, within_seconds: float) -> None:
+        """Return when a pod has changed, or after that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds), self._pods_changed:
+                await self._pods_changed.wait()
+
+    def in_the_way(self, file_system_id: FileSystemId, directory: Directory) -> Busy | None:
+        """Why nothing can be done to the directory now: a pod that has not ended is at work near it."""
+        for pod in self._pods.values():
+            if pod.is_near(file_system_id, (directory,)) and not pod.is_gated:
+                return self._busy(pod)
+        return None
+
+    async def run(
+        self,
+        file_system_id: FileSystemId,
+        job: Job,
+        items: Sequence[Item],
+        confirm: Callable[[], Awaitable[None]] | None = None,
+    ) -> WorkerReport:
+        """What became of the items; raises WorkerFailed or KubeError when that cannot be told.
+
+        ``confirm`` is called when nothing but the pod's start is left; what it raises ends the pod before it
+        has begun.
+        """
+        pod = self._observed(pod_for(file_system_id, job, items, self._options))
+        name = pod.name
+        log.info("worker-started", pod=name, file_system=file_system_id, directories=len(items))
+        self._running.add(name)
+        try:
+            created = await self._create(pod)
+            if job.action in CHANGING:
+                await self._start(created, items, confirm)
+            ended = await self._ended(name)
+            outcome = Outcome.SUCCEEDED if ended.has_succeeded else Outcome.FAILED
+            self._metrics.worker_pods.labels(outcome).inc()
+            if not ended.has_succeeded:
+                return self._failed(ended)
+            return await self._succeeded(name, job.action)
+        finally:
+            self._running.discard(name)
+
+    async def _start(
+        self, pod: ObservedPod, items: Sequence[Item], confirm: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        """Lift the gate of a pod of ours once it is alone and its orders stand."""
+        for attempt in range(_LIFTS_TRIED):
+            try:
+                await self._be_alone(pod, [item.directory for item in items])
+                if confirm:
+                    await confirm()
+            except Exception:
+                # If it cannot be deleted now and nobody has tried to start it, it is swept away later.
+                if await self._delete_unchanged(pod) or not attempt:
+                    raise
+                # An earlier attempt to start it may be carried out after all, so it is followed to its end.
+                return None
+            try:
+                return await self._lift(pod)
+            except KubeUnavailable as error:
+                log.warning("worker-perhaps-started", pod=pod.name, reason=str(error))
+                pod = await self._read(pod.name)
+                if not pod.is_gated:
+                    return None
+        if await self._delete_unchanged(pod):
+            raise WorkerFailed("could not be started", field="worker pod", value=pod.name)
+        # It may have been started after all, so it is followed to its end.
+        return None
+
+    async def _be_alone(self, pod: ObservedPod, directories: Sequence[Directory]) -> None:
+        """Return when no other pod can change the directories before this one has; raises Busy."""
+        for other in await self._all_now():
+            if other.name == pod.name or not other.is_near(pod.file_system_id, directories):
+                continue
+            if not (self._may_withdraw(other, by=pod.name) and await self._delete_unchanged(other)):
+                raise self._busy(other)
+            log.info("worker-withdrawn", pod=other.name, by=pod.name)
+
+    async def settled(self, file_system_id: FileSystemId, directories: Sequence[Directory]) -> None:
+        """Return when no order of anybody else can change the directories any more; raises Busy, KubeError.
+
+        What others have created and not started is withdrawn.
+        """
+        for other in await self._all_now():
+            if other.name in self._running or not other.is_near(file_system_id, directories):
+                continue
+            if not (other.is_gated and await self._delete_unchanged(other)):
+                raise self._busy(other)
+
+    def _may_withdraw(self, other: ObservedPod, *, by: str) -> bool:
+        """Whether this other pod may be deleted before it begins; of two young ones the lower name stays."""
+        if not other.is_gated:
+            return False
+        is_forgotten = self._is_own(other) and other.name not in self._running
+        age_seconds = asyncio.get_running_loop().time() - other.since
+        return is_forgotten or by < other.name or age_seconds > _YOUNG_SECONDS
+
+    async def _lift(self, pod: ObservedPod) -> None:
+        """Let the pod run; raises KubeUnavailable when it is not known whether it does."""
+        name = pod.name
+        # The uid makes the patch fail, instead of starting another pod of that name.
+        patch = {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": None}}
+        try:
+            with translated(f"worker pod {name}"):
+                await self._client.patch(
+                    Pod, name, patch, namespace=self._options.namespace, patch_type=PatchType.MERGE
+                )
+        except (KubeNotFound, KubeConflict) as error:
+            raise WorkerFailed(
+                "was deleted before it began", field="worker pod", value=name, remedy="it is tried again"
+            ) from error
+
+    async def _succeeded(self, name: str, action: Action) -> WorkerReport:
+        try:
+            if action is Action.LIST:
+                return WorkerReport(children=await self._children(name))
+            if action is Action.MEASURE:
+                return WorkerReport(measured=parse_measured(await self._log(name)))
+            if action is Action.EMPTY:
+                return WorkerReport(trash=parse_trash(await self._log(name)))
+        finally:
+            await self._delete(name)
+        return WorkerReport()
+
+    async def _log(self, name: str) -> Sequence[str]:
+        """The lines of a pod's log; raises KubeError."""
+        with translated(f"log of worker pod {name}"):
+            async with asyncio.timeout(_LOG_SECONDS):
+                lines = self._client.log(
+                    name, namespace=self._options.namespace, tail_lines=_LOG_LINES_MAX, newlines=False
+                )
+                return [line async for line in lines]
+
+    async def _children(self, name: str) -> tuple[FoundDirectory, ...]:
+        """What a pod's log lists; raises WorkerFailed when it is not all there, and KubeError."""
+        children = parse_children(await self._log(name))
+        if children is None:
+            problem = "has a log in which directories are missing"
+            remedy = "let its node keep more of a container's log (containerLogMaxSize)"
+            raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy)
+        return children
+
+    async def forget(self, root_claim: str) -> None:
+        """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""
+        for pod in list(self._pods.values()):
+            if root_name(pod.file_system_id) == root_claim:
+                await self._delete(pod.name)
+
+    async def _create(self, pod: ObservedPod) -> ObservedPod:
+        name = pod.name
+        try:
+            with translated(f"worker pod {name}"):
+                created = self._observed(await self._client.create(pod.pod))
+        except (KubeUnavailable, KubeAlreadyExists) as error:
+            # It may have been made all the same, also by a request that was then sent again. If it comes
+            # later, it stays gated and is swept away.
+            log.warning("worker-perhaps-created", pod=name, reason=str(error))
+            created = await self._read(name)
+        # The watch may have shown a later state by now.
+        self._pods.setdefault(name, created)
+        return created
+
+    async def _ended(self, name: str) -> ObservedPod:
+        """The pod in its last state; raises WorkerFailed when it is not there or never ends."""
+        limit = self._options.longest_seconds
+        try:
+            async with asyncio.timeout(limit):
+                while (pod := await self._ended_or_missing(name)) is None:
+                    # A list may be older than the pod.
+                    self._pods[name] = await self._read(name)
+                return pod
+        except TimeoutError as error:
+            # Until it has ended it stays in the way of whatever is near its directories.
+            await self._delete(name)
+            remedy = "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
+            problem = f"had not ended after {limit:.0f} s"
+            raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy) from error
+
+    async def _ended_or_missing(self, name: str) -> ObservedPod | None:
+        async with self._pods_changed:
+            await self._pods_changed.wait_for(lambda: name not in self._pods or self._pods[name].has_ended)
+            return self._pods.get(name)
+
+    async def _read(self, name: str) -> ObservedPod:
+        while True:
+            try:
+                with translated(f"worker pod {name}"):
+                    pod = await self._client.get(Pod, name, namespace=self._options.namespace)
+                return self._observed(pod)
+            except KubeNotFound as error:
+                remedy = "leave worker pods to the controller"
+                raise WorkerFailed(
+                    "was deleted before it ended, or never made",
+                    field="worker pod",
+                    value=name,
+                    remedy=remedy,
+                ) from error
+            except KubeError as error:
+                log.warning("worker-not-read", pod=name, reason=str(error), retry_seconds=_RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    def _failed(self, pod: ObservedPod) -> WorkerReport:
+        name, message = pod.name, pod.message
+        log.error("worker-failed", pod=name, file_system=pod.file_system_id, message=message)
+        report = parse_report(message)
+        if report is not None and report.failed:
+            return report
+        remedy = f"see kubectl logs -n {self._options.namespace} {name}"
+        raise WorkerFailed(
+            f"failed ({message or 'no message'})", field="worker pod", value=name, remedy=remedy
+        )
+
+    def _old_failures(self) -> list[ObservedPod]:
+        """Pods that failed, but for the newest few of each file system, which people may want to look at."""
+        failed: defaultdict[FileSystemId, list[ObservedPod]] = defaultdict(list)
+        for pod in self._pods.values():
+            if pod.has_failed and pod.name not in self._running and not pod.is_deleting:
+                failed[pod.file_system_id].append(pod)
+        return [
+            old
+            for some in failed.values()
+            for old in sorted(some, key=lambda one: one.created)[:-_FAILED_KEPT]
+        ]
+
+    async def _delete(self, name: str) -> None:
+        try:
+            with translated(f"worker pod {name}"):
+                await self._client.delete(Pod, name, namespace=self._options.namespace)
+        except KubeNotFound:
+            self._pods.pop(name, None)
+        except KubeError as error:
+            log.warning("worker-not-deleted", pod=name, reason=str(error))
+
+    async def _delete_unchanged(self, pod: ObservedPod) -> bool:
+        """Delete a pod if it is as it was seen; whether it is gone and its gate cannot be lifted any more."""
+        try:
+            with translated(f"worker pod {pod.name}"):
+                await delete_exactly(
+                    self._client,
+                    Pod,
+                    pod.name,
+                    pod.uid,
+                    namespace=self._options.namespace,
+                    resource_version=pod.resource_version,
+                )
+        except KubeNotFound:
+            return True
+        except KubeError as error:
+            log.warning("worker-not-deleted", pod=pod.name, reason=str(error))
+            return False
+        # A pod without a node has nobody to wait for, and goes at once.
+        return True
+
+    async def _list(self) -> Sequence[ObservedPod]:
+        """All worker pods, as the API server has them now."""
+        with translated("list worker pods"):
+            found = self._client.list(Pod, namespace=self._options.namespace, labels=dict(LABELS))
+            return [self._observed(pod) async for pod in found]
+
+    def _busy(self, pod: ObservedPod) -> Busy:
+        remedy = (
+            "it is tried again; if that machine is off for good, delete its Node, or taint it with "
+            "node.kubernetes.io/out-of-service"
+        )
+        problem = f"works on this directory on {pod.node or 'no node yet'}"
+        return Busy(problem, field="worker pod", value=pod.name, remedy=remedy)
+
+    def _observed(self, pod: Pod) -> ObservedPod:
+        observed = observe_pod(pod, since=asyncio.get_running_loop().time())
+        before = self._pods.get(observed.name)
+        return replace(observed, since=before.since) if before else observed
+
+    def _note(self, change: Change[Pod]) -> None:
+        match change:
+            case Listed(objects):
+                before = self._pods
+                self._pods = {pod.name: pod for pod in map(self._observed, objects)}
+                self._pods_listed = True
+                for pod in self._pods.values():
+                    self._note_removal(before.get(pod.name), pod)
+            case Applied(found):
+                pod = self._observed(found)
+                self._note_removal(self._pods.get(pod.name), pod)
+                self._pods[pod.name] = pod
+            case Deleted(found):
+                self._pods.pop(self._observed(found).name, None)
+
+    def _note_removal(self, before: ObservedPod | None, pod: ObservedPod) -> None:
+        if pod.action is Action.REMOVE and pod.has_ended and not (before and before.has_ended):
+            self.on_removed(pod.file_system_id)
+
+    def _overdue(self) -> list[ObservedPod]:
+        """Pods that ought to have ended."""
+        limit = asyncio.get_running_loop().time() - self._options.longest_seconds
+        return [pod for pod in self._pods.values() if not pod.has_ended and pod.since < limit]
+
+    async def _sweep(self) -> None:
+        """Clear away, again and again, what nobody will."""
+        while True:
+            await self.changed(within_seconds=_SWEEP_SECONDS)
+            for pod in (*self._left_over(), *self._old_failures()):
+                if not pod.has_ended:
+                    log.warning("worker-overdue", pod=pod.name, file_system=pod.file_system_id)
+                await self._delete(pod.name)
+            for pod in self._withdrawn():
+                await self._delete_unchanged(pod)
+
+    def _left_over(self) -> list[ObservedPod]:
+        """Pods that succeeded and that nobody reads any more, and such that ought to have ended long ago.
+
+        What another pool has started is its own to read, as long as it can be thought to live.
+        """
+        limit = asyncio.get_running_loop().time() - self._options.longest_seconds
+        return [
+            pod
+            for pod in self._pods.values()
+            if pod.name not in self._running
+            and not pod.is_deleting
+            and not pod.has_failed
+            and ((pod.has_ended and self._is_own(pod)) or pod.since < limit)
+        ]
+
+    def _withdrawn(self) -> list[ObservedPod]:
+        """Gated pods of this pool that nobody is going to start: of requests that were given up."""
+        return [
+            pod
+            for pod in self._pods.values()
+            if pod.name not in self._running and pod.is_gated and self._is_own(pod)
+        ]
+
+    def _is_own(self, pod: ObservedPod) -> bool:
+        # An earlier version has named none, and does not run beside this one.
+        return pod.pool in (None, self._options.pool)

@@ -1,0 +1,265 @@
+"""Directories made and removed by worker pods, few of them for much work.
+
+At most one worker pod of a pool changes a file system at any moment, and each does everything that waits: a
+burst of a hundred claims costs a few pods. What is near the directory of a pod that should have ended and has
+not waits for that pod, and nothing else does.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from lightkube import AsyncClient
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.errors import GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import TrashReport
+from kube_efs.model.usage import MeasuredDirectory
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.backends.contract import Confirm
+from kube_efs.provisioning.workers.file_system import refuse_outside
+from kube_efs.provisioning.workers.orders import Action, EmptyingTerms, Item, Job, MeasuringTerms
+from kube_efs.provisioning.workers.pod_objects import WorkerOptions
+from kube_efs.provisioning.workers.pods import Busy, WorkerPods
+from kube_efs.provisioning.workers.program import WorkerReport
+from kube_efs.telemetry.metrics import ControllerMetrics
+
+# A burst of claims arrives over some hundred milliseconds; a pod that waited for its end serves all of it.
+_QUIET_SECONDS = 0.2
+_GATHERING_MAX_SECONDS = 2.0
+# How long what waits for another pod goes without a look at it.
+_LOOK_AGAIN_SECONDS = 1.0
+
+# What a task gives: the children for a list, nothing otherwise.
+_Found = tuple[FoundDirectory, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    job: Job
+    item: Item
+    done: asyncio.Future[_Found]
+    since: float
+    confirm: Confirm | None = None
+
+    def fits(self, other: "_Task") -> bool:
+        """Whether one pod can do both: a pod lists one directory only."""
+        return self.job == other.job and (self.job.action is not Action.LIST or self.item == other.item)
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The work that waits for one file system."""
+
+    waiting: list[_Task] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _SomeWithdrawn(Exception):
+    """An order of the batch does not stand any more; its task has been told why."""
+
+
+class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
+    """Makes and removes directories by worker pods; use as ``async with``."""
+
+    def __init__(self, client: AsyncClient, options: WorkerOptions, metrics: ControllerMetrics) -> None:
+        self._options = options
+        self._pods = WorkerPods(client, options, metrics)
+        self._lanes: dict[FileSystemId, _Lane] = {}
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._background = [self._tasks.create_task(self._pods.watch())]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._background:
+            task.cancel()
+        for lane in self._lanes.values():
+            for waiting in lane.waiting:
+                waiting.done.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def make(self, location: Location, permissions: Permissions) -> None:
+        """Make the directory unless it is there; raises GidTaken, WorkerFailed and KubeError."""
+        job = Job(
+            action=Action.MAKE,
+            mode=permissions.mode,
+            enforced=permissions.enforced,
+            own_group=permissions.own_group,
+        )
+        item = Item(directory=location.directory, uid=permissions.uid, gid=permissions.gid)
+        await self._do(location.file_system_id, job, item)
+
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
+        """Move the directory into that tenant's trash, if it is there.
+
+        ``confirm`` is called when nothing but the start of a pod is left. Raises RemovalRefused unless it is
+        strictly inside ``base``, what ``confirm`` raises, WorkerFailed and KubeError.
+        """
+        refuse_outside(location.directory, base)
+        job = Job(action=Action.REMOVE, base=base)
+        item = Item(directory=location.directory, tenant=tenant)
+        await self._do(location.file_system_id, job, item, confirm)
+
+    async def settled(self, location: Location) -> None:
+        """Return when no pod of another can change the directory any more; raises WorkerFailed, KubeError."""
+        await self._pods.settled(location.file_system_id, (location.directory,))
+
+    async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        """The directories in this one; none when it is not there; raises WorkerFailed and KubeError."""
+        job = Job(action=Action.LIST)
+        return await self._do(location.file_system_id, job, Item(directory=location.directory))
+
+    async def measure(
+        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        """How much is in each, as far as the terms allow; raises WorkerFailed and KubeError.
+
+        It has a pod of its own, so that no claim waits for it.
+        """
+        job = Job(action=Action.MEASURE, terms=terms)
+        items = [Item(directory=directory) for directory in directories]
+        return (await self._pods.run(file_system_id, job, items)).measured
+
+    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash as far as the terms allow; raises WorkerFailed and KubeError.
+
+        It has a pod of its own, so that no claim and no removal waits for it.
+        """
+        job = Job(action=Action.EMPTY, emptying=terms)
+        report = (await self._pods.run(file_system_id, job, [Item(directory=Directory())])).trash
+        if report is None:
+            raise WorkerFailed("did not say what is left", field="trash", value=file_system_id)
+        return report
+
+    def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
+        """Have that called whenever a pod that removes directories has ended, other processes' too."""
+        self._pods.on_removed = call
+
+    async def forget(self, root_claim: str) -> None:
+        """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""
+        await self._pods.forget(root_claim)
+
+    async def _do(
+        self, file_system_id: FileSystemId, job: Job, item: Item, confirm: Confirm | None = None
+    ) -> _Found:
+        lane = self._lanes.get(file_system_id)
+        if lane is None:
+            lane = self._lanes[file_system_id] = _Lane()
+            self._background.append(self._tasks.create_task(self._serve(file_system_id, lane)))
+        loop = asyncio.get_running_loop()
+        task = _Task(job, item, loop.create_future(), since=loop.time(), confirm=confirm)
+        lane.waiting.append(task)
+        lane.arrived.set()
+        return await task.done
+
+    async def _serve(self, file_system_id: FileSystemId, lane: _Lane) -> None:
+        await self._pods.listed()
+        while True:
+            await lane.arrived.wait()
+            await self._gather(lane)
+            batch = self._take(file_system_id, lane)
+            if batch:
+                await self._carry_out(file_system_id, lane, batch)
+            elif lane.waiting:
+                await self._pods.changed(within_seconds=_LOOK_AGAIN_SECONDS)
+
+    async def _carry_out(self, file_system_id: FileSystemId, lane: _Lane, batch: Sequence[_Task]) -> None:
+        try:
+            items = sorted({task.item for task in batch}, key=lambda item: (item.directory, str(item)))
+            report = await self._pods.run(file_system_id, batch[0].job, items, lambda: _confirm(batch))
+        except (_SomeWithdrawn, Busy) as reason:
+            # The others of the batch go with the next pod.
+            lane.waiting[:0] = [task for task in batch if not task.done.done()]
+            lane.arrived.set()
+            if isinstance(reason, Busy):
+                await self._pods.changed(within_seconds=_LOOK_AGAIN_SECONDS)
+        except KubeEfsError as error:
+            _fail(batch, error)
+        except BaseException:
+            for task in batch:
+                task.done.cancel()
+            raise
+        else:
+            _settle(batch, report)
+
+    async def _gather(self, lane: _Lane) -> None:
+        """Return when nothing has arrived for a moment, or enough has."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _GATHERING_MAX_SECONDS
+        while loop.time() < deadline and len(lane.waiting) < self._options.batch_max:
+            lane.arrived.clear()
+            try:
+                async with asyncio.timeout(_QUIET_SECONDS):
+                    await lane.arrived.wait()
+            except TimeoutError:
+                return
+
+    def _take(self, file_system_id: FileSystemId, lane: _Lane) -> list[_Task]:
+        """The oldest task that can be done and all others of its kind, up to the most a pod is given."""
+        lane.waiting = [task for task in lane.waiting if not task.done.done()]
+        free = [task for task in lane.waiting if not self._is_blocked(file_system_id, task)]
+        batch = [task for task in free if task.fits(free[0])][: self._options.batch_max]
+        taken = set(map(id, batch))
+        lane.waiting = [task for task in lane.waiting if id(task) not in taken and not task.done.done()]
+        if lane.waiting:
+            lane.arrived.set()
+        else:
+            lane.arrived.clear()
+        return batch
+
+    def _is_blocked(self, file_system_id: FileSystemId, task: _Task) -> bool:
+        """Whether a pod that has not ended is in the task's way; one that waits for too long is failed."""
+        if task.job.action is Action.LIST:
+            return False
+        busy = self._pods.in_the_way(file_system_id, task.item.directory)
+        # Long enough for a pod that is overdue to be deleted and to end.
+        patience_seconds = 2 * self._options.longest_seconds
+        if busy and asyncio.get_running_loop().time() > task.since + patience_seconds:
+            task.done.set_exception(busy)
+        return busy is not None
+
+
+async def _confirm(batch: Sequence[_Task]) -> None:
+    """Raise _SomeWithdrawn unless every order of the batch stands; those that do not are told why."""
+    asked = [task for task in batch if task.confirm and not task.done.done()]
+    answers = await asyncio.gather(
+        *(task.confirm() for task in asked if task.confirm), return_exceptions=True
+    )
+    for task, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, BaseException) and not task.done.done():
+            task.done.set_exception(answer)
+    if any(task.done.done() for task in batch):
+        raise _SomeWithdrawn
+
+
+def _settle(batch: Sequence[_Task], report: WorkerReport) -> None:
+    for task in batch:
+        if task.done.done():
+            continue
+        path = str(task.item.directory)
+        reason = report.failed.get(path)
+        if reason is None and report.complete:
+            task.done.set_result(report.children)
+        else:
+            problem = f"failed in its worker pod ({reason or 'no room for the reason'})"
+            kind = WorkerRefused if path in report.refused else WorkerFailed
+            if path in report.taken:
+                kind = GidTaken
+            task.done.set_exception(kind(problem, field="directory", value=path))
+
+
+def _fail(batch: Sequence[_Task], error: KubeEfsError) -> None:
+    for task in batch:
+        if not task.done.done():
+            task.done.set_exception(error)

@@ -1,0 +1,257 @@
+"""The program inside a worker pod: ``kube-efs worker make|remove|list|measure|empty --root DIR -- ITEM…``.
+
+It does every item it is given, whatever becomes of the others, and leaves the outcome where the
+controller finds it: the exit code (0 all done, 1 some failed, 2 wrong usage) and, as JSON, the pod's
+termination message. What it lists or measures, and what is left in the trash, is in the pod's log, since a
+termination message is too small. ``remove`` moves directories into the trash of the file system and ends;
+``empty`` removes what is in there, in a limited time, and has nothing but ``/`` as its item.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.errors import (
+    GidTaken,
+    InvalidValue,
+    KubeEfsError,
+    RemovalRefused,
+    WorkerRefused,
+    told,
+)
+from kube_efs.model.secrets import shortened, text_without_secrets
+from kube_efs.model.trash import TrashReport
+from kube_efs.model.usage import MeasuredDirectory
+from kube_efs.provisioning.workers import file_system
+from kube_efs.provisioning.workers.orders import (
+    DEFAULT_MODE,
+    Action,
+    MeasuringTerms,
+    parse_item,
+    path_in,
+    render_children,
+    render_measured,
+    render_trash,
+)
+from kube_efs.provisioning.workers.tree_size import measure_all
+from kube_efs.telemetry.uncaught import log_uncaught
+
+TERMINATION_LOG = Path("/dev/termination-log")
+
+# Kubernetes cuts a termination message at 4096 bytes.
+_MESSAGE_MAX_BYTES = 4096
+_REASON_MAX_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What became of a worker's directories.
+
+    ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
+    was no room for all of them, and only a directory that is known to be done counts as done. ``refused``
+    are those of them that a guard has kept from being touched, ``taken`` those whose group id another has.
+    ``children`` is what was listed, ``measured`` what was measured, ``trash`` what is left in the trash;
+    they do not come from the termination message.
+    """
+
+    failed: Mapping[str, str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    complete: bool = True
+    children: tuple[FoundDirectory, ...] = ()
+    measured: tuple[MeasuredDirectory, ...] = ()
+    trash: TrashReport | None = None
+
+
+def render_report(
+    failed: Mapping[str, str], refused: Collection[str] = (), taken: Collection[str] = ()
+) -> str:
+    """The termination message for these failures, with as many of them as fit."""
+    kept: dict[str, str] = {}
+    text = json.dumps({"complete": not failed, "failed": kept})
+    for path, reason in failed.items():
+        kept[path] = shortened(reason, _REASON_MAX_CHARACTERS)
+        body = {"complete": len(kept) == len(failed), "failed": kept}
+        kinds = {"refused": refused, "taken": taken}
+        marked = {kind: [path for path in kept if path in those] for kind, those in kinds.items() if those}
+        longer = json.dumps({**body, **marked})
+        if len(longer.encode()) > _MESSAGE_MAX_BYTES:
+            break
+        text = longer
+    return text
+
+
+def parse_report(message: str) -> WorkerReport | None:
+    """The report in a termination message; None when the worker left none (it was killed, say)."""
+    try:
+        body = json.loads(message)
+        failed = {str(path): str(reason) for path, reason in body["failed"].items()}
+        refused = frozenset(map(str, body.get("refused", ())))
+        taken = frozenset(map(str, body.get("taken", ())))
+        return WorkerReport(failed=failed, refused=refused, taken=taken, complete=bool(body["complete"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -> int:
+    """Do what the arguments say; gives the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.action is Action.MEASURE:
+        _measure(options)
+        return 0
+    failed: dict[str, str] = {}
+    refused: set[str] = set()
+    taken: set[str] = set()
+    with _no_umask():
+        for item in options.items:
+            problem = _attempt(options, item)
+            if problem is not None:
+                failed[path_in(item)] = _reason(problem)
+            if isinstance(problem, (RemovalRefused, WorkerRefused)):
+                refused.add(path_in(item))
+            if isinstance(problem, GidTaken):
+                taken.add(path_in(item))
+            _say(f"{options.action} {item}: {_reason(problem) if problem else 'done'}")
+    _leave(termination_log, render_report(failed, refused, taken))
+    return 1 if failed else 0
+
+
+def _measure(options: argparse.Namespace) -> None:
+    """Say how much is in each directory, as long as there is time; one that cannot be read is no failure."""
+    terms = MeasuringTerms(
+        entries_per_second=options.rate,
+        directory_seconds=options.seconds,
+        total_seconds=options.total_seconds,
+    )
+    for found in measure_all(options.root, map(parse_directory, options.items), terms):
+        _say(render_measured(found))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kube-efs worker",
+        description="Make, remove, list or measure directories of a file system, or empty its trash.",
+    )
+    parser.add_argument("action", type=Action, choices=list(Action))
+    parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
+    parser.add_argument("--base", type=_directory, default=Directory(), help="remove only below this")
+    parser.add_argument("--mode", type=_mode, default=DEFAULT_MODE, help="mode of new directories, octal")
+    parser.add_argument(
+        "--enforce", action="store_true", help="give mode and owners to directories that are there, too"
+    )
+    parser.add_argument(
+        "--own-group", action="store_true", help="give no group that another directory was made with"
+    )
+    terms = MeasuringTerms()
+    parser.add_argument(
+        "--rate", type=int, default=terms.entries_per_second, help="files a second to look at"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=terms.directory_seconds, help="most seconds to measure a directory"
+    )
+    parser.add_argument(
+        "--total-seconds",
+        type=int,
+        default=terms.total_seconds,
+        help="most seconds to measure all of them, or to empty the trash",
+    )
+    parser.add_argument(
+        "items",
+        nargs="+",
+        metavar="ITEM",
+        help="[UID:GID:][@TENANT:]/directory inside the file system; / to empty its trash",
+    )
+    return parser
+
+
+def _directory(text: str) -> Directory:
+    try:
+        return parse_directory(text)
+    except InvalidValue as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _mode(text: str) -> int:
+    mode = int(text, 8)
+    if not 0 <= mode <= 0o7777:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 7777")
+    return mode
+
+
+@contextmanager
+def _no_umask() -> Iterator[None]:
+    """Lets the mode go with the call that makes a directory, so that a crash cannot come in between."""
+    former = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+def _attempt(options: argparse.Namespace, item: str) -> Exception | None:
+    try:
+        _do(options, item)
+    except (KubeEfsError, OSError) as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - the other items are still done
+        log_uncaught(error, place=f"{options.action} {item}")
+        return error
+    return None
+
+
+def _reason(problem: Exception) -> str:
+    """The text for the termination message; that of the file system's errors is the kernel's."""
+    return text_without_secrets(str(problem)) if isinstance(problem, OSError) else told(problem)
+
+
+def _do(options: argparse.Namespace, item: str) -> None:
+    match options.action:
+        case Action.MAKE:
+            wanted = parse_item(item)
+            permissions = Permissions(
+                mode=options.mode,
+                uid=wanted.uid,
+                gid=wanted.gid,
+                enforced=options.enforce,
+                own_group=options.own_group,
+            )
+            file_system.make_directory(options.root, wanted.directory, permissions)
+        case Action.REMOVE:
+            wanted = parse_item(item)
+            if wanted.uid is not None or wanted.gid is not None:
+                raise InvalidValue("has owners, but is to be removed", field="item", value=item)
+            file_system.move_to_trash(options.root, wanted.directory, base=options.base, tenant=wanted.tenant)
+        case Action.LIST:
+            for line in render_children(file_system.list_children(options.root, parse_directory(item))):
+                _say(line)
+        case Action.EMPTY:
+            if not parse_directory(item).is_root:
+                raise InvalidValue("is not the root of the file system", field="item", value=item)
+            deadline = time.monotonic() + options.total_seconds
+            report = file_system.empty_trash(options.root, lambda: time.monotonic() < deadline)
+            _say(render_trash(report))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - the pod's log
+
+
+def _leave(termination_log: Path, message: str) -> None:
+    try:
+        # Not created when missing: outside a pod there is nobody to read it.
+        descriptor = os.open(termination_log, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    except OSError:
+        return
+    with os.fdopen(descriptor, "w") as file:
+        file.write(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

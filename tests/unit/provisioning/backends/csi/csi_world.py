@@ -1,0 +1,261 @@
+"""A small AWS around the driver's volumes: one account with access points; any call can fail."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kube_efs.aws.access_points import AwsAccessPoints
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.kube.references import References
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.access_points import AccessPoint, AccessPointRequest, VolumeRequest
+from kube_efs.model.cross_account import CrossAccountRole
+from kube_efs.model.csi_parameters import FileSystemReference, parse_parameters
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.errors import (
+    AwsAlreadyExists,
+    AwsNotFound,
+    AwsUnavailable,
+    KubeEfsError,
+    KubeNotFound,
+)
+from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.root_directories import VolumeOrigin
+from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.volumes import CsiSource, Location, Volume
+from kube_efs.provisioning.backends.contract import Confirm
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints
+from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
+from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
+from kube_efs.provisioning.guards import Guards
+from kube_efs.provisioning.volume_index import Inventory
+
+FS = FileSystemId("fs-0123456789abcdef0")
+OTHER = FileSystemId("fs-0123456789abcdef1")
+
+
+class Api(AwsAccessPoints):
+    """Access points as AWS keeps them; ``faults`` are raised by the call of that name."""
+
+    def __init__(self) -> None:
+        self.points: dict[AccessPointId, AccessPoint] = {}
+        self.calls: Counter[str] = Counter()
+        self.faults: dict[str, KubeEfsError] = {}
+        self.hidden = False  # from listings
+        self.lost: set[str] = set()
+
+    def call(self, name: str) -> None:
+        """Count a call; raises what it is to fail with."""
+        self.calls[name] += 1
+        if name in self.faults:
+            raise self.faults[name]
+
+    def answer(self, name: str) -> None:
+        """Raise what a lost answer looks like, if calls of that name are ``lost``."""
+        if name in self.lost:
+            raise AwsUnavailable("was not answered in time", field=name)
+
+    async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        self.call("list")
+        if self.hidden:
+            return ()
+        return tuple(one for one in self.points.values() if one.file_system_id == file_system_id)
+
+    async def get(self, access_point_id: AccessPointId) -> AccessPoint:
+        self.call("get")
+        if access_point_id not in self.points:
+            raise AwsNotFound("is not there", field="access point", value=access_point_id)
+        return self.points[access_point_id]
+
+    async def create(self, request: AccessPointRequest) -> AccessPoint:
+        self.call("create")
+        for one in self.points.values():
+            if one.client_token == request.client_token:
+                error = AwsAlreadyExists("is there", field="access point")
+                error.existing = one.access_point_id
+                raise error
+        made = AccessPoint(
+            access_point_id=AccessPointId(f"fsap-{self.calls['create']:017x}"),
+            file_system_id=request.file_system_id,
+            directory=request.directory,
+            user=request.user,
+            client_token=request.client_token,
+            tags={tag.key: tag.value for tag in request.tags},
+        )
+        self.points[made.access_point_id] = made
+        self.answer("create")
+        return made
+
+    async def delete(self, access_point_id: AccessPointId) -> None:
+        self.call("delete")
+        if access_point_id not in self.points:
+            raise AwsNotFound("is not there", field="access point", value=access_point_id)
+        del self.points[access_point_id]
+        self.answer("delete")
+
+
+class Gateway(AwsGateway):
+    """File systems of three zones, which were made in the first one of them if ``zone`` says so."""
+
+    def __init__(self) -> None:
+        self.access_points = self.api = Api()
+        self.zone: ZoneName | None = None
+        self.states = [LifeCycleState.AVAILABLE] * 3
+
+    async def file_system(self, file_system_id: FileSystemId) -> FileSystem:
+        self.api.call("file_system")
+        return FileSystem(file_system_id=file_system_id, zone=self.zone)
+
+    async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
+        self.api.call("mount_targets")
+        return tuple(
+            MountTarget(
+                mount_target_id=MountTargetId(f"fsmt-{number}"),
+                file_system_id=file_system_id,
+                subnet_id=SubnetId(f"subnet-{number}"),
+                zone=ZoneName(f"us-east-1{'abc'[number]}"),
+                zone_id=ZoneName(f"use1-az{3 - number}"),
+                address=f"10.0.{number}.1",
+                state=state,
+            )
+            for number, state in enumerate(self.states)
+        )
+
+
+class OneAccount(Accounts):
+    """The same account for every role; ``roles`` have been asked for."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.roles: list[CrossAccountRole | None] = []
+
+    async def of(self, role: CrossAccountRole | None) -> Account:
+        self.roles.append(role)
+        return self._account
+
+
+class Texts(References):
+    """What is written in other objects."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.secrets: dict[str, dict[str, str]] = {}
+
+    async def text(self, reference: FileSystemReference) -> str | None:
+        return self.texts.get(str(reference))
+
+    async def secret(self, namespace: str, name: str) -> dict[str, str] | None:
+        return self.secrets.get(f"{namespace}/{name}")
+
+
+class Folders:
+    """Directories as worker pods would make and remove them."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Permissions] = {}
+        self.removed: list[str] = []
+        self.fault: KubeEfsError | None = None
+        self.busy: KubeEfsError | None = None
+
+    async def make(self, location: Location, permissions: Permissions) -> None:
+        if self.fault:
+            raise self.fault
+        self.made[str(location)] = permissions
+
+    async def settled(self, location: Location) -> None:
+        """Nobody else works here, unless the test says so."""
+        if self.busy:
+            raise self.busy
+
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
+        await confirm()
+        self.made.pop(str(location), None)
+        self.removed.append(f"{location} in {base}")
+
+    async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        prefix = f"{location}".rstrip("/") + "/"
+        return [
+            FoundDirectory(name=place.removeprefix(prefix), gid=permissions.gid or 0)
+            for place, permissions in self.made.items()
+            if place.startswith(prefix)
+        ]
+
+
+class Listed(VolumeStore):
+    """The API server has the volumes that the inventory knows, and ``newer`` ones."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self.newer: dict[str, Volume] = {}
+
+    async def list(self) -> Sequence[Volume]:
+        return tuple({**self._inventory.volumes, **self.newer}.values())
+
+    async def get(self, name: str) -> Volume:
+        found = {**self._inventory.volumes, **self.newer}
+        if name not in found:
+            raise KubeNotFound("answered 404", field=f"volume {name}")
+        return found[name]
+
+
+class CsiWorld:
+    """The driver's volumes on one account."""
+
+    def __init__(
+        self,
+        *,
+        removes_directories: bool = False,
+        has_workers: bool = True,
+        quota: int = 10,
+        is_alone: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.gateway, self.texts, self.folders = Gateway(), Texts(), Folders()
+        self.api = self.gateway.api
+        self.inventory = Inventory()
+        self.store = Listed(self.inventory)
+        points = AccessPoints(self.api, self.inventory, quota=quota, is_alone=is_alone, clock=clock)
+        self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
+        guards = self.guards = Guards(inventory=self.inventory, store=self.store, roots=self.roots)
+        directories = CsiDirectories(
+            self.folders,
+            inventory=self.inventory,
+            reservations=guards.reservations,
+            is_alone=is_alone,
+            clock=clock,
+        )
+        self.volumes = CsiVolumes(
+            accounts=self.accounts,
+            references=self.texts,
+            directories=directories if has_workers else None,
+            inventory=self.inventory,
+            guards=guards,
+            removes_directories=removes_directories,
+            clock=clock,
+        )
+
+    async def roots(
+        self, file_system_id: FileSystemId, role: CrossAccountRole | None
+    ) -> Sequence[AccessPoint]:
+        """The access points of the file system, as AWS lists them."""
+        return await self.api.list(file_system_id)
+
+    def note(self, name: str, handle: object, **changes: object) -> None:
+        """A volume of Kubernetes with that handle is there."""
+        volume = Volume(name=name, uid=f"uid-of-{name}", csi=CsiSource(handle=str(handle)))
+        self.inventory.put_volume(replace(volume, **changes))  # type: ignore[arg-type]
+
+
+def request(name: str = "pvc-1", **parameters: str) -> VolumeRequest:
+    """A volume of a class with these parameters on top of the needful; ``-`` leaves one out."""
+    given = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700", **parameters}
+    return VolumeRequest(
+        name=name,
+        parameters=parse_parameters({key: value for key, value in given.items() if value != "-"}),
+        origin=VolumeOrigin(claim_name="data", claim_namespace="team", volume_name=name),
+    )

@@ -1,0 +1,337 @@
+"""Access points when AWS does not answer, is full, or is used by others too."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, Api, request
+
+from kube_efs.model.access_points import (
+    AccessPoint,
+    AccessPointRequest,
+    PosixUser,
+    VolumeRequest,
+    access_point_request,
+)
+from kube_efs.model.csi_errors import ExistingVolumeDiffers, VolumePending
+from kube_efs.model.errors import AwsDenied, AwsLimitReached, AwsUnavailable, GidRangeFull, KubeEfsError
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints
+from kube_efs.provisioning.volume_index import Inventory
+
+NARROW = {"gidRangeStart": "1000", "gidRangeEnd": "1001"}
+BOTH = {"fileSystemId": f"{FS},{OTHER}"}
+LOST = AwsUnavailable("was not answered in time", field="create")
+
+
+class Scene:
+    """One controller's access points, and the hour."""
+
+    def __init__(self, *, quota: int = 10) -> None:
+        self.api, self.now = Api(), 0.0
+        self.quota = quota
+        self.restart()
+
+    def restart(self) -> None:
+        """Another controller, which knows nothing yet."""
+        self.inventory = Inventory()
+        self.points = AccessPoints(self.api, self.inventory, quota=self.quota, clock=lambda: self.now)
+
+    async def create(self, wanted: VolumeRequest, *places: FileSystemId) -> AccessPoint:
+        return await self.points.create(wanted, places or [FS])
+
+    async def fail(self, wanted: VolumeRequest, error: KubeEfsError, *places: FileSystemId) -> None:
+        """An attempt that AWS answers so, with nothing done."""
+        self.api.faults["create"] = error
+        with pytest.raises(type(error)):
+            await self.create(wanted, *places)
+        del self.api.faults["create"]
+
+    async def lose(self, wanted: VolumeRequest, *places: FileSystemId) -> None:
+        """An attempt that succeeds while the answer gets lost."""
+        self.api.lost.add("create")
+        with pytest.raises(AwsUnavailable):
+            await self.create(wanted, *places)
+        self.api.lost.clear()
+
+    @property
+    def held(self) -> set[int]:
+        """The ids of the range that are not free."""
+        return {gid for gid in (1000, 1001) if self.inventory.gids.holders(gid)}
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def handle(made: AccessPoint) -> VolumeHandle:
+    return VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
+
+
+def foreign(scene: Scene, name: str, gid: int, file_system_id: FileSystemId = FS) -> AccessPoint:
+    """What another cluster's driver makes."""
+    wanted = access_point_request(request(name), file_system_id, PosixUser(uid=gid, gid=gid))
+    made = AccessPoint(
+        access_point_id=f"fsap-{gid:017x}",  # type: ignore[arg-type]  # an id
+        file_system_id=file_system_id,
+        directory=wanted.directory,
+        user=wanted.user,
+        client_token=wanted.client_token,
+    )
+    scene.api.points[made.access_point_id] = made
+    return made
+
+
+# --- creations whose answer gets lost
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AwsDenied("is not allowed", field="create"), AwsLimitReached("is full", field="create")],
+    ids=["denied", "full"],
+)
+async def test_a_creation_that_aws_refuses_holds_no_id(scene: Scene, error: KubeEfsError) -> None:
+    await scene.fail(request(**NARROW), error)
+    assert scene.held == set()
+
+
+async def test_a_lost_answer_is_followed_by_the_same_access_point(scene: Scene) -> None:
+    await scene.lose(request(**NARROW))
+    assert scene.held == {1000}
+    assert (await scene.create(request("pvc-2", **NARROW))).user == PosixUser(uid=1001, gid=1001)
+    made = await scene.create(request(**NARROW))
+    assert made.user == PosixUser(uid=1000, gid=1000)
+    assert len(scene.api.points) == 2
+    await scene.points.delete(handle(made), is_directory_gone=True)
+    assert scene.held == {1001}
+
+
+async def test_a_creation_is_repeated_with_its_id_even_if_somebody_else_has_it_by_now(scene: Scene) -> None:
+    await scene.lose(request(**NARROW))
+    scene.inventory.gids.hold(1000, "a volume that was made again late")
+    scene.inventory.gids.hold(1001, "another one")
+    assert (await scene.create(request(**NARROW))).user == PosixUser(uid=1000, gid=1000)
+
+
+async def test_a_lost_answer_and_a_refusal_afterwards_leave_no_access_point_unseen(scene: Scene) -> None:
+    await scene.lose(request(**NARROW))
+    scene.api.faults["create"] = AwsDenied("is not allowed", field="create")
+    made = await scene.create(request(**NARROW))
+    assert list(scene.api.points.values()) == [made]
+    assert scene.held == {1000}
+
+
+async def test_a_creation_that_was_never_carried_out_gives_its_id_back_when_refused(scene: Scene) -> None:
+    early, late = (AwsDenied("is not allowed", field="create") for _ in range(2))
+    await scene.fail(request(**NARROW), LOST)
+    scene.now += 299
+    await scene.fail(request(**NARROW), early)
+    assert early.outcome_unknown  # the first attempt may still be carried out
+    assert scene.held == {1000}
+    scene.now += 1
+    await scene.fail(request(**NARROW), late)
+    assert not late.outcome_unknown
+    assert scene.held == set()
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["made", "not made"])
+async def test_an_id_of_a_creation_that_nobody_repeats_is_settled_by_a_later_listing(
+    scene: Scene, is_made: bool
+) -> None:
+    if is_made:
+        await scene.lose(request(**NARROW))
+    else:
+        await scene.fail(request(**NARROW), LOST)
+    scene.now += 299
+    await scene.points.refresh_known()
+    assert scene.held == {1000}
+    assert scene.inventory.gids.of("pvc-1") == 1000  # it may still be carried out
+    scene.now += 1
+    await scene.points.refresh_known()
+    assert scene.inventory.gids.of("pvc-1") is None
+    assert scene.held == ({1000} if is_made else set())
+
+
+@pytest.mark.parametrize("reuse", ["true", "false"])
+@pytest.mark.parametrize("is_restarted", [True, False], ids=["after a restart", "at once"])
+async def test_a_volume_gets_no_second_access_point_on_another_file_system(
+    reuse: str, is_restarted: bool
+) -> None:
+    scene = Scene(quota=1)
+    wanted = request(**BOTH, reuseAccessPoint=reuse)
+    await scene.lose(wanted, FS, OTHER)
+    if is_restarted:
+        scene.restart()
+    else:
+        await scene.points.refresh([FS])  # which shows that the first is full by now
+    made = await scene.create(wanted, FS, OTHER)
+    assert made.file_system_id == FS
+    assert list(scene.api.points.values()) == [made]
+
+
+async def test_an_unclear_creation_is_repeated_where_it_was_tried(scene: Scene) -> None:
+    wanted = request(**BOTH, reuseAccessPoint="true")
+    await scene.fail(wanted, LOST, FS, OTHER)
+    assert (await scene.create(wanted, OTHER, FS)).file_system_id == FS
+
+
+async def test_an_unclear_creation_moves_on_once_it_can_no_longer_be_carried_out(scene: Scene) -> None:
+    wanted = request(**BOTH, reuseAccessPoint="true")
+    await scene.fail(wanted, LOST, FS, OTHER)
+    real = scene.api.create
+
+    async def full_there(request: AccessPointRequest) -> AccessPoint:
+        if request.file_system_id == FS:
+            raise AwsLimitReached("is full", field="create")
+        return await real(request)
+
+    scene.api.create = full_there  # type: ignore[method-assign]
+    scene.now += 299
+    with pytest.raises(AwsLimitReached) as refused:
+        await scene.create(wanted, FS, OTHER)
+    assert refused.value.outcome_unknown
+    scene.now += 1
+    made = await scene.create(wanted, FS, OTHER)
+    assert list(scene.api.points.values()) == [made]
+    assert made.file_system_id == OTHER
+
+
+async def test_an_access_point_that_is_being_deleted_is_given_to_nobody(scene: Scene) -> None:
+    made = await scene.create(request(**NARROW))
+    scene.api.points[made.access_point_id] = replace(made, leaving=True)
+    with pytest.raises(VolumePending, match="is being deleted"):
+        await scene.create(request(**NARROW))
+    scene.restart()
+    with pytest.raises(VolumePending, match="is being deleted"):
+        await scene.create(request(**NARROW))
+    assert scene.inventory.gids.of("pvc-1") is None
+
+
+async def test_an_access_point_that_cannot_be_the_volume_s_holds_no_id(scene: Scene) -> None:
+    await scene.create(request(**NARROW))
+    scene.restart()
+    with pytest.raises(ExistingVolumeDiffers):
+        await scene.create(request(basePath="/elsewhere", gidRangeStart="5", gidRangeEnd="6"))
+    assert not scene.inventory.gids.holders(5)
+
+
+# --- deletions
+
+
+async def test_a_deletion_without_an_answer_is_repeated_until_it_is_known(scene: Scene) -> None:
+    made = await scene.create(request(**NARROW))
+    scene.api.lost.add("delete")
+    with pytest.raises(AwsUnavailable):
+        await scene.points.delete(handle(made), is_directory_gone=True)
+    assert scene.held == {1000}
+    await scene.points.delete(handle(made), is_directory_gone=True)
+    assert scene.held == set()
+
+
+async def test_what_others_have_deleted_is_gone_though_it_was_listed(scene: Scene) -> None:
+    made = await scene.create(request(**NARROW))
+    assert await scene.points.find(handle(made)) == made
+    del scene.api.points[made.access_point_id]
+    assert await scene.points.find(handle(made)) is None
+    await scene.points.delete(handle(made), is_directory_gone=True)
+    assert scene.held == set()
+
+
+# --- file systems that are full
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["its count says so", "AWS says so"])
+async def test_a_file_system_is_full_only_as_long_as_it_is(is_listed: bool) -> None:
+    scene = Scene(quota=1 if is_listed else 10)
+    other = foreign(scene, "other", 5)
+    if not is_listed:
+        await scene.fail(request(), AwsLimitReached("is full", field="create"))
+    else:
+        with pytest.raises(AwsLimitReached):
+            await scene.create(request())
+    del scene.api.points[other.access_point_id]
+    calls = dict(scene.api.calls)
+    with pytest.raises(AwsLimitReached):
+        await scene.create(request())
+    assert scene.api.calls == calls  # it is not asked with each attempt
+    scene.now += 60
+    assert (await scene.create(request())).file_system_id == FS
+
+
+# --- listings
+
+
+class Slow:
+    """Listings that are answered when told so, with what was there when they began."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.began: list[asyncio.Future[None]] = []
+        self._real = scene.api.list
+        scene.api.list = self._list  # type: ignore[method-assign]
+
+    async def _list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        found = await self._real(file_system_id)
+        self.began.append(asyncio.get_running_loop().create_future())
+        await self.began[-1]
+        return found
+
+    async def rest(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_roots_come_from_a_listing_that_began_after_the_question(scene: Scene) -> None:
+    await scene.create(request())
+    slow = Slow(scene)
+    first = asyncio.create_task(scene.points.roots(FS))
+    await slow.rest()
+    late = foreign(scene, "late", 5)
+    others = [asyncio.create_task(scene.points.roots(FS)) for _ in range(3)]
+    await slow.rest()
+    assert len(slow.began) == 1
+    slow.began[0].set_result(None)
+    assert late not in await first
+    await slow.rest()
+    assert len(slow.began) == 2
+    slow.began[1].set_result(None)
+    for one in others:
+        assert late in await one
+
+
+async def test_roots_leave_out_what_is_being_deleted(scene: Scene) -> None:
+    made = await scene.create(request())
+    scene.api.points[made.access_point_id] = replace(made, leaving=True)
+    assert await scene.points.roots(FS) == ()
+
+
+async def test_a_listing_takes_nothing_back_that_happened_meanwhile(scene: Scene) -> None:
+    leaving = await scene.create(request("pvc-1", **NARROW))
+    slow = Slow(scene)
+    listing = asyncio.create_task(scene.points.refresh([FS]))
+    await slow.rest()
+    await scene.points.delete(handle(leaving), is_directory_gone=True)
+    made = await scene.create(request("pvc-2", **NARROW))
+    assert made.user == PosixUser(uid=1000, gid=1000)
+    slow.began[0].set_result(None)
+    await listing
+    assert scene.points.counts == {FS: 1}
+    assert (await scene.create(request("pvc-3", **NARROW))).user == PosixUser(uid=1001, gid=1001)
+    with pytest.raises(GidRangeFull):
+        await scene.create(request("pvc-4", **NARROW))
+
+
+async def test_a_listing_that_fails_is_begun_anew_for_the_next(scene: Scene) -> None:
+    scene.api.faults["list"] = AwsUnavailable("is away", field="list")
+    with pytest.raises(AwsUnavailable):
+        await scene.points.roots(FS)
+    scene.api.faults.clear()
+    assert await scene.points.roots(FS) == ()
+
+
+async def test_sharers_are_never_those_of_an_older_listing(scene: Scene) -> None:
+    made = await scene.create(request())
+    other = replace(foreign(scene, "late", 5), directory=made.directory)
+    scene.api.points[other.access_point_id] = other
+    assert await scene.points.sharers(made) == (other,)

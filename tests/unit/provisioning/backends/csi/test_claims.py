@@ -1,0 +1,132 @@
+"""Claims served without sidecars: the same volume for whoever asks, and roles from Secrets."""
+
+import pytest
+from structlog.testing import capture_logs
+from tests.unit.model.test_csi_claims import CLAIM, CLASS, NAME, NAMESPACE, SECRET
+from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
+
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi_errors import InvalidArgument
+from kube_efs.model.errors import AwsUnavailable, KubeAlreadyExists, NotYet, RemovalRefused
+from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.volumes import CsiSource, Volume
+from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiPlan
+from kube_efs.provisioning.guards import Order, Permit
+
+ARN = "arn:aws:iam::123456789012:role/storage"
+ABROAD = StorageClass(
+    name="abroad",
+    provisioner=CLASS.provisioner,
+    parameters={**CLASS.parameters, SECRET: "role", NAMESPACE: "${pvc.namespace}"},
+)
+
+
+@pytest.fixture
+def world() -> CsiWorld:
+    return CsiWorld()
+
+
+@pytest.fixture
+def backend(world: CsiWorld) -> CsiBackend:
+    return CsiBackend(volumes=world.volumes, references=world.texts)
+
+
+async def made(backend: CsiBackend) -> CsiPlan:
+    plan = backend.plan(CLAIM, CLASS)
+    await plan.make()
+    return plan
+
+
+def volume(handle: str, **changes: object) -> Volume:
+    return Volume(name=NAME, csi=CsiSource(handle=handle), **changes)  # type: ignore[arg-type]
+
+
+def handle_of(wanted: Volume) -> str:
+    return wanted.csi.handle if wanted.csi else ""
+
+
+async def permitted() -> Permit:
+    return Permit()
+
+
+async def test_a_plan_gives_the_volume_once_there_is_one(backend: CsiBackend) -> None:
+    plan = backend.plan(CLAIM, CLASS)
+    assert (plan.claim, plan.place) == (CLAIM, "a volume (efs-ap)")
+    assert [str(one) for one in await plan.locations()] == [f"{FS}:/{NAME}"]
+    with pytest.raises(RuntimeError):
+        plan.volume(0)
+    await plan.make()
+    wanted = plan.volume(0)
+    assert wanted.csi == CsiSource(handle=f"efs:{FS}::fsap-{1:017x}")
+    assert (wanted.name, plan.place) == (NAME, f"efs:{FS}::fsap-{1:017x}")
+
+
+async def test_the_size_is_counted_in_bytes(world: CsiWorld, backend: CsiBackend) -> None:
+    await made(backend)
+    (point,) = world.api.points.values()
+    assert point.tags["efs.csi.aws.com/requested-bytes"] == str(5 * 1024**3)
+
+
+@pytest.mark.parametrize("form", [f"efs:{FS}::fsap-{1:017x}", f"{FS}::fsap-{1:017x}"], ids=["new", "old"])
+async def test_a_volume_that_leads_to_the_same_is_adopted(backend: CsiBackend, form: str) -> None:
+    await (await made(backend)).adopt(volume(form))
+
+
+async def test_a_volume_that_leads_elsewhere_is_not_adopted(backend: CsiBackend) -> None:
+    with pytest.raises(KubeAlreadyExists, match="leads elsewhere"):
+        await (await made(backend)).adopt(volume(f"efs:{FS}::fsap-{2:017x}"))
+
+
+def test_only_volumes_of_the_driver_are_its_own(backend: CsiBackend) -> None:
+    others = Volume(name="a", csi=CsiSource(driver="ebs.csi.aws.com", handle="vol-1"))
+    assert [backend.owns(one) for one in (volume("fs-1"), others, Volume(name="b"))] == [True, False, False]
+
+
+@pytest.mark.parametrize("handle", ["", "vol-1", "s3files:fs-1::fsap-1"])
+async def test_a_handle_that_says_nothing_is_for_people(backend: CsiBackend, handle: str) -> None:
+    with pytest.raises(RemovalRefused, match="remove the volume by hand") as caught:
+        await backend.removal(volume(handle))
+    assert caught.value.field == "spec.csi.volumeHandle"
+
+
+async def test_what_was_made_is_removed(world: CsiWorld, backend: CsiBackend) -> None:
+    wanted = (await made(backend)).volume(0)
+    removal = await backend.removal(wanted)
+    assert (removal.with_directory, removal.access_point) == (False, parse_volume_handle(handle_of(wanted)))
+    await backend.remove(removal, Order(permitted))
+    assert not world.api.points
+
+
+async def test_a_role_is_read_for_making_and_for_removing(world: CsiWorld, backend: CsiBackend) -> None:
+    plan = backend.plan(CLAIM, ABROAD)
+    with pytest.raises(NotYet, match="team/role' is not there"):
+        await plan.make()
+    world.texts.secrets["team/role"] = {"awsRoleArn": "hush"}
+    with pytest.raises(InvalidArgument) as caught:
+        await plan.make()
+    assert "hush" not in str(caught.value)
+    world.texts.secrets["team/role"] = {"awsRoleArn": ARN, "crossaccount": "true"}
+
+    await plan.make()
+    await backend.remove(await backend.removal(plan.volume(0)), Order(permitted))
+
+    assert {role.role_arn for role in world.accounts.roles if role} == {ARN}
+    assert None not in world.accounts.roles
+
+
+def test_what_is_odd_about_a_class_is_logged_once(backend: CsiBackend) -> None:
+    odd = StorageClass(name="odd", provisioner="x", parameters={**CLASS.parameters, "sizeLimit": "1"})
+    with capture_logs() as logs:
+        plans = [backend.plan(CLAIM, odd) for _ in range(3)]
+    assert [one["storage_class"] for one in logs if one["event"] == "storage-class-odd"] == ["odd"]
+    assert [len(plan.oddities) for plan in plans] == [1, 1, 1]
+
+
+async def test_a_failure_leaves_the_plan_to_be_tried_again(world: CsiWorld, backend: CsiBackend) -> None:
+    plan = backend.plan(CLAIM, CLASS)
+    world.api.faults["create"] = AwsUnavailable("is away", field="create")
+    with pytest.raises(AwsUnavailable):
+        await plan.make()
+    world.api.faults.clear()
+    await plan.make()
+    assert len(world.api.points) == 1

@@ -1,0 +1,285 @@
+"""Directories as volumes of the driver: each has an id of its own, as long as it is there."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld, request
+
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.errors import GidRangeFull, GidTaken, RemovalRefused, WorkerFailed, WorkerRefused
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volumes import Location, VolumePhase
+from kube_efs.provisioning.backends.contract import Confirm
+
+LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
+SHARED = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "uid": "7", "gid": "7"}
+PLAIN = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "9", "basePath": "/b"}
+
+
+async def test_a_directory_volume_has_ids_of_its_own_and_gives_them_back() -> None:
+    world = CsiWorld()
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
+    made = [await world.volumes.create(request(f"pvc-{number}", **plain)) for number in (1, 2)]
+    assert [str(one.handle) for one in made] == [f"efs:{FS}:/b/./pvc-1", f"efs:{FS}:/b/./pvc-2"]
+    permissions = world.folders.made
+    assert [(one.mode, one.uid, one.gid) for one in permissions.values()] == [(0o700, 5, 5), (0o700, 6, 6)]
+    assert world.api.calls == {"list": 1}  # whose ids are taken, too
+    with pytest.raises(GidRangeFull, match="5-6"):
+        await world.volumes.create(request("pvc-3", **plain))
+    await world.volumes.delete(made[0].handle)
+    assert world.folders.removed == [f"{FS}:/b/pvc-1 in /b"]
+    await world.volumes.create(request("pvc-3", **plain))
+    assert permissions[f"{FS}:/b/pvc-3"].gid == 5
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
+    is_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, gate = CsiWorld(), asyncio.Event()
+    shared = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "provisioningMode": "efs-dir"}
+    plain = {**shared, "gidRangeStart": "5", "gidRangeEnd": "7"}
+    make, arrived = world.folders.make, asyncio.Queue[Location]()
+
+    async def wait_and_make(location: Location, permissions: Permissions) -> None:
+        arrived.put_nowait(location)
+        await gate.wait()
+        await make(location, permissions)
+
+    monkeypatch.setattr(world.folders, "make", wait_and_make)
+    first = asyncio.create_task(world.volumes.create(request("pvc-1", **plain)))
+    await arrived.get()
+    if is_made:
+        gate.set()
+        world.note("pvc-1", (await first).handle)
+    world.inventory.gids.hold(5, "a volume that was made again late")
+    second = asyncio.create_task(world.volumes.create(request("pvc-2", **plain)))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(first, second)
+    assert {one.gid for one in world.folders.made.values()} == {5}
+    assert (await second).directory_id == 5
+
+
+async def test_a_controller_that_has_just_started_learns_which_ids_directories_have() -> None:
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
+    before, world = CsiWorld(), CsiWorld()
+    await before.volumes.create(request("pvc-1", **plain))
+    world.folders.made = before.folders.made
+    await world.volumes.create(request("pvc-2", **plain))
+    await world.volumes.create(request("pvc-1", **plain))
+    assert [one.gid for one in world.folders.made.values()] == [5, 6]
+
+
+async def test_ids_of_directories_that_others_have_removed_are_free_once_the_range_is_full() -> None:
+    now = 0.0
+    world = CsiWorld(clock=lambda: now)
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
+    made = [await world.volumes.create(request(f"pvc-{number}", **plain)) for number in (1, 2)]
+    world.note("still-there", made[1].handle)
+    world.folders.made.clear()
+    now += 60
+    await world.volumes.create(request("pvc-3", **plain))
+    assert world.folders.made[f"{FS}:/b/pvc-3"].gid == 5
+    world.folders.made.clear()
+    with pytest.raises(GidRangeFull):  # it was looked at just now
+        await world.volumes.create(request("pvc-4", **plain))
+    now += 60
+    await world.volumes.create(request("pvc-4", **plain))
+    assert world.folders.made[f"{FS}:/b/pvc-4"].gid == 5
+
+
+async def test_a_directory_that_could_not_be_made_costs_no_second_id() -> None:
+    world = CsiWorld()
+    plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6"}
+    world.folders.fault = WorkerFailed("has failed", field="pod")
+    with pytest.raises(WorkerFailed):
+        await world.volumes.create(request("pvc-1", **plain))
+    world.folders.fault = None
+    for name in ("pvc-2", "pvc-1"):
+        await world.volumes.create(request(name, **plain))
+    assert {place: one.gid for place, one in world.folders.made.items()} == {
+        f"{FS}:/pvc-1": 5,
+        f"{FS}:/pvc-2": 6,
+    }
+
+
+async def test_a_directory_that_several_volumes_name_goes_with_the_last_that_stays() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request(provisioningMode="efs-dir", **SHARED))).handle
+    world.note("going", handle, **LEAVING)
+    world.note("staying", handle)
+    with pytest.raises(RemovalRefused, match="is used by staying too; delete the other volumes"):
+        await world.volumes.delete(handle)
+    world.note("staying", handle, **LEAVING)
+    await world.volumes.delete(handle)
+    assert not world.folders.made
+
+
+async def test_ids_of_directories_of_other_replicas_are_known_with_their_volumes() -> None:
+    world, other = CsiWorld(is_alone=False), CsiWorld()
+    await world.volumes.create(request("pvc-1", **PLAIN))
+    other.folders.made = world.folders.made
+    world.note("pvc-2", (await other.volumes.create(request("pvc-2", **PLAIN))).handle)
+    await world.volumes.create(request("pvc-3", **PLAIN))
+    assert [one.gid for one in world.folders.made.values()] == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("on", "fixed", "is_read"), [(FS, {}, True), (OTHER, {}, False), (FS, {"uid": "7", "gid": "7"}, False)]
+)
+async def test_directories_of_other_replicas_are_read_where_an_id_is_to_be_chosen(
+    on: FileSystemId, fixed: dict[str, str], is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = CsiWorld(is_alone=False)
+
+    async def fail(location: Location) -> list[FoundDirectory]:
+        raise WorkerFailed("has failed", field="directories", value=str(location))
+
+    monkeypatch.setattr(world.folders, "children", fail)
+    world.note("pvc-1", f"efs:{on}:/b/./pvc-1")
+    if not is_read:
+        await world.volumes.create(request("pvc-2", **fixed))
+        return
+    for name in ("pvc-2", "pvc-3"):
+        with pytest.raises(WorkerFailed, match="/b"):
+            await world.volumes.create(request(name, **fixed))
+    assert not world.api.points
+
+
+async def test_directories_are_read_to_the_end_though_the_call_was_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, arrived, gate = CsiWorld(is_alone=False), asyncio.Event(), asyncio.Event()
+    children, asked = world.folders.children, []
+
+    async def wait_and_list(location: Location) -> Sequence[FoundDirectory]:
+        asked.append(location)
+        arrived.set()
+        await gate.wait()
+        return await children(location)
+
+    monkeypatch.setattr(world.folders, "children", wait_and_list)
+    call = asyncio.create_task(world.volumes.create(request("pvc-1", **PLAIN)))
+    await arrived.wait()
+    call.cancel()
+    again = asyncio.create_task(world.volumes.create(request("pvc-1", **PLAIN)))
+    await asyncio.sleep(0)
+    gate.set()
+    await again
+    assert len(asked) == 1
+
+
+async def test_id_that_another_directory_was_made_with_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = CsiWorld()
+    make, asked = world.folders.make, []
+
+    async def five_is_taken(location: Location, permissions: Permissions) -> None:
+        assert permissions.own_group
+        asked.append(permissions.gid)
+        if permissions.gid == 5:
+            raise GidTaken("belongs to another", field="group id", value=5)
+        await make(location, permissions)
+
+    monkeypatch.setattr(world.folders, "make", five_is_taken)
+    made = [await world.volumes.create(request(name, **PLAIN)) for name in ("pvc-1", "pvc-2")]
+    assert asked[0] == 5
+    assert [one.directory_id for one in made] == asked[1:]
+    assert len({*asked}) == 3
+
+
+@pytest.mark.parametrize("subdirectory", ["", "team/"])
+async def test_link_in_the_place_of_directories_of_others_hinders_nobody(
+    subdirectory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, asked = CsiWorld(is_alone=False), []
+
+    async def refuse(location: Location) -> list[FoundDirectory]:
+        asked.append(str(location))
+        raise WorkerRefused("has a link in the way", field="directory", value=str(location))
+
+    monkeypatch.setattr(world.folders, "children", refuse)
+    world.note("pvc-1", f"efs:{FS}:/b/./{subdirectory}pvc-1")
+    for name in ("pvc-2", "pvc-3"):
+        await world.volumes.create(request(name))
+    assert asked == [f"{FS}:/b/{subdirectory}".rstrip("/")]
+
+
+async def test_directory_whose_volume_comes_while_its_parent_is_read_is_read_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, arrived, gate = CsiWorld(is_alone=False), asyncio.Event(), asyncio.Event()
+    children = world.folders.children
+
+    async def list_and_wait(location: Location) -> Sequence[FoundDirectory]:
+        found = await children(location)
+        arrived.set()
+        await gate.wait()
+        return found
+
+    monkeypatch.setattr(world.folders, "children", list_and_wait)
+    world.note("pvc-1", f"efs:{FS}:/b/./pvc-1")
+    first = asyncio.create_task(world.volumes.create(request("pvc-2", gidRangeStart="5", gidRangeEnd="9")))
+    await arrived.wait()
+    await world.folders.make(
+        Location(file_system_id=FS, directory=Directory(("b", "pvc-3"))), Permissions(gid=5)
+    )
+    world.note("pvc-3", f"efs:{FS}:/b/./pvc-3")
+    second = asyncio.create_task(world.volumes.create(request("pvc-4", gidRangeStart="5", gidRangeEnd="9")))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(first, second)
+    assert sorted(one.user.gid for one in world.api.points.values() if one.user) == [6, 7]
+
+
+async def test_two_who_make_a_directory_at_once_both_leave_an_id_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, gate, arrived = CsiWorld(), asyncio.Event(), asyncio.Queue[Location]()
+    named = {**PLAIN, "subPathPattern": "both", "ensureUniqueDirectory": "false"}
+    make = world.folders.make
+
+    async def wait_and_refuse_five(location: Location, permissions: Permissions) -> None:
+        arrived.put_nowait(location)
+        await gate.wait()
+        if permissions.own_group and permissions.gid == 5:
+            raise GidTaken("belongs to another", field="group id", value=5)
+        await make(location, permissions)
+
+    monkeypatch.setattr(world.folders, "make", wait_and_refuse_five)
+    both = [asyncio.create_task(world.volumes.create(request(f"pvc-{one}", **named))) for one in (1, 2)]
+    await arrived.get()
+    gate.set()
+    ids = {(await one).directory_id for one in both}
+    assert len(ids) == 1
+    assert ids != {5}
+    assert {one.gid for one in world.folders.made.values()} == ids
+
+
+async def test_id_of_a_directory_is_chosen_once_its_removal_with_another_volume_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, arrived, gate = CsiWorld(), asyncio.Event(), asyncio.Event()
+    named = {**PLAIN, "subPathPattern": "both", "ensureUniqueDirectory": "false"}
+    remove = world.folders.remove
+
+    async def wait_and_remove(
+        location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
+        arrived.set()
+        await gate.wait()
+        await remove(location, base, confirm, tenant=tenant)
+
+    monkeypatch.setattr(world.folders, "remove", wait_and_remove)
+    handle = (await world.volumes.create(request("pvc-1", **named))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    removal = asyncio.create_task(world.volumes.delete(handle))
+    await arrived.wait()
+    creation = asyncio.create_task(world.volumes.create(request("pvc-2", **named)))
+    await asyncio.sleep(0)
+    gate.set()
+    await removal
+    beside = await world.volumes.create(request("pvc-3", **PLAIN))
+    assert {(await creation).directory_id, beside.directory_id} == {5, 6}

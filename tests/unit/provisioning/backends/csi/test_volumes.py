@@ -1,0 +1,449 @@
+"""The driver's volumes: the same for the same name, and removed only when nobody else needs them."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld, request
+
+from kube_efs.model.access_points import AccessPoint, AccessPointRequest
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.cross_account import CrossAccountRole
+from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
+from kube_efs.model.directories import parse_directory
+from kube_efs.model.errors import (
+    AwsLimitReached,
+    AwsThrottled,
+    AwsUnavailable,
+    GidRangeFull,
+    KubeNotFound,
+    NotYet,
+    PlatformError,
+    RemovalRefused,
+    WorkerFailed,
+)
+from kube_efs.model.file_systems import LifeCycleState
+from kube_efs.model.ids import ZoneName
+from kube_efs.model.volume_attributes import render_attributes
+from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.volumes import Location, Volume, VolumePhase
+
+ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")
+LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
+SHARED = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "uid": "7", "gid": "7"}
+
+
+async def test_an_access_point_is_made_once_whoever_repeats_it() -> None:
+    world = CsiWorld()
+    first = await world.volumes.create(request())
+    assert await world.volumes.create(request()) == first
+    assert str(first.handle) == f"efs:{FS}::fsap-{1:017x}"
+    assert len(world.api.points) == 1
+
+
+@pytest.mark.parametrize("fixed", ["uid", "gid"])
+async def test_volumes_that_share_one_id_differ_in_the_other(fixed: str) -> None:
+    parameters = {fixed: "7", "gidRangeStart": "1000", "gidRangeEnd": "1003"}
+    world = CsiWorld(removes_directories=True)
+    made = [await world.volumes.create(request(f"pvc-{number}", **parameters)) for number in range(3)]
+    # Whoever leads next reads the same from what is there.
+    later = CsiWorld(removes_directories=True)
+    later.api.points, later.api.calls = world.api.points, world.api.calls
+    made.append(await later.volumes.create(request("pvc-3", **parameters)))
+    with pytest.raises(GidRangeFull):
+        await later.volumes.create(request("pvc-4", **parameters))
+
+    users = [later.api.points[one.handle.access_point_id].user for one in made if one.handle.access_point_id]
+    assert [{user.uid, user.gid} for user in users if user] == [{7, 1000 + number} for number in range(4)]
+    await later.volumes.delete(made[1].handle)
+    again = await later.volumes.create(request("pvc-4", **parameters))
+    assert again.handle.access_point_id
+    user = later.api.points[again.handle.access_point_id].user
+    assert user
+    assert {user.uid, user.gid} == {7, 1001}
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_zone_is_looked_up_only_where_asked_for(asked: bool) -> None:
+    world = CsiWorld()
+    world.gateway.zone = ZoneName("us-east-1a")
+    made = await world.volumes.create(request(enforceZoneAffinity=str(asked)))
+    assert made.zone == ("us-east-1a" if asked else None)
+    assert world.api.calls["file_system"] == asked
+
+
+@pytest.mark.parametrize(
+    ("role", "parameters", "attributes", "looks"),
+    [
+        pytest.param(replace(ROLE, by_zone_id=True), {"az": "us-east-1b"}, {"crossaccount": "true"}, 0),
+        pytest.param(ROLE, {"az": "us-east-1b"}, {"mounttargetip": "10.0.1.1"}, 1),
+        pytest.param(ROLE, {"az": "us-east-1z"}, {"mounttargetip": "10.0.2.1"}, 1),
+        pytest.param(
+            ROLE,
+            {},
+            {"mounttargetipmap": '{"use1-az1":"10.0.2.1","use1-az2":"10.0.1.1","use1-az3":"10.0.0.1"}'},
+            1,
+        ),
+        pytest.param(None, {"az": "us-east-1b"}, {}, 0),
+    ],
+    ids=["by DNS", "the zone's", "a zone without one", "every zone's", "our own account"],
+)
+async def test_volumes_of_another_account_say_how_they_are_reached(
+    role: CrossAccountRole | None, parameters: dict[str, str], attributes: dict[str, str], looks: int
+) -> None:
+    world = CsiWorld()
+    made = await world.volumes.create(request(**parameters), role)
+    assert render_attributes(made.attributes) == attributes
+    assert world.api.calls["mount_targets"] == looks
+    assert world.accounts.roles == [role]
+
+
+async def test_nothing_is_made_when_the_file_system_cannot_be_reached() -> None:
+    world = CsiWorld()
+    world.gateway.states = [LifeCycleState.CREATING] * 3
+    with pytest.raises(NoMountTarget, match="has no mount target that is available"):
+        await world.volumes.create(request(), ROLE)
+    assert world.api.calls["create"] == 0
+
+
+@pytest.mark.parametrize("fault", ["file_system", "list"])
+async def test_nothing_is_made_when_a_look_fails(fault: str) -> None:
+    world = CsiWorld()
+    world.api.faults[fault] = AwsUnavailable("is away", field=fault)
+    with pytest.raises(AwsUnavailable):
+        await world.volumes.create(request(enforceZoneAffinity="true"))
+    assert not world.api.points
+
+
+async def test_what_no_volume_can_have_costs_no_call() -> None:
+    world = CsiWorld()
+    with pytest.raises(InvalidArgument, match="too deep"):
+        await world.volumes.create(request(basePath="/a/b/c/d"))
+    assert not world.api.calls
+
+
+async def test_a_pool_is_filled_in_order_and_then_refused() -> None:
+    world = CsiWorld(quota=1)
+    names = [request(f"pvc-{number}", fileSystemId=f"{FS},{OTHER}") for number in range(3)]
+    made = [(await world.volumes.create(one)).handle.file_system_id for one in names[:2]]
+    assert made == [FS, OTHER]
+    with pytest.raises(AwsLimitReached, match="have no room for another access point"):
+        await world.volumes.create(names[2])
+
+
+async def test_a_file_system_may_stand_in_another_object() -> None:
+    world = CsiWorld()
+    wanted = request(fileSystemId="-", fileSystemIdConfigRef="team/efs/id")
+    with pytest.raises(InvalidArgument, match=r"ConfigMap team/efs data\.id: is missing or empty"):
+        await world.volumes.create(wanted)
+    world.texts.texts["ConfigMap team/efs data.id"] = f" {OTHER}\n"
+    assert (await world.volumes.create(wanted)).handle.file_system_id == OTHER
+
+
+# --- what is removed
+
+
+async def test_an_access_point_goes_and_its_directory_stays() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request())).handle
+    await world.volumes.delete(handle)
+    assert not world.api.points
+    assert not world.folders.removed
+    await world.volumes.delete(handle)
+
+
+async def test_a_volume_without_an_access_point_of_ours_is_left_alone() -> None:
+    world = CsiWorld()
+    await world.volumes.delete(VolumeHandle(file_system_id=FS, directory=parse_directory("/a")))
+    assert not world.api.calls
+    assert not world.folders.removed
+
+
+async def test_an_access_point_of_another_file_system_is_left_alone() -> None:
+    world = CsiWorld()
+    made = (await world.volumes.create(request())).handle
+    with pytest.raises(RemovalRefused, match=f"belongs to {FS}"):
+        await world.volumes.delete(VolumeHandle(file_system_id=OTHER, access_point_id=made.access_point_id))
+    assert len(world.api.points) == 1
+
+
+@pytest.mark.parametrize("form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "old", "a path"])
+async def test_an_access_point_stays_while_another_volume_leads_through_it(form: str) -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request())).handle
+    world.note("going", handle, **LEAVING)
+    other = form.format(handle.file_system_id, handle.access_point_id)
+    world.note("staying", other)
+
+    with pytest.raises(RemovalRefused, match="leads to the data of volume staying too") as caught:
+        await world.volumes.delete(handle)
+    assert caught.value.value == handle.access_point_id
+
+    world.note("staying", other, **LEAVING)
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_a_volume_whose_release_has_not_been_seen_is_no_reason_to_wait() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request())).handle
+    world.note("going", handle, phase=VolumePhase.BOUND)
+    with pytest.raises(RemovalRefused, match="leads to the data of volume going too"):
+        await world.volumes.delete(handle)
+    seen = world.inventory.volumes["going"]
+    world.store.newer["going"] = replace(seen, **LEAVING)  # type: ignore[arg-type]
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_an_access_point_that_is_about_to_go_is_given_to_nobody() -> None:
+    world = CsiWorld()
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    world.note("pvc-1", handle, **LEAVING)
+
+    with pytest.raises(VolumePending, match="is about to be removed with volume pvc-1"):
+        await world.volumes.create(request("pvc-2", **again))
+
+    await world.volumes.delete(handle)
+    assert (await world.volumes.create(request("pvc-2", **again))).handle != handle
+
+
+# --- directories of access points
+
+
+async def test_a_directory_goes_with_its_access_point_where_told_so() -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(basePath="/base"))).handle
+    await world.volumes.delete(handle)
+    assert world.folders.removed == [f"{FS}:/base/pvc-1 in /"]
+    assert not world.api.points
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(SHARED, id="the same"),
+        pytest.param(SHARED | {"subPathPattern": "both/below"}, id="below"),
+    ],
+)
+async def test_a_directory_that_others_see_stays(other: dict[str, str]) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**SHARED))).handle
+    await world.volumes.create(request("pvc-2", **other))
+    await world.volumes.delete(handle)
+    assert not world.folders.removed
+    assert len(world.api.points) == 1
+
+
+async def test_access_point_above_a_directory_does_not_keep_it() -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**SHARED))).handle
+    whole = (await world.volumes.create(request("pvc-2", **(SHARED | {"subPathPattern": ""})))).handle
+    world.note("whole", whole)
+    await world.volumes.delete(handle)
+    assert world.folders.removed == [f"{FS}:/both in /"]
+
+
+@pytest.mark.parametrize("path", ["/both", "/both/deep"])
+async def test_volume_that_leads_into_a_directory_through_an_access_point_above_keeps_it(path: str) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**SHARED))).handle
+    whole = (await world.volumes.create(request("pvc-2", **(SHARED | {"subPathPattern": ""})))).handle
+    world.note("inside", f"{FS}:{path}:{whole.access_point_id}")
+    await world.volumes.delete(handle)
+    assert not world.folders.removed
+
+
+async def test_the_root_of_the_file_system_always_stays() -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**(SHARED | {"subPathPattern": ""})))).handle
+    await world.volumes.delete(handle)
+    assert not world.folders.removed
+    assert not world.api.points
+
+
+async def test_a_directory_that_a_volume_without_access_point_sees_stays() -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(**SHARED))).handle
+    world.note("by-hand", f"{FS}:/both/deep")
+    await world.volumes.delete(handle)
+    assert not world.folders.removed
+
+
+# --- what people do while csi-provisioner waits for a removal
+
+
+@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
+async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(provisioning: str) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    volume = world.inventory.volumes["pvc-1"]
+    place = Location(file_system_id=FS, directory=parse_directory("/pvc-1"))
+    async with world.guards.reservations.making(place):
+        removal = asyncio.create_task(world.volumes.delete(handle))
+        await asyncio.sleep(0)
+        # Set to Retain first, and let go by csi-provisioner.
+        world.inventory.drop_volume(volume)
+    with pytest.raises(NotYet, match="has been deleted since its removal was asked for"):
+        await removal
+    assert not world.folders.removed
+    assert bool(world.api.points) is (provisioning == "efs-ap")
+    # One that is asked for when there is no volume is carried out.
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
+async def test_data_of_a_volume_that_is_kept_and_goes_between_two_looks_stays(
+    provisioning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
+    world.note("pvc-1", handle, phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)
+
+    async def gone(name: str) -> Volume:
+        raise KubeNotFound("answered 404", field=f"volume {name}")
+
+    monkeypatch.setattr(world.store, "get", gone)
+    with pytest.raises(NotYet, match="has been deleted since its removal was asked for"):
+        await world.volumes.delete(handle)
+    assert not world.folders.removed
+    assert bool(world.api.points) is (provisioning == "efs-ap")
+
+
+async def test_ids_of_access_points_of_other_replicas_are_known_in_time() -> None:
+    now, narrow = 100.0, {"gidRangeStart": "5", "gidRangeEnd": "9"}
+    world, other = CsiWorld(is_alone=False, clock=lambda: now), CsiWorld()
+    other.api.points, other.api.calls = world.api.points, world.api.calls
+    await world.volumes.create(request("pvc-1", **narrow))
+    await other.volumes.create(request("pvc-2", **narrow))
+    now += 15
+    await world.volumes.create(request("pvc-3", **narrow))
+    assert [one.user.gid for one in world.api.points.values() if one.user] == [5, 6, 7]
+
+
+# --- volumes without access points
+
+
+async def test_without_worker_pods_there_are_access_points_only() -> None:
+    world = CsiWorld(has_workers=False)
+    await world.volumes.create(request())
+    with pytest.raises(PlatformError, match="put tunnel into the controller's KUBE_EFS_BACKENDS"):
+        await world.volumes.create(request(provisioningMode="efs-dir"))
+
+
+# --- orders of others
+
+
+async def test_access_point_is_handed_out_once_no_order_of_before_can_hit_its_directory() -> None:
+    world = CsiWorld()
+    world.folders.busy = WorkerFailed("works on this directory", field="worker pod")
+    with pytest.raises(WorkerFailed):
+        await world.volumes.create(request())
+    world.folders.busy = None
+    handle = (await world.volumes.create(request())).handle
+    assert list(world.api.points) == [handle.access_point_id]
+
+
+async def test_access_point_stays_with_its_volume_while_a_call_to_delete_it_may_arrive() -> None:
+    now = 1000.0
+    world = CsiWorld(clock=lambda: now)
+    handle = (await world.volumes.create(request())).handle
+    removal = await world.volumes.removal(handle)
+    with pytest.raises(NotYet, match="may still be deleted by an earlier call to AWS"):
+        await world.volumes.settled(removal)  # of the leader before
+    now += 181
+    await world.volumes.settled(removal)
+    world.api.faults["delete"] = AwsUnavailable("was not answered", field="DeleteAccessPoint")
+    with pytest.raises(AwsUnavailable):
+        await world.volumes.delete(handle)
+    with pytest.raises(NotYet, match="let go in 180 s"):
+        await world.volumes.settled(removal)
+    now += 181
+    await world.volumes.settled(removal)
+
+
+async def test_access_point_is_not_deleted_while_an_unanswered_creation_could_make_it_again() -> None:
+    now = 1000.0
+    world = CsiWorld(clock=lambda: now)
+    world.api.faults["create"] = AwsUnavailable("was not answered", field="CreateAccessPoint")
+    with pytest.raises(AwsUnavailable):
+        await world.volumes.create(request())
+    del world.api.faults["create"]
+    handle = (await world.volumes.create(request())).handle
+    now += 299
+    with pytest.raises(NotYet, match=r"may be made again by an earlier call to AWS.*in 1 s"):
+        await world.volumes.delete(handle)
+    assert list(world.api.points) == [handle.access_point_id]
+    now += 1
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_access_point_is_not_deleted_soon_after_a_call_that_made_it_was_cancelled() -> None:
+    world = CsiWorld()
+    asked, made = asyncio.Event(), world.api.create
+
+    async def unanswered(request: AccessPointRequest) -> AccessPoint:
+        asked.set()
+        await asyncio.Event().wait()
+        return await made(request)
+
+    world.api.create = unanswered  # type: ignore[method-assign]
+    call = asyncio.create_task(world.volumes.create(request()))
+    await asked.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    world.api.create = made  # type: ignore[method-assign]
+    handle = (await world.volumes.create(request())).handle
+    with pytest.raises(NotYet, match="may be made again"):
+        await world.volumes.delete(handle)
+
+
+async def test_access_point_whose_creation_was_throttled_goes_at_once() -> None:
+    world = CsiWorld()
+    world.api.faults["create"] = AwsThrottled("was throttled", field="CreateAccessPoint")
+    with pytest.raises(AwsThrottled):
+        await world.volumes.create(request())
+    del world.api.faults["create"]
+    await world.volumes.delete((await world.volumes.create(request())).handle)
+    assert not world.api.points
+
+
+async def test_volume_of_an_attempt_whose_answer_got_lost_is_not_in_its_own_way() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request("pvc-1"))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    assert (await world.volumes.create(request("pvc-1"))).handle == handle
+
+
+@pytest.mark.parametrize("first", ["efs-ap", "efs-dir"])
+async def test_after_a_restart_directories_and_access_points_have_ids_of_their_own(first: str) -> None:
+    narrow = {"gidRangeStart": "5", "gidRangeEnd": "9", "basePath": "/b"}
+    second = {"efs-ap": "efs-dir", "efs-dir": "efs-ap"}[first]
+    before, after = CsiWorld(), CsiWorld()
+    made = await before.volumes.create(request("pvc-1", **narrow, provisioningMode=first))
+    after.api.points, after.folders.made = before.api.points, before.folders.made
+    after.note("pvc-1", made.handle, directory_id=made.directory_id)
+    await after.volumes.create(request("pvc-2", **narrow, provisioningMode=second))
+    ids = [one.user.gid for one in after.api.points.values() if one.user]
+    ids += [one.gid for one in after.folders.made.values() if one.gid]
+    assert sorted(ids) == [5, 6]
+
+
+async def test_reused_access_point_is_given_only_while_its_own_directory_is_reserved() -> None:
+    again = {"reuseAccessPoint": "true", "basePath": "/re"}
+    before, after = CsiWorld(), CsiWorld()
+    made = (await before.volumes.create(request("pvc-1", **again))).handle
+    after.api.points = before.api.points
+    # Made between the listing and the answer, so that its directory is not reserved yet.
+    after.api.hidden = True
+    with pytest.raises(VolumePending, match="is to be reserved first"):
+        await after.volumes.create(request("pvc-2", **again))
+    after.api.hidden = False
+    places = await after.volumes.places(request("pvc-2", **again))
+    assert {str(place) for place in places} == {f"{FS}:/re/pvc-1", f"{FS}:/re/pvc-2"}
+    assert (await after.volumes.create(request("pvc-2", **again))).handle == made

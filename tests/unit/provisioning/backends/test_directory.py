@@ -1,0 +1,714 @@
+"""Directory volumes: whose group is whose, whatever fails, and what is known of the directories there."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+from tests.unit.provisioning.world import (
+    AWS_EFS,
+    DIRECTORY_PROVISIONER,
+    World,
+    directory_claim,
+)
+
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.errors import (
+    ClaimRefused,
+    GidRangeFull,
+    KubeAlreadyExists,
+    KubeEfsError,
+    KubeUnavailable,
+    NotYet,
+    RemovalRefused,
+    WorkerFailed,
+)
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.volumes import FINALIZER, Location, NfsSource, Volume, VolumePhase
+from kube_efs.provisioning.backends.directory import ScanPace
+from kube_efs.provisioning.engine import DataFate
+
+FS1 = FileSystemId("fs-1")
+FULL = (
+    "StorageClass aws-efs parameters.gidMin-gidMax: '2000-2002' has no free group id left; "
+    "delete a volume, or make a class with a wider range"
+)
+
+
+@pytest.fixture
+async def world() -> World:
+    """A world whose directories have been read."""
+    made = World()
+    await made.scan()
+    return made
+
+
+def at(name: str) -> Location:
+    return Location(file_system_id=FS1, directory=Directory(("pvs", name)))
+
+
+def place_of(claim: Claim) -> Location:
+    return at(f"{claim.name}-pvc-{claim.uid}")
+
+
+ONE, TWO, THREE, FOUR = (directory_claim(number) for number in (1, 2, 3, 4))
+
+
+def gids(world: World) -> list[int]:
+    return sorted(volume.gid or 0 for volume in world.store.volumes.values())
+
+
+def failing_at(world: World, moment: str, error: BaseException) -> None:
+    def fail(name: str) -> int:
+        if name == moment:
+            raise error
+        return 0
+
+    world.moment.on_moment = fail
+
+
+def well(world: World) -> None:
+    world.moment.on_moment = lambda _: 0
+
+
+def use_class(world: World, **parameters: str) -> StorageClass:
+    world.inventory.classes[AWS_EFS.name] = replace(AWS_EFS, parameters=parameters)
+    return world.inventory.classes[AWS_EFS.name]
+
+
+async def release(world: World, volume: Volume, **changes: object) -> Volume:
+    released = replace(volume, phase=VolumePhase.RELEASED, **changes)  # type: ignore[arg-type]  # by name
+    world.add(released)
+    return released
+
+
+# --- making
+
+
+async def test_a_volume_is_a_directory_with_a_group_of_its_own(world: World) -> None:
+    volumes = [await world.provision(one) for one in (ONE, TWO)]
+    assert [volume.gid for volume in volumes] == [2000, 2001]
+    assert volumes[0].nfs == NfsSource(server="efs.example.com", path=f"/pvs/data-pvc-{ONE.uid}")
+    assert world.folders.permissions == {
+        place_of(ONE): Permissions(mode=0o2771, gid=2000, enforced=True, own_group=True),
+        place_of(TWO): Permissions(mode=0o2771, gid=2001, enforced=True, own_group=True),
+    }
+
+
+async def test_a_class_may_do_without_groups(world: World) -> None:
+    use_class(world, gidAllocate="false")
+    volume = await world.provision(ONE)
+    assert volume.gid is None
+    assert world.folders.permissions == {place_of(ONE): Permissions(mode=0o777, enforced=True)}
+    assert len(world.inventory.gids) == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(WorkerFailed("is full"), id="a failure"),
+        pytest.param(asyncio.CancelledError(), id="cancelled"),
+    ],
+)
+async def test_a_group_whose_directory_cannot_be_made_is_free_once_a_look_finds_no_directory(
+    world: World, error: BaseException
+) -> None:
+    use_class(world, gidMin="2000", gidMax="2000")
+    failing_at(world, "before make", error)
+    with pytest.raises(type(error)):
+        await world.provision(ONE)
+    well(world)
+    with pytest.raises(GidRangeFull):
+        await world.provision(TWO)
+    await world.scan()
+    assert (await world.provision(TWO)).gid == 2000
+
+
+@pytest.mark.parametrize("moment", ["before create", "after create"])
+async def test_a_group_is_kept_once_its_directory_is_there(world: World, moment: str) -> None:
+    failing_at(world, moment, KubeUnavailable("is down"))
+    with pytest.raises(KubeUnavailable):
+        await world.provision(ONE)
+    well(world)
+    assert (await world.provision(TWO)).gid == 2001
+    again = await world.provision(ONE)
+    assert again.gid == 2000
+    assert world.store.volumes[again.name] == again
+
+
+async def test_a_group_of_a_directory_stays_with_it_when_it_cannot_be_made_anew(world: World) -> None:
+    failing_at(world, "before create", KubeUnavailable("is down"))
+    with pytest.raises(KubeUnavailable):
+        await world.provision(ONE)
+    failing_at(world, "before make", WorkerFailed("is gone"))
+    with pytest.raises(WorkerFailed):
+        await world.provision(ONE)
+    well(world)
+    assert (await world.provision(TWO)).gid == 2001
+
+
+async def test_a_directory_that_an_attempt_is_making_is_not_missed_by_a_scan(world: World) -> None:
+    """Its group was found with a directory that is gone now, and is taken again meanwhile."""
+    world.folders.there.add(place_of(ONE))
+    world.folders.permissions[place_of(ONE)] = Permissions(gid=2000)
+    await world.scan()
+    world.folders.there.clear()
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    world.moment.on_moment = lambda name: 20 if name == "before make" else 0
+    making = asyncio.create_task(world.engine.provision(plan))
+    await asyncio.sleep(0)
+    await world.scan()
+    well(world)
+    assert (await world.provision(TWO)).gid == 2001
+    assert (await making).gid == 2000
+
+
+async def test_a_scan_that_began_before_a_directory_was_made_does_not_free_its_group(world: World) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def stale_children(location: Location) -> list[FoundDirectory]:
+        asked.set()
+        await answered.wait()
+        return []
+
+    world.folders.children = stale_children  # type: ignore[method-assign]
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    scanning = asyncio.create_task(world.scan())
+    await asked.wait()
+    failing_at(world, "before create", KubeUnavailable("is down"))
+    with pytest.raises(KubeUnavailable):
+        await world.engine.provision(plan)
+    well(world)
+    answered.set()
+    await scanning
+    assert (await world.provision(TWO)).gid == 2001
+
+
+async def test_a_group_of_a_directory_made_without_an_answer_is_given_to_nobody_else(world: World) -> None:
+    failing_at(world, "after make", WorkerFailed("did not answer"))
+    with pytest.raises(WorkerFailed):
+        await world.provision(TWO)
+    well(world)
+    # Its directory was made after all, with the mark for its group.
+    assert (await world.provision(ONE)).gid in {2001, 2002}
+    await world.scan()
+    assert (await world.provision(TWO)).gid == 2000
+    assert world.folders.permissions[place_of(TWO)].gid == 2000
+
+
+# --- adopting what is there
+
+
+async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(world: World) -> None:
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    before = replace(plan.volume(0), gid=2002, uid="before")
+    world.store.volumes[before.name] = before
+    assert await world.engine.provision(plan) == before
+    assert world.folders.permissions[place_of(ONE)] == Permissions(mode=0o2771, gid=2002, enforced=True)
+    assert world.inventory.gids.of(before.name) == 2002
+    # The directory was marked with 2000 before its volume was seen.
+    assert (await world.provision(TWO)).gid == 2001
+
+
+async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_group(world: World) -> None:
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    before = replace(plan.volume(0), gid=2002, uid="before")
+
+    def show(moment: str) -> int:
+        if moment == "after make":
+            world.store.volumes[before.name] = before
+            world.inventory.put_volume(before)
+        return 0
+
+    world.moment.on_moment = show
+    assert await world.engine.provision(plan) == before
+    assert world.folders.permissions[place_of(ONE)] == Permissions(mode=0o2771, gid=2002, enforced=True)
+    assert world.inventory.gids.of(before.name) == 2002
+
+
+async def test_directory_keeps_the_group_that_an_unclear_request_for_its_volume_tells(world: World) -> None:
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    failing_at(world, "before create", KubeUnavailable("did not answer"))
+    late: list[Volume] = []
+
+    async def again(error: KubeEfsError, is_unclear: bool) -> bool:
+        assert is_unclear, error
+        if late:
+            world.add(*late)
+            return True
+        late.append(replace(plan.volume(0), uid="late"))
+        other = NfsSource(server="efs.example.com", path="/pvs/other")
+        world.add(replace(late[0], name="other", uid="other", claim=None, nfs=other))
+        return True
+
+    assert await world.engine.provision(plan, again=again) == late[0]
+    assert late[0].gid == 2000
+    assert world.folders.permissions[place_of(ONE)].gid == 2000
+
+
+async def test_a_volume_that_is_there_is_found_again(world: World) -> None:
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    first = await world.engine.provision(plan)
+    assert await world.engine.provision(plan) == first
+    assert world.store.volumes == {first.name: first}
+
+
+@pytest.mark.parametrize(
+    "nfs",
+    [
+        pytest.param(NfsSource(server="other.example.com", path=f"/pvs/data-pvc-{ONE.uid}"), id="server"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs/elsewhere"), id="path"),
+        pytest.param(None, id="no NFS volume"),
+    ],
+)
+async def test_a_volume_that_leads_elsewhere_is_no_success(world: World, nfs: NfsSource | None) -> None:
+    plan = world.engine.plan(ONE)
+    assert plan is not None
+    foreign = replace(plan.volume(0), nfs=nfs, gid=2002)
+    world.store.volumes[foreign.name] = foreign
+    with pytest.raises(KubeAlreadyExists) as caught:
+        await world.engine.provision(plan)
+    assert str(caught.value) == (
+        f"volume: 'pvc-{ONE.uid}' leads elsewhere; look at its server and path; "
+        "it is not what this provisioner makes"
+    )
+    assert world.store.volumes == {foreign.name: foreign}
+
+
+# --- a range that is full
+
+
+async def test_the_fourth_of_three_waits_until_one_is_gone(world: World) -> None:
+    volumes = [await world.provision(one) for one in (ONE, TWO, THREE)]
+    world.moment.passed.clear()
+    freed = list[None]()
+    world.inventory.gids.on_free = lambda: freed.append(None)
+    with pytest.raises(GidRangeFull) as caught:
+        world.engine.plan(FOUR)
+    assert str(caught.value) == FULL
+    assert world.moment.passed == []  # before anything was begun or told
+    await world.engine.reclaim(await release(world, volumes[1]))
+    assert freed == [None]
+    assert (await world.provision(FOUR)).gid == 2001
+
+
+async def test_a_range_that_fills_up_meanwhile_is_full_too(world: World) -> None:
+    plan = world.engine.plan(FOUR)
+    assert plan is not None
+    for one in (ONE, TWO, THREE):
+        await world.provision(one)
+    with pytest.raises(GidRangeFull):
+        await world.engine.provision(plan)
+    assert place_of(FOUR) not in world.folders.there
+
+
+async def test_a_group_that_one_s_claim_has_already_needs_no_room(world: World) -> None:
+    failing_at(world, "before create", KubeUnavailable("is down"))
+    with pytest.raises(KubeUnavailable):
+        await world.provision(ONE)
+    well(world)
+    for one in (TWO, THREE):
+        await world.provision(one)
+    assert (await world.provision(ONE)).gid == 2000
+
+
+async def test_a_full_range_is_looked_through_again_for_directories_that_are_gone(world: World) -> None:
+    (kept, *_) = [await world.provision(one) for one in (ONE, TWO, THREE)]
+    freed = asyncio.Event()
+    world.inventory.gids.on_free = freed.set
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(world.directory.run())
+        # Somebody deletes a volume, and its directory after it.
+        del world.store.volumes[kept.name]
+        world.inventory.drop_volume(kept)
+        with pytest.raises(GidRangeFull):
+            world.engine.plan(FOUR)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not freed.is_set()  # the directory is there
+        world.folders.there.discard(place_of(ONE))
+        with pytest.raises(GidRangeFull):
+            world.engine.plan(FOUR)
+        await freed.wait()
+        running.cancel()
+    assert (await world.provision(FOUR)).gid == 2000
+
+
+# --- deleting
+
+
+async def test_a_group_is_free_when_its_volume_is_gone_and_not_before(world: World) -> None:
+    released = await release(world, await world.provision(ONE))
+    failing_at(world, "before release", KubeUnavailable("is down"))
+    with pytest.raises(KubeUnavailable):
+        await world.engine.reclaim(released)
+    assert world.folders.removed == [place_of(ONE)]
+    well(world)
+    assert (await world.provision(TWO)).gid == 2001
+    done = await world.engine.reclaim(released)
+    assert done is not None
+    assert (done.data, done.location) == (DataFate.REMOVED, place_of(ONE))
+    assert (await world.provision(THREE)).gid == 2000
+
+
+async def test_the_class_may_be_gone_when_its_volumes_are_deleted(world: World) -> None:
+    released = await release(world, await world.provision(ONE))
+    world.inventory.classes.clear()
+    await world.engine.reclaim(released)
+    assert (world.store.volumes, world.folders.there, len(world.inventory.gids)) == ({}, set(), 0)
+
+
+async def test_a_group_stays_with_a_directory_that_others_use(world: World) -> None:
+    volume = await world.provision(ONE)
+    world.add(replace(volume, name="sharer", uid="s", gid=None, claim=None, provisioned_by=None))
+    done = await world.engine.reclaim(await release(world, volume))
+    assert done is not None
+    assert done.data is DataFate.SHARED
+    assert (await world.provision(TWO)).gid == 2001
+
+
+async def test_a_group_stays_with_a_directory_whose_volume_is_gone_before_it_could_be_removed(
+    world: World,
+) -> None:
+    released = await release(world, await world.provision(ONE))
+    world.store.volumes.clear()
+    assert await world.engine.reclaim(released) is None
+    assert world.folders.there == {place_of(ONE)}
+    assert (await world.provision(TWO)).gid == 2001
+
+
+async def test_a_directory_of_another_name_is_removed_with_a_word_about_it(world: World) -> None:
+    volume = await world.provision(ONE)
+    nested = replace(volume, nfs=NfsSource(server="efs.example.com", path="/pvs/pv/foo"))
+    with capture_logs() as logs:
+        await world.engine.reclaim(await release(world, nested))
+    assert [line for line in logs if line["event"] == "directory-oddly-named"] == [
+        {
+            "event": "directory-oddly-named",
+            "log_level": "warning",
+            "volume": volume.name,
+            "location": "fs-1:/pvs/pv/foo",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "nfs",
+    [
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs"), id="the base"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs2/a"), id="beside the base"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs/../etc"), id="out of the base"),
+        pytest.param(NfsSource(server="efs.example.com.cn", path="/pvs/a"), id="a longer name of a server"),
+        pytest.param(None, id="no NFS volume"),
+    ],
+)
+async def test_what_is_not_below_the_base_is_refused(world: World, nfs: NfsSource | None) -> None:
+    released = await release(world, await world.provision(ONE), nfs=nfs)
+    with pytest.raises(RemovalRefused):
+        await world.engine.reclaim(released)
+    assert (world.folders.removed, set(world.store.volumes)) == ([], {released.name})
+
+
+# --- reading what is there
+
+
+async def test_directories_are_read_again_though_no_range_is_full() -> None:
+    world = World()
+    world.pace = ScanPace(retry_seconds=0, least_seconds=0, most_seconds=0)
+    world.start()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(world.directory.run())
+        await world.directory.scanned.wait()
+        put(world, "by hand", 2000)
+        while not world.inventory.gids.holders(2000):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        running.cancel()
+    assert (await world.provision(ONE)).gid == 2001
+
+
+def put(world: World, name: str, gid: int) -> None:
+    world.folders.there.add(at(name))
+    world.folders.permissions[at(name)] = Permissions(gid=gid)
+
+
+def orphans(world: World) -> float | None:
+    labels = {"provisioner": DIRECTORY_PROVISIONER.name}
+    return world.registry.get_sample_value("kube_efs_directories_without_volume", labels)
+
+
+async def test_nothing_is_made_before_the_directories_were_read() -> None:
+    world = World()
+    with pytest.raises(NotYet) as caught:
+        world.engine.plan(ONE)
+    assert str(caught.value) == ("base directory: 'fs-1:/pvs' has not been read yet; it is tried again")
+    await world.scan()
+    assert world.engine.plan(ONE) is not None
+
+
+async def test_a_claim_that_cannot_be_had_is_refused_whatever_was_read() -> None:
+    with pytest.raises(ClaimRefused):
+        World().engine.plan(replace(ONE, match_labels={}))
+
+
+@pytest.mark.parametrize("name", ["by hand", "new\nline", "\udcff", f"data-pvc-{TWO.uid}"])
+async def test_groups_of_directories_are_not_given_out(world: World, name: str) -> None:
+    put(world, name, 2000)
+    await world.scan()
+    assert (await world.provision(ONE)).gid == 2001
+
+
+async def test_a_directory_with_another_group_than_its_volume_tells_keeps_both(world: World) -> None:
+    await world.provision(ONE)
+    world.folders.permissions[place_of(ONE)] = Permissions(gid=2001)
+    await world.scan()
+    assert (await world.provision(TWO)).gid == 2002
+    world.folders.permissions[place_of(ONE)] = Permissions(gid=2000)
+    await world.scan()
+    assert (await world.provision(THREE)).gid == 2001
+
+
+async def test_of_two_directories_that_are_named_for_one_volume_both_keep_their_groups(world: World) -> None:
+    put(world, f"a-pvc-{TWO.uid}", 2000)
+    put(world, f"b-pvc-{TWO.uid}", 2001)
+    await world.scan()
+    assert (await world.provision(ONE)).gid == 2002
+
+
+async def test_directories_without_a_volume_are_counted_and_named(world: World) -> None:
+    await world.provision(ONE)
+    put(world, f"web-pvc-{TWO.uid}", 2001)
+    put(world, "by hand", 2002)
+    with capture_logs() as logs:
+        await world.scan()
+    assert _lines(logs, "directory-without-volume") == [f"fs-1:/pvs/web-pvc-{TWO.uid}"]
+    assert orphans(world) == 1
+    # The claim it was made for is still there, and is served.
+    world.inventory.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={})
+    await world.provision(replace(TWO, name="web"))
+    assert orphans(world) == 0
+
+
+def _lines(logs: list[EventDict], event: str) -> list[str]:
+    return [line["location"] for line in logs if line["event"] == event]
+
+
+async def test_a_file_system_that_does_not_answer_is_read_later() -> None:
+    world = World()
+    faults = iter([WorkerFailed("did not answer"), WorkerFailed("did not answer")])
+
+    def fail_twice(_: str) -> int:
+        if fault := next(faults, None):
+            raise fault
+        return 0
+
+    world.moment.on_moment = fail_twice
+    with capture_logs() as logs:
+        await world.scan()
+    assert [line["event"] for line in logs] == ["directories-not-read"] * 2
+    assert logs[0]["reason"] == "did not answer"
+    assert world.engine.plan(ONE) is not None
+
+
+# --- classes
+
+
+async def test_what_is_odd_about_a_class_is_said_once(world: World) -> None:
+    use_class(world, gidAllocate="false", gidMin="many", archiveOnDelete="true")
+    with capture_logs() as logs:
+        for one in (ONE, TWO):
+            world.engine.plan(one)
+    said = [line for line in logs if line["event"] == "storage-class-odd"]
+    assert {line["storage_class"] for line in said} == {"aws-efs"}
+    assert sorted(line["oddity"].partition(":")[0] for line in said) == [
+        "StorageClass aws-efs parameters.archiveOnDelete",
+        "StorageClass aws-efs parameters.gidMin",
+    ]
+
+
+# --- anything in any order
+
+
+class _Crash(BaseException):
+    """The process ends here."""
+
+
+_NUMBERS = st.integers(1, 8)
+_FAULTS = st.none() | st.tuples(st.integers(1, 7), st.sampled_from([KubeUnavailable, WorkerFailed, _Crash]))
+_Fault = tuple[int, type[BaseException]] | None
+
+
+class Life(RuleBasedStateMachine):
+    """Claims come and go, people interfere, the process fails and restarts, news come late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.world = World()
+        self.claims: dict[int, Claim] = {}
+        self.gone: set[int] = set()  # a claim's uid is never there again
+        self.removed = 0
+        self.loop.run_until_complete(self.world.scan())
+
+    def teardown(self) -> None:
+        self._settle()
+        self.loop.close()
+
+    # What the process does.
+
+    @rule(number=_NUMBERS, fault=_FAULTS)
+    def serve(self, number: int, fault: _Fault) -> None:
+        if number in self.gone:
+            return
+        claim = self.claims.setdefault(number, directory_claim(number))
+        self._attempt(self._serve(claim), fault)
+
+    @rule(number=_NUMBERS, fault=_FAULTS)
+    def reclaim(self, number: int, fault: _Fault) -> None:
+        volume = self.world.inventory.volumes.get(self._name(number))
+        if volume is None:
+            return
+        stored = self.world.store.volumes.get(volume.name)
+        self._attempt(self._reclaim(volume), fault)
+        removed = self.world.folders.removed[self.removed :]
+        self.removed += len(removed)
+        if removed:
+            assert stored is not None
+            assert (stored.phase, stored.reclaim_policy) == (VolumePhase.RELEASED, ReclaimPolicy.DELETE)
+            assert removed == [place_of(directory_claim(number))]
+
+    @rule()
+    def look_at_directories(self) -> None:
+        self.loop.run_until_complete(self.world.scan())
+
+    @rule()
+    def hear_the_news(self) -> None:
+        inventory, stored = self.world.inventory, self.world.store.volumes
+        for volume in stored.values():
+            inventory.put_volume(volume)
+        for volume in list(inventory.volumes.values()):
+            if volume.name not in stored:
+                inventory.drop_volume(volume)
+
+    @rule()
+    def restart(self) -> None:
+        self.world.start()
+        self.loop.run_until_complete(self.world.scan())
+
+    # What people and Kubernetes do.
+
+    @rule(number=_NUMBERS)
+    def bind(self, number: int) -> None:
+        if number in self.claims:
+            self._change(number, phase=VolumePhase.BOUND)
+
+    @rule(number=_NUMBERS)
+    def delete_claim(self, number: int) -> None:
+        if self.claims.pop(number, None):
+            self.gone.add(number)
+            self._change(number, phase=VolumePhase.RELEASED)
+
+    @rule(number=_NUMBERS)
+    def retain(self, number: int) -> None:
+        if number in self.claims:
+            self._change(number, reclaim_policy=ReclaimPolicy.RETAIN)
+
+    @rule(number=_NUMBERS)
+    def delete_volume(self, number: int) -> None:
+        self._change(number, deleting=True)
+
+    @precondition(lambda self: self.world.store.volumes)
+    @rule(number=_NUMBERS)
+    def tear_volume_away(self, number: int) -> None:
+        self.world.store.volumes.pop(self._name(number), None)
+
+    @rule(number=_NUMBERS)
+    def remove_directory_that_nobody_uses(self, number: int) -> None:
+        if self._name(number) not in self.world.store.volumes:
+            self.world.folders.there.discard(place_of(directory_claim(number)))
+
+    # What holds at every moment.
+
+    @invariant()
+    def no_two_volumes_share_a_group(self) -> None:
+        found = gids(self.world)
+        assert len(found) == len(set(found))
+        assert set(found) <= {2000, 2001, 2002}
+
+    @invariant()
+    def every_volume_in_use_has_its_directory(self) -> None:
+        for volume in self.world.store.volumes.values():
+            if (volume.phase, volume.reclaim_policy) != (VolumePhase.RELEASED, ReclaimPolicy.DELETE):
+                assert volume.nfs is not None
+                location = Location(file_system_id=FS1, directory=parse_directory(volume.nfs.path))
+                assert location in self.world.folders.there
+                assert self.world.folders.permissions[location].gid == volume.gid
+                assert volume.finalizers == (FINALIZER,)
+
+    @invariant()
+    def directories_go_by_reclaiming_only(self) -> None:
+        assert len(self.world.folders.removed) == self.removed
+
+    async def _serve(self, claim: Claim) -> None:
+        plan = self.world.engine.plan(claim)
+        if plan is not None:
+            await self.world.engine.provision(plan)
+
+    async def _reclaim(self, volume: Volume) -> None:
+        await self.world.engine.reclaim(volume)
+
+    def _attempt(self, attempt: Coroutine[None, None, None], fault: _Fault) -> None:
+        left = fault[0] if fault else 0
+
+        def fail(name: str) -> int:
+            nonlocal left
+            left -= 1
+            if fault and left == 0:
+                raise fault[1](name)
+            return 0
+
+        self.world.moment.on_moment = fail
+        try:
+            with suppress(KubeUnavailable, WorkerFailed, GidRangeFull):
+                self.loop.run_until_complete(attempt)
+            well(self.world)
+        except _Crash:
+            well(self.world)
+            self.restart()
+
+    def _settle(self) -> None:
+        """When nothing fails any more, only what is really used up is missing."""
+        self.hear_the_news()
+        self.loop.run_until_complete(self.world.scan())
+        for number in list(self.claims):
+            self.serve(number, None)
+            if self._name(number) not in self.world.store.volumes:
+                there = self.world.folders.children(
+                    Location(file_system_id=FS1, directory=Directory(("pvs",)))
+                )
+                used = {found.gid for found in self.loop.run_until_complete(there)}
+                assert used | set(gids(self.world)) >= {2000, 2001, 2002}
+
+    def _change(self, number: int, **changes: object) -> None:
+        volume = self.world.store.volumes.get(self._name(number))
+        if volume is not None:
+            self.world.store.volumes[volume.name] = replace(volume, **changes)  # type: ignore[arg-type]  # by name
+
+    def _name(self, number: int) -> str:
+        return f"pvc-{directory_claim(number).uid}"
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

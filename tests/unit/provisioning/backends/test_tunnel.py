@@ -1,0 +1,97 @@
+"""Which file system a claim of tunnel volumes gets, from what the inventory knows."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.provisioning.world import EFS, FILE_SYSTEMS, PROVISIONER, World, claim, reachable
+
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.errors import NotYet
+from kube_efs.model.file_systems import Discovery
+from kube_efs.model.ids import FileSystemId, VpcId
+from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.volumes import VolumePhase
+from kube_efs.provisioning.backends.tunnel import TunnelBackend, TunnelPlan
+
+FS1, FS2 = FILE_SYSTEMS
+# Sorts before the others, as an id that AWS gives to a new file system may.
+FS0 = FileSystemId("fs-0")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def place_of(world: World, name: str = "data") -> FileSystemId:
+    backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
+    plan = backend.plan(claim(name), EFS)
+    assert plan is not None
+    return plan.request.location.file_system_id
+
+
+async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(world: World) -> None:
+    plan = world.engine.plan(claim("data"))
+    assert isinstance(plan, TunnelPlan)
+    fs, targets = plan.request.location.file_system_id, world.inventory.targets
+    (port,) = plan.volume(0).loopback_ports
+    others = {one: target for one, target in targets.targets.items() if one != fs}
+    others[FS0] = TunnelTarget(file_system_id=FS0, port=port)
+    world.inventory.targets = TunnelTargets(targets=others)
+    with pytest.raises(NotYet, match="no tunnel port"):
+        await world.engine.provision(plan)
+    assert not world.store.volumes
+    # It comes back.
+    world.inventory.targets = TunnelTargets(targets={**others, fs: replace(targets.targets[fs], port=20999)})
+    assert (await world.engine.provision(plan)).loopback_ports == {20999}
+
+
+def see(world: World, *file_systems: FileSystemId) -> None:
+    found = {fs: reachable(fs) for fs in file_systems}
+    world.inventory.discovery = Discovery(file_systems=found, complete=True)
+
+
+def make(world: World, policy: ReclaimPolicy, phase: VolumePhase) -> None:
+    """The volume of an earlier claim for the same directory."""
+    backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
+    plan = backend.plan(claim("data"), EFS)
+    assert plan is not None
+    world.inventory.put_volume(replace(plan.volume(0), uid="pv", reclaim_policy=policy, phase=phase))
+
+
+@pytest.mark.parametrize(
+    ("policy", "phase"),
+    [
+        (ReclaimPolicy.RETAIN, VolumePhase.RELEASED),
+        (ReclaimPolicy.RETAIN, VolumePhase.AVAILABLE),
+        (ReclaimPolicy.DELETE, VolumePhase.BOUND),
+    ],
+)
+def test_a_claim_gets_the_data_of_its_directory_wherever_a_new_file_system_sorts(
+    world: World, policy: ReclaimPolicy, phase: VolumePhase
+) -> None:
+    see(world, FS2)
+    make(world, policy, phase)
+    see(world, FS0, FS1, FS2)
+    assert place_of(world) == FS2
+
+
+def test_a_claim_waits_while_its_data_cannot_be_reached(world: World) -> None:
+    see(world, FS2)
+    make(world, ReclaimPolicy.RETAIN, VolumePhase.RELEASED)
+    world.inventory.discovery = Discovery(
+        file_systems={FS1: reachable(FS1)}, unclear=frozenset({FS2}), complete=True
+    )
+    with pytest.raises(NotYet, match="fs-2"):
+        place_of(world)
+
+
+def test_a_file_system_of_the_controller_s_own_vpc_is_preferred(world: World) -> None:
+    found = {
+        fs: replace(reachable(fs), mount_targets=(replace(reachable(fs).mount_targets[0], vpc_id=vpc),))
+        for fs, vpc in ((FS1, VpcId("vpc-b")), (FS2, VpcId("vpc-a")))
+    }
+    world.inventory.discovery = Discovery(file_systems=found, complete=True)
+    assert place_of(world) == FS1
+    world.inventory.own_vpcs = frozenset({VpcId("vpc-a")})
+    assert place_of(world) == FS2

@@ -1,0 +1,528 @@
+"""Directories of file systems that are mounted in this very process's namespace, with real mounts."""
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.unit.provisioning.orders import stands
+from tests.unmounting import unmount
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import TrashReport
+from kube_efs.model.volumes import Location
+from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.provisioning.workers import file_system
+from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
+from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
+from kube_efs.provisioning.workers.trash import TRASH
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+FILE_SYSTEM = FileSystemId("fs-1")
+# Mounts are everybody's, also another run's of these tests.
+SERVER = f"fs-1.efs.test-{os.getpid()}.amazonaws.com"
+OTHER_SERVER = f"fs-2.efs.test-{os.getpid()}.amazonaws.com"
+ROOT = Directory()
+OWNED = Permissions(mode=0o2771, gid=2001, enforced=True)
+
+Mount = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Mounts something with that source on a folder of that name, until the test ends."""
+
+    def mount(source: str, name: str) -> Path:
+        point = tmp_path / name
+        point.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", source, str(point)], check=True, capture_output=True)
+        return point
+
+    yield mount
+    for entry in reversed(read_mountinfo()):
+        if entry.mount_point.is_relative_to(tmp_path):
+            unmount(entry.mount_point)
+
+
+def at(path: str, file_system_id: FileSystemId = FILE_SYSTEM) -> Location:
+    return Location(file_system_id=file_system_id, directory=parse_directory(path))
+
+
+@asynccontextmanager
+async def working(*mounts: Mounted, seconds: float = 20) -> AsyncIterator[MountedDirectories]:
+    async with asyncio.timeout(20), MountedDirectories(mounts, timeout_seconds=seconds) as directories:
+        yield directories
+
+
+async def found(source: str = f"{SERVER}:/") -> Mounted:
+    return await find_mounted(FILE_SYSTEM, server=source.partition(":")[0])
+
+
+# --- finding
+
+
+@pytest.mark.parametrize(
+    ("source", "base"), [("/", "/"), ("/persistentvolumes", "/persistentvolumes"), ("/a//b/", "/a/b")]
+)
+async def test_the_server_s_mount_is_found(mount: Mount, source: str, base: str) -> None:
+    mount(f"{SERVER}.cn:/", "china")
+    point = mount(f"{SERVER}:{source}", "a b")
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER)
+    assert (mounted.file_system_id, mounted.mount_point, mounted.base) == (
+        FILE_SYSTEM,
+        point,
+        parse_directory(base),
+    )
+    assert (mounted.device, mounted.inode) == (point.stat().st_dev, point.stat().st_ino)
+
+
+async def test_of_several_mounts_the_first_is_taken_and_that_is_said(mount: Mount) -> None:
+    first = mount(f"{SERVER}:/b", "first")
+    second = mount(f"{SERVER}:/a", "second")
+    with capture_logs() as logs:
+        mounted = await find_mounted(FILE_SYSTEM, server=SERVER)
+    assert (mounted.mount_point, str(mounted.base)) == (first, "/b")
+    assert [(line["event"], line["taken"], line["others"]) for line in logs] == [
+        ("mounted-more-than-once", str(first), [str(second)])
+    ]
+
+
+async def test_without_a_mount_of_the_server_all_mounts_are_told(mount: Mount) -> None:
+    other = mount(f"{SERVER}.cn:/", "china")
+    with pytest.raises(PlatformError) as caught:
+        await find_mounted(FILE_SYSTEM, server=SERVER)
+    error = caught.value
+    assert (error.field, error.value) == ("server", SERVER)
+    assert error.problem.startswith("is not mounted in this pod, which has ")
+    assert f"{SERVER}.cn:/:{other}" in error.problem
+    assert "proc:/proc" in error.problem
+    assert error.remedy == "mount it as an NFS volume of the pod, or set where it is mounted"
+
+
+async def test_a_mount_path_that_is_given_need_not_have_the_server_s_name(mount: Mount) -> None:
+    mount(f"{SERVER}:/", "other")
+    point = mount("127.0.0.1:/a", "tunnelled")
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point)
+    assert (mounted.mount_point, str(mounted.base), mounted.source) == (point, "/a", "127.0.0.1:/a")
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1:/", "none"], ids=["an access point", "a bind mount"])
+async def test_what_is_said_of_a_mount_path_wins(mount: Mount, source: str) -> None:
+    point, base = mount(source, "x"), parse_directory("/app/data")
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=base)
+    assert (mounted.mount_point, mounted.base, mounted.source) == (point, base, source)
+
+
+async def test_a_mount_from_the_server_itself_knows_better_what_is_mounted(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/app/data", "x")
+    with capture_logs() as logs:
+        for said in ("/app/data", "/elsewhere"):
+            mounted = await find_mounted(
+                FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory(said)
+            )
+            assert str(mounted.base) == "/app/data"
+    assert [(log["event"], log["said"]) for log in logs] == [("mount-has-another-directory", "/elsewhere")]
+
+
+async def test_of_several_mounts_the_one_of_the_base_is_taken(mount: Mount) -> None:
+    mount(f"{SERVER}:/b", "first")
+    second = mount(f"{SERVER}:/a", "second")
+    with capture_logs() as logs:
+        mounted = await find_mounted(FILE_SYSTEM, server=SERVER, base=parse_directory("/a"))
+    assert (mounted.mount_point, logs) == (second, [])
+    with pytest.raises(PlatformError) as caught:
+        await find_mounted(FILE_SYSTEM, server=SERVER, base=parse_directory("/c"))
+    assert caught.value.problem.startswith("is not mounted with its directory /c in this pod, which has ")
+
+
+async def test_a_base_may_lie_deeper_than_what_is_mounted(mount: Mount) -> None:
+    root = mount(f"{SERVER}:/", "root")
+    part = mount(f"{SERVER}:/a", "part")
+    for base, expected in [("/b/c", (root, "/")), ("/a/b", (part, "/a")), ("/ab", (root, "/"))]:
+        with capture_logs() as logs:
+            mounted = await find_mounted(FILE_SYSTEM, server=SERVER, base=parse_directory(base))
+        assert ((mounted.mount_point, str(mounted.base)), logs) == (expected, [])
+    async with working(mounted) as directories:
+        await directories.make(at("/ab/data"), OWNED)
+        assert (root / "ab/data").is_dir()
+        await directories.remove(at("/ab/data"), parse_directory("/ab"), stands)
+        assert not (root / "ab/data").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "problem", "remedy"),
+    [
+        (None, "is no mount point in this pod", "mount the file system there"),
+        ("none", "is no mount of an NFS server in this pod", "say what directory is mounted there"),
+    ],
+    ids=["nothing mounted", "no export mounted"],
+)
+async def test_a_mount_path_without_an_export_is_an_error(
+    mount: Mount, tmp_path: Path, source: str | None, problem: str, remedy: str
+) -> None:
+    point = mount(source, "x") if source else tmp_path
+    with pytest.raises(PlatformError) as caught:
+        await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point)
+    error = caught.value
+    assert (error.field, error.value, error.remedy) == ("mount path", str(point), remedy)
+    assert error.problem.startswith(f"{problem}, which has ")
+
+
+async def test_a_mount_that_another_covers_is_an_error(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    mount("none", "x")
+    with pytest.raises(PlatformError) as caught:
+        await find_mounted(FILE_SYSTEM, server=SERVER)
+    assert str(caught.value) == (
+        f"mount: {str(point)!r} is covered by another mount; unmount what lies over it"
+    )
+
+
+# --- working
+
+
+async def test_directories_are_made_listed_and_removed_below_the_mount(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/a/b", "x")
+    async with working(await found()) as directories:
+        await directories.make(at("/a/b/data-pvc-U"), OWNED)
+        made = (point / "data-pvc-U").stat()
+        assert (made.st_mode & 0o7777, made.st_uid, made.st_gid) == (0o2771, 0, 2001)
+        assert await directories.children(at("/a/b")) == [FoundDirectory(name="data-pvc-U", gid=2001)]
+        (point / "data-pvc-U/file").touch()
+        await directories.remove(at("/a/b/data-pvc-U"), parse_directory("/a/b"), stands)
+        assert await directories.children(at("/a/b")) == []
+        assert await directories.children(at("/a/b/none")) == []
+    assert [entry.name for entry in point.iterdir()] == [TRASH]
+    assert [entry.name for entry in (point / TRASH).glob("*/*")] == ["file"]
+
+
+async def test_plain_directories_have_their_mode_whatever_the_umask(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    former = os.umask(0o077)
+    try:
+        async with working(await found()) as directories:
+            await asyncio.gather(
+                *(directories.make(at(f"/d{number}"), Permissions()) for number in range(40))
+            )
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(former)
+    modes = {entry.name: entry.stat().st_mode & 0o7777 for entry in point.iterdir() if entry.name != TRASH}
+    assert modes == {f"d{number}": 0o777 for number in range(40)}
+
+
+async def test_many_removals_at_once_are_all_done(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    for number in range(40):
+        (point / f"d{number}/deep/deeper").mkdir(parents=True)
+        (point / f"d{number}/deep/file").touch()
+    async with working(await found()) as directories:
+        with capture_logs() as logs:
+            removals = (
+                directories.remove(at(f"/d{number}"), ROOT, stands, tenant="4fa1") for number in range(40)
+            )
+            await asyncio.gather(*removals, directories.empty(FILE_SYSTEM, EmptyingTerms()))
+            await directories.empty(FILE_SYSTEM, EmptyingTerms())
+    assert [entry.name for entry in point.rglob("*")] == [TRASH]
+    assert logs == []
+
+
+async def test_nested_directories_are_legal(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/a/b", "x")
+    (point / "pv/foo").mkdir(parents=True)
+    async with working(await found()) as directories:
+        await directories.remove(at("/a/b/pv/foo"), parse_directory("/a"), stands)
+    assert [entry.name for entry in (point / "pv").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/foo/pv", id="elsewhere"),
+        pytest.param("/a/bc/d", id="a sibling whose path begins alike"),
+        pytest.param("/a/b", id="the whole mount"),
+        pytest.param("/a", id="above the mount"),
+        pytest.param("/a/c", id="beside the mount"),
+    ],
+)
+async def test_nothing_outside_the_mount_is_touched(mount: Mount, path: str) -> None:
+    point = mount(f"{SERVER}:/a/b", "x")
+    for name in ("c/d", "pv", "d", "foo/pv", "a/b"):
+        (point / name).mkdir(parents=True)
+    before = sorted(point.rglob("*"))
+    async with working(await found()) as directories:
+        with pytest.raises(RemovalRefused) as refused:
+            await directories.remove(at(path), ROOT, stands)
+        assert (refused.value.field, refused.value.value) == ("directory", f"fs-1:{path}")
+        with pytest.raises(InvalidValue) as invalid:
+            await directories.make(at(path), OWNED)
+        assert str(invalid.value) == (
+            f"directory: 'fs-1:{path}' is not strictly inside what is mounted in this pod; "
+            "look at the path of its volume and at the pod's mounts"
+        )
+    assert [path for path in sorted(point.rglob("*")) if path.name != TRASH] == before
+
+
+async def test_nothing_outside_the_base_is_removed(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/a", "x")
+    (point / "c").mkdir()
+    (point / "base").mkdir()
+    async with working(await found()) as directories:
+        for path in ("/a/c", "/a/base"):
+            with pytest.raises(RemovalRefused) as caught:
+                await directories.remove(at(path), parse_directory("/a/base"), stands)
+            assert caught.value.problem == "is not strictly inside the base directory"
+    assert {entry.name for entry in point.iterdir()} - {TRASH} == {"base", "c"}
+
+
+async def test_another_file_system_is_not_mounted(mount: Mount) -> None:
+    mount(f"{SERVER}:/", "x")
+    async with working(await found()) as directories:
+        for action in (
+            directories.make(at("/a", FileSystemId("fs-2")), OWNED),
+            directories.children(at("/", FileSystemId("fs-2"))),
+        ):
+            with pytest.raises(InvalidValue) as caught:
+                await action
+            assert caught.value.problem == "is not strictly inside what is mounted in this pod"
+
+
+async def test_one_file_system_may_be_mounted_in_parts(mount: Mount) -> None:
+    first, second = mount(f"{SERVER}:/a", "first"), mount(f"{SERVER}:/b", "second")
+    parts = [await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point) for point in (first, second)]
+    async with working(*parts) as directories:
+        await directories.make(at("/a/data"), OWNED)
+        await directories.make(at("/b/data"), OWNED)
+    assert [(point / "data").is_dir() for point in (first, second)] == [True, True]
+
+
+async def test_each_directory_is_measured_where_it_is_mounted_and_no_mount_in_it(mount: Mount) -> None:
+    first, second = mount(f"{SERVER}:/a", "first"), mount(f"{SERVER}:/b", "second")
+    parts = [await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point) for point in (first, second)]
+    for point, size in ((first, 8192), (second, 4096)):
+        (point / "data").mkdir()
+        (point / "data" / "file").write_bytes(b"x" * size)
+    (first / "data" / "below").mkdir()
+    (mount("elsewhere", "first/data/below") / "large").write_bytes(b"x" * 1_000_000)
+    async with working(*parts) as directories:
+        assert directories.holds(at("/b/data"))
+        assert not directories.holds(at("/c/data"))
+        wanted = [parse_directory("/a/data"), parse_directory("/b/data"), parse_directory("/b/none")]
+        measured = await directories.measure(FILE_SYSTEM, wanted, MeasuringTerms())
+        with pytest.raises(InvalidValue, match="is not strictly inside"):
+            await directories.measure(FILE_SYSTEM, [parse_directory("/c/data")], MeasuringTerms())
+    assert [one.directory for one in measured] == wanted
+    assert [one.size.used_bytes if one.size else None for one in measured] == [8192, 4096, None]
+    assert "No such file or directory" in measured[2].problem
+
+
+async def test_a_link_is_not_passed(mount: Mount, tmp_path: Path) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    (tmp_path / "outside/data").mkdir(parents=True)
+    (point / "link").symlink_to(tmp_path / "outside")
+    async with working(await found()) as directories:
+        with pytest.raises(WorkerRefused) as caught:
+            await directories.remove(at("/link/data"), ROOT, stands)
+        assert caught.value.remedy == "look at it; a volume's directory is never a link"
+        with pytest.raises(WorkerFailed):
+            await directories.make(at("/link/more"), OWNED)
+    assert [entry.name for entry in (tmp_path / "outside").iterdir()] == ["data"]
+
+
+async def test_the_trash_is_emptied_apart_from_all_other_work(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    (point / TRASH / "old/deep").mkdir(parents=True)
+    begun, go_on = threading.Event(), threading.Event()
+    rmdir = os.rmdir
+    removed: list[FileSystemId] = []
+
+    def slow(*arguments: Any, **folders: Any) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        rmdir(*arguments, **folders)
+
+    monkeypatch.setattr(os, "rmdir", slow)
+    async with working(await found(), seconds=5) as directories:
+        directories.on_removed(removed.append)
+        emptying = asyncio.create_task(directories.empty(FILE_SYSTEM, EmptyingTerms(seconds=60)))
+        await asyncio.to_thread(begun.wait, 20)
+        await directories.make(at("/data"), OWNED)
+        await directories.remove(at("/data"), ROOT, stands)
+        assert removed == [FILE_SYSTEM]
+        go_on.set()
+        report = await emptying
+    assert (report.entries, report.removed) == (0, 3)
+    assert directories.file_system_ids() == {FILE_SYSTEM}
+
+
+async def test_emptying_ends_with_its_next_step_when_the_directories_are_left(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    for number in range(100):
+        (point / TRASH / f"old/{number}").mkdir(parents=True)
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    rmdir, empty = os.rmdir, file_system.empty_trash
+
+    def slow(*arguments: Any, **folders: Any) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        rmdir(*arguments, **folders)
+
+    def noticing(*arguments: Any) -> Any:
+        try:
+            return empty(*arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(os, "rmdir", slow)
+    monkeypatch.setattr(file_system, "empty_trash", noticing)
+    async with working(await found()) as directories:
+        emptying = asyncio.create_task(directories.empty(FILE_SYSTEM, EmptyingTerms(seconds=60)))
+        await asyncio.to_thread(begun.wait, 20)
+        emptying.cancel()
+    go_on.set()
+    assert await asyncio.to_thread(ended.wait, 20)
+    assert len(list((point / TRASH / "old").iterdir())) == 99
+
+
+async def test_each_mount_of_a_file_system_has_a_trash(mount: Mount) -> None:
+    first, second = mount(f"{SERVER}:/a", "first"), mount(f"{SERVER}:/b", "second")
+    parts = [await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point) for point in (first, second)]
+    for point in (first, second):
+        (point / TRASH / "old").mkdir(parents=True)
+    async with working(*parts) as directories:
+        report = await directories.empty(FILE_SYSTEM, EmptyingTerms())
+    assert report == TrashReport(removed=2)
+
+
+async def test_a_trash_that_is_none_is_refused_and_keeps_nothing_from_going_on(mount: Mount) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    (point / TRASH).touch()
+    async with working(await found()) as directories:
+        with pytest.raises(WorkerRefused, match="is no directory"):
+            await directories.empty(FILE_SYSTEM, EmptyingTerms())
+        await directories.make(at("/data"), OWNED)
+
+
+# --- mounts that change or hang
+
+RESTART = "restart the pod, so that its volumes are mounted again"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param(
+            lambda mount, point: unmount(point), "has nothing mounted instead of {source}", id="mount lost"
+        ),
+        pytest.param(
+            lambda mount, point: mount(f"{OTHER_SERVER}:/", "x"),
+            f"has {OTHER_SERVER}:/ mounted instead of {{source}}",
+            id="another over it",
+        ),
+        pytest.param(
+            lambda mount, point: mount(f"{SERVER}:/", "x"),
+            "is another mount of {source} than at the start",
+            id="the same export made anew",
+        ),
+    ],
+)
+async def test_nothing_is_written_when_the_mount_is_another(
+    mount: Mount, change: Callable[[Mount, Path], object], problem: str
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    (point / "data").mkdir()
+    wanted = f"mount: {str(point)!r} {problem.format(source=f'{SERVER}:/')}; {RESTART}"
+    async with working(await found()) as directories:
+        await directories.make(at("/before"), OWNED)
+        await directories.remove(at("/before"), ROOT, stands)
+        change(mount, point)
+        (point / "data").mkdir(exist_ok=True)
+        for action in (
+            directories.make(at("/new"), OWNED),
+            directories.remove(at("/data"), ROOT, stands),
+            directories.children(at("/")),
+        ):
+            with pytest.raises(WorkerFailed) as caught:
+                await action
+            assert str(caught.value) == wanted
+    assert [entry.name for entry in point.iterdir()] == ["data"]
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Lets calls for directories named hang wait for the event, as an NFS server that is away does."""
+    answers = threading.Event()
+    make = file_system.make_directory
+
+    def make_or_hang(root: Path, directory: Directory, permissions: Permissions) -> bool:
+        if directory.parts[-1].startswith("hang"):
+            answers.wait(20)
+        return make(root, directory, permissions)
+
+    monkeypatch.setattr(file_system, "make_directory", make_or_hang)
+    yield answers
+    answers.set()
+
+
+async def test_a_server_that_does_not_answer_is_an_error_and_bounded(
+    mount: Mount, hanging: threading.Event
+) -> None:
+    point, other = mount(f"{SERVER}:/", "x"), mount(f"{OTHER_SERVER}:/", "y")
+    second = await find_mounted(FileSystemId("fs-2"), server=OTHER_SERVER)
+    before = threading.active_count()
+    async with working(await found(), second, seconds=0.3) as directories:
+        hung = asyncio.gather(
+            *(directories.make(at(f"/hang{number}"), OWNED) for number in range(20)), return_exceptions=True
+        )
+        await directories.make(at("/data", FileSystemId("fs-2")), OWNED)
+        errors = await hung
+        assert threading.active_count() - before <= 4 + 1 + 2
+        hanging.set()
+        await directories.remove(at("/none"), ROOT, stands)
+    said = f"mount: {str(point)!r} did not answer within 0.3 s; see whether its mount targets can be reached"
+    assert {(type(error), str(error)) for error in errors} == {(WorkerFailed, said)}
+    assert (other / "data").is_dir()
+
+
+async def test_what_was_given_up_before_it_began_is_not_done_later(
+    mount: Mount, hanging: threading.Event
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    async with working(await found(), seconds=0.2) as directories:
+        hung = [directories.make(at(f"/hang{number}"), OWNED) for number in range(4)]
+        await asyncio.gather(*hung, directories.make(at("/late"), OWNED), return_exceptions=True)
+        hanging.set()
+        await directories.make(at("/next"), OWNED)
+        assert (point / "next").is_dir()
+        assert not (point / "late").exists()
+
+
+async def test_an_attempt_that_was_given_up_never_has_the_last_word(
+    mount: Mount, hanging: threading.Event
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    async with working(await found(), seconds=0.3) as directories:
+        with pytest.raises(WorkerFailed, match="did not answer"):
+            await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2001, enforced=True))
+        with pytest.raises(WorkerFailed) as caught:
+            await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2002, enforced=True))
+        hanging.set()
+        while True:
+            with suppress(WorkerFailed):
+                await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2002, enforced=True))
+                break
+    assert caught.value.problem == "is still being made by an earlier attempt, which was given up"
+    assert (point / "hang").stat().st_gid == 2002

@@ -1,0 +1,175 @@
+"""Words on a worker's command line, and what its log tells."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.directories import Directory, FoundDirectory, parse_directory
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.trash import StuckEntry, TrashReport
+from kube_efs.provisioning.workers.orders import (
+    Action,
+    EmptyingTerms,
+    Item,
+    Job,
+    parse_children,
+    parse_item,
+    parse_trash,
+    path_in,
+    render_arguments,
+    render_children,
+    render_trash,
+)
+from kube_efs.provisioning.workers.pod_objects import _escaped
+from tinykube.kubelet.environment import expand
+
+_NAMES = st.text(min_size=1, max_size=20).filter(
+    lambda name: name.isprintable() and "/" not in name and name not in {".", ".."}
+)
+_DIRECTORIES = st.lists(_NAMES, max_size=4).map(lambda names: Directory(tuple(names)))
+_OWNERS = st.none() | st.integers(0, 2**32 - 2)
+_TENANTS = st.from_regex(r"[a-z0-9]{0,12}", fullmatch=True)
+_ITEMS = st.builds(Item, directory=_DIRECTORIES, uid=_OWNERS, gid=_OWNERS, tenant=_TENANTS)
+
+
+@given(_ITEMS)
+def test_an_item_survives_the_command_line_and_kubernetes(item: Item) -> None:
+    text = str(item)
+    (escaped,) = _escaped([text])
+    assert expand(escaped, {"HOME": "/root", "": "x"}) == text
+    assert parse_item(text) == item
+    assert path_in(text) == str(item.directory)
+
+
+@pytest.mark.parametrize(
+    "path", ["/$(HOME)", "/$$(HOME)", "/$", "/$$", "/a$HOME", "/$(HOME", "/$()", "/$$$(HOME)"]
+)
+def test_no_variable_is_put_in_the_place_of_a_path(path: str) -> None:
+    (escaped,) = _escaped([path])
+    assert expand(escaped, {"HOME": "/root", "": "x"}) == path
+
+
+@pytest.mark.parametrize(
+    ("job", "item", "arguments"),
+    [
+        pytest.param(
+            Job(action=Action.MAKE),
+            Item(directory=Directory(("a",))),
+            ["worker", "make", "--root", "/efs", "--", "/a"],
+            id="plain",
+        ),
+        pytest.param(
+            Job(action=Action.MAKE, mode=0o2771, enforced=True),
+            Item(directory=Directory(("a",)), gid=2001),
+            ["worker", "make", "--root", "/efs", "--mode", "2771", "--enforce", "--", ":2001:/a"],
+            id="a group of its own",
+        ),
+        pytest.param(
+            Job(action=Action.MAKE, mode=0o50),
+            Item(directory=Directory(("a",)), uid=0, gid=0),
+            ["worker", "make", "--root", "/efs", "--mode", "0050", "--", "0:0:/a"],
+            id="owners of number 0",
+        ),
+        pytest.param(
+            Job(action=Action.REMOVE),
+            Item(directory=Directory(("a",))),
+            ["worker", "remove", "--root", "/efs", "--", "/a"],
+            id="a removal",
+        ),
+        pytest.param(
+            Job(action=Action.REMOVE, base=Directory(("base",))),
+            Item(directory=Directory(("base", "a"))),
+            ["worker", "remove", "--root", "/efs", "--base", "/base", "--", "/base/a"],
+            id="a removal below a base",
+        ),
+        pytest.param(
+            Job(action=Action.REMOVE),
+            Item(directory=Directory(("a",)), tenant="4fa1"),
+            ["worker", "remove", "--root", "/efs", "--", "@4fa1:/a"],
+            id="a removal for a tenant",
+        ),
+        pytest.param(
+            Job(action=Action.EMPTY, emptying=EmptyingTerms(seconds=200)),
+            Item(directory=Directory()),
+            ["worker", "empty", "--root", "/efs", "--total-seconds", "200", "--", "/"],
+            id="the trash",
+        ),
+        pytest.param(
+            Job(action=Action.LIST),
+            Item(directory=Directory()),
+            ["worker", "list", "--root", "/efs", "--", "/"],
+            id="a list",
+        ),
+    ],
+)
+def test_arguments(job: Job, item: Item, arguments: list[str]) -> None:
+    assert render_arguments(job, [item], root="/efs") == arguments
+
+
+@pytest.mark.parametrize("field", ["uid", "gid"])
+def test_the_number_that_means_no_change_is_no_owner(field: str) -> None:
+    text = "4294967295::/a" if field == "uid" else ":4294967295:/a"
+    with pytest.raises(InvalidValue) as caught:
+        parse_item(text)
+    assert (caught.value.field, caught.value.value) == (field, "4294967295")
+
+
+@pytest.mark.parametrize("path", ["/7:8:/a", "/@4fa1:/a"])
+def test_a_path_with_colons_has_neither_owners_nor_tenant(path: str) -> None:
+    assert parse_item(path) == Item(directory=parse_directory(path))
+
+
+@pytest.mark.parametrize("tenant", ["Team", "a.b", "../a", "a/b", "a:b", "a" * 13, "é", "a\n"])
+def test_a_tenant_is_a_few_letters_and_digits(tenant: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        Item(directory=Directory(("a",)), tenant=tenant)
+    assert (caught.value.field, caught.value.value) == ("tenant", tenant)
+    with pytest.raises(InvalidValue):
+        parse_item(f"@{tenant}:/a")
+
+
+_CHILDREN = st.lists(
+    st.builds(
+        FoundDirectory,
+        name=st.text(st.characters(codec=None, exclude_characters="/\0"), min_size=1),
+        gid=st.integers(0, 2**32 - 1),
+    ),
+    max_size=8,
+)
+
+
+@given(_CHILDREN)
+def test_children_survive_the_log(children: list[FoundDirectory]) -> None:
+    lines = list(render_children(children))
+    assert all(line.isascii() and len(line.splitlines()) == 1 for line in lines)
+    noise = ["list /base: done", "", json.dumps({"event": "x"}), "[]", "7"]
+    assert parse_children([*noise, *lines, *noise]) == tuple(children)
+
+
+@given(_CHILDREN, st.data())
+def test_a_log_that_was_cut_is_noticed(children: list[FoundDirectory], data: st.DataObject) -> None:
+    lines = list(render_children(children))
+    del lines[data.draw(st.integers(0, len(children)))]
+    assert parse_children(lines) is None
+
+
+_TEXTS = st.text(st.characters(codec=None))
+_REPORTS = st.builds(
+    TrashReport,
+    entries=st.integers(0, 10**9),
+    stuck=st.integers(0, 10**9),
+    removed=st.integers(0, 10**9),
+    examples=st.lists(st.builds(StuckEntry, entry=_TEXTS, path=_TEXTS, reason=_TEXTS), max_size=3).map(tuple),
+)
+
+
+@given(_REPORTS)
+def test_what_is_left_in_the_trash_survives_the_log(report: TrashReport) -> None:
+    line = render_trash(report)
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    noise = ["empty /: done", "", json.dumps({"trash": "x"}), "[]", "7"]
+    assert parse_trash([*noise, line, *noise]) == report
+    assert parse_trash(noise) is None

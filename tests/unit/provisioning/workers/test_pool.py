@@ -1,0 +1,902 @@
+"""Worker pods on the embedded API server, with a kubelet that runs their real program."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lightkube import AsyncClient
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.models.core_v1 import Container, PodSchedulingGate, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+from tests.unit.provisioning.orders import stands
+from tests.unit.provisioning.workers.kubelet import Kubelet, Logs, name_of, running, set_status
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerFailed
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.trash import TrashReport
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.workers import pod_objects as worker_objects
+from kube_efs.provisioning.workers import pods as worker_pods
+from kube_efs.provisioning.workers.orders import Action, EmptyingTerms, MeasuringTerms
+from kube_efs.provisioning.workers.pod_objects import LEADER, WorkerOptions
+from kube_efs.provisioning.workers.pool import WorkerPool
+from kube_efs.provisioning.workers.trash import TRASH
+from kube_efs.telemetry.metrics import ControllerMetrics
+from tinykube.api import ApiServer
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+ROOT = Directory()
+PLAIN = Permissions()
+OPTIONS = WorkerOptions(namespace="default", image="kube-efs:test")
+SOCKET = replace(OPTIONS, pool="csi-one")
+
+
+def at(path: str, file_system: str = "fs-1") -> Location:
+    return Location(file_system_id=FileSystemId(file_system), directory=parse_directory(path))
+
+
+def pool_of(client: AsyncClient, options: WorkerOptions = OPTIONS) -> WorkerPool:
+    return WorkerPool(client, options, ControllerMetrics(CollectorRegistry()))
+
+
+@asynccontextmanager
+async def deadline(seconds: float = 20) -> AsyncIterator[None]:
+    async with asyncio.timeout(seconds):
+        yield
+
+
+@pytest.fixture
+def logs() -> Logs:
+    return Logs()
+
+
+@pytest.fixture
+async def api_server(logs: Logs) -> AsyncIterator[ApiServer]:
+    async with ApiServer(pod_logs=logs) as server:
+        yield server
+
+
+@pytest.fixture
+async def kubelet(kube: AsyncClient, tmp_path: Path, logs: Logs) -> AsyncIterator[Kubelet]:
+    async with running(Kubelet(kube, tmp_path, logs)) as started:
+        yield started
+
+
+async def pods(client: AsyncClient) -> list[str]:
+    return [name_of(pod) async for pod in client.list(Pod, namespace="default")]
+
+
+async def begun(client: AsyncClient) -> bool:
+    """Whether there is a pod whose gate was lifted."""
+    found = [pod async for pod in client.list(Pod, namespace="default")]
+    return any(pod.spec and not pod.spec.schedulingGates for pod in found)
+
+
+async def none_left(client: AsyncClient) -> bool:
+    return not await pods(client)
+
+
+async def leave(
+    client: AsyncClient, name: str, phase: str, file_system: str = "fs-1", arguments: str = "worker"
+) -> None:
+    """A worker pod of a former leader."""
+    pod = Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            labels={"component": "efs-worker"},
+            annotations={FILE_SYSTEM_ID: file_system},
+        ),
+        spec=PodSpec(
+            restartPolicy="Never", containers=[Container(name="worker", image="i", args=arguments.split())]
+        ),
+    )
+    await client.create(pod)
+    await set_status(client, name, {"phase": phase})
+
+
+async def test_a_directory_is_made_and_removed_by_a_pod_that_is_deleted_then(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/team/data"), PLAIN)
+        made = kubelet.root("fs-1") / "team/data"
+        assert made.stat().st_mode & 0o7777 == 0o777
+        (made / "file").touch()
+        await pool.remove(at("/team/data"), ROOT, stands)
+        assert not made.exists()
+        await eventually(lambda: none_left(kube))
+    assert kubelet.arguments == [
+        ["worker", "make", "--root", "/efs", "--", "/team/data"],
+        ["worker", "remove", "--root", "/efs", "--", "/team/data"],
+    ]
+    names = [name_of(pod) for pod in kubelet.pods]
+    assert re.fullmatch(r"efs-init-fs-1-team-data-[a-z0-9]{5}", names[0])
+    assert re.fullmatch(r"efs-clean-fs-1-team-data-[a-z0-9]{5}", names[1])
+
+
+async def test_a_burst_costs_a_few_pods_and_one_at_a_time_a_file_system(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    wanted = [at(f"/team/d{number}", f"fs-{number % 2}") for number in range(100)]
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(*(pool.make(one, PLAIN) for one in wanted))
+    assert all((kubelet.root(one.file_system_id) / str(one.directory)[1:]).is_dir() for one in wanted)
+    assert len(kubelet.pods) <= 6
+    assert kubelet.most_at_once == {"fs-0": 1, "fs-1": 1}
+
+
+async def test_what_arrives_while_a_pod_runs_goes_with_the_next(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.gate.clear()
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/a"), PLAIN))
+        while not kubelet.pods:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for path in ("/b", "/c", "/b"):
+            tasks.create_task(pool.make(at(path), PLAIN))
+        await asyncio.sleep(0.5)
+        assert len(kubelet.pods) == 1
+        kubelet.gate.set()
+    assert [arguments[5:] for arguments in kubelet.arguments] == [["/a"], ["/b", "/c"]]
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_a_pod_is_given_no_more_than_the_most(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube, replace(OPTIONS, batch_max=3)) as pool:
+        await asyncio.gather(*(pool.make(at(f"/d{number}"), PLAIN) for number in range(7)))
+    assert [len(arguments[5:]) for arguments in kubelet.arguments] == [3, 3, 1]
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_a_pod_makes_or_removes(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(
+            pool.remove(at("/a"), ROOT, stands),
+            pool.make(at("/b"), PLAIN),
+            pool.remove(at("/c"), ROOT, stands),
+            pool.make(at("/d"), PLAIN),
+        )
+    assert [(arguments[1], arguments[5:]) for arguments in kubelet.arguments] == [
+        ("remove", ["/a", "/c"]),
+        ("make", ["/b", "/d"]),
+    ]
+
+
+@needs_root
+async def test_directories_have_their_own_groups_in_one_pod(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(
+            *(
+                pool.make(at(f"/d{gid}"), Permissions(mode=0o2771, gid=gid, enforced=True))
+                for gid in (2001, 2000)
+            )
+        )
+    found = [(kubelet.root("fs-1") / f"d{gid}").stat() for gid in (2000, 2001)]
+    assert [(one.st_mode & 0o7777, one.st_gid) for one in found] == [(0o2771, 2000), (0o2771, 2001)]
+    assert kubelet.arguments == [
+        [
+            "worker",
+            "make",
+            "--root",
+            "/efs",
+            "--mode",
+            "2771",
+            "--enforce",
+            "--",
+            ":2000:/d2000",
+            ":2001:/d2001",
+        ]
+    ]
+
+
+async def test_what_is_asked_differently_is_done_by_different_pods(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(
+            pool.make(at("/a"), PLAIN),
+            pool.make(at("/b"), Permissions(mode=0o700)),
+            pool.make(at("/c"), Permissions(enforced=True)),
+            pool.remove(at("/base/d"), parse_directory("/base"), stands),
+            pool.remove(at("/base/e"), ROOT, stands),
+            pool.make(at("/f"), PLAIN),
+        )
+    assert [" ".join([arguments[1], *arguments[4:]]) for arguments in kubelet.arguments] == [
+        "make -- /a /f",
+        "make --mode 0700 -- /b",
+        "make --enforce -- /c",
+        "remove --base /base -- /base/d",
+        "remove -- /base/e",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/other/a", "/base", "/"])
+async def test_what_is_not_inside_the_base_costs_no_pod(kube: AsyncClient, path: str) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(RemovalRefused):
+            await pool.remove(at(path), parse_directory("/base"), stands)
+        assert await none_left(kube)
+
+
+@pytest.mark.parametrize("path", ["/$(HOME)", "/$$(HOME)", "/$"])
+async def test_kubernetes_replaces_nothing_in_paths(kube: AsyncClient, kubelet: Kubelet, path: str) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at(path), PLAIN)
+    assert [f"/{found.name}" for found in kubelet.root("fs-1").iterdir()] == [path]
+
+
+async def test_children_come_from_the_log_of_a_pod_that_is_deleted_then(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    gids = {}
+    for name in ("b", "a", "é $(HOME)"):
+        (kubelet.root("fs-1") / "base" / name).mkdir(parents=True)
+        gids[name] = (kubelet.root("fs-1") / "base" / name).stat().st_gid
+    async with deadline(), pool_of(kube) as pool:
+        found, again, none = await asyncio.gather(
+            *map(pool.children, (at("/base"), at("/base"), at("/none")))
+        )
+        await eventually(lambda: none_left(kube))
+    assert list(found) == [FoundDirectory(name=name, gid=gids[name]) for name in sorted(gids)]
+    assert (again, none) == (found, ())
+    assert [arguments[1:] for arguments in kubelet.arguments] == [
+        ["list", "--root", "/efs", "--", "/base"],
+        ["list", "--root", "/efs", "--", "/none"],
+    ]
+    assert re.fullmatch(r"efs-list-fs-1-base-[a-z0-9]{5}", name_of(kubelet.pods[0]))
+
+
+async def test_many_children_are_all_there(kube: AsyncClient, kubelet: Kubelet) -> None:
+    names = [f"claim-pvc-{number:040}" for number in range(3000)]
+    for name in names:
+        (kubelet.root("fs-1") / name).mkdir()
+    async with deadline(), pool_of(kube) as pool:
+        assert [child.name for child in await pool.children(at("/"))] == names
+
+
+async def test_a_log_that_was_cut_is_no_list(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    kubelet.ending = lambda _: ("Succeeded", "")
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.children(at("/"))
+        await eventually(lambda: none_left(kube))
+    assert str(caught.value) == (
+        f"worker pod: {name_of(kubelet.pods[0])!r} has a log in which directories are missing; "
+        "let its node keep more of a container's log (containerLogMaxSize)"
+    )
+
+
+async def test_a_list_that_fails_says_why(kube: AsyncClient, kubelet: Kubelet) -> None:
+    (kubelet.root("fs-1") / "base").touch()
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.children(at("/base"))
+    assert caught.value.value == "/base"
+    assert "could not be listed (Not a directory)" in caught.value.problem
+
+
+async def test_a_directory_that_fails_does_not_fail_the_others(kube: AsyncClient, kubelet: Kubelet) -> None:
+    (kubelet.root("fs-1") / "bad").touch()
+    async with deadline(), pool_of(kube) as pool:
+        good, bad = await asyncio.gather(
+            pool.make(at("/good"), PLAIN), pool.make(at("/bad"), PLAIN), return_exceptions=True
+        )
+    assert good is None
+    assert isinstance(bad, WorkerFailed)
+    assert str(bad) == (
+        "directory: '/bad' failed in its worker pod (directory: '/bad' could not be made (Not a directory); "
+        "a link or file is in the way; move it)"
+    )
+    assert await pods(kube) == [name_of(kubelet.pods[0])]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        pytest.param("Killed", "Killed", id="killed"),
+        pytest.param("", "no message", id="nothing said"),
+        pytest.param('{"complete": false, "failed": {}}', '{"complete": false, "failed": {}}', id="no room"),
+    ],
+)
+async def test_a_pod_that_failed_without_a_reason_fails_all(
+    kube: AsyncClient, kubelet: Kubelet, message: str, said: str
+) -> None:
+    kubelet.ending = lambda _: ("Failed", message)
+    async with deadline(), pool_of(kube) as pool:
+        with capture_logs() as logs:
+            errors = await asyncio.gather(
+                *(pool.make(at(path), PLAIN) for path in ("/a", "/b")), return_exceptions=True
+            )
+    name = name_of(kubelet.pods[0])
+    assert [str(error) for error in errors] == [
+        f"worker pod: {name!r} failed ({said}); see kubectl logs -n default {name}"
+    ] * 2
+    assert "worker-failed" in [line["event"] for line in logs]
+
+
+async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.ending = lambda _: ("Failed", '{"complete": false, "failed": {"/a": "full"}}')
+    async with deadline(), pool_of(kube) as pool:
+        errors = await asyncio.gather(
+            *(pool.make(at(path), PLAIN) for path in ("/a", "/b")), return_exceptions=True
+        )
+    assert [str(error) for error in errors] == [
+        "directory: '/a' failed in its worker pod (full)",
+        "directory: '/b' failed in its worker pod (no room for the reason)",
+    ]
+
+
+async def test_a_pod_that_was_evicted_says_why(kube: AsyncClient, eventually: Eventually) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        making = asyncio.create_task(pool.make(at("/a"), PLAIN))
+        await eventually(lambda: pods(kube))
+        (name,) = await pods(kube)
+        await set_status(kube, name, {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"})
+        with pytest.raises(WorkerFailed) as caught:
+            await making
+    assert caught.value.problem == "failed (disk pressure)"
+
+
+async def test_a_pod_that_somebody_deletes_is_noticed(kube: AsyncClient, eventually: Eventually) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        making = asyncio.create_task(pool.make(at("/a"), PLAIN))
+        await eventually(lambda: begun(kube))
+        (name,) = await pods(kube)
+        await kube.delete(Pod, name, namespace="default", grace_period=0)
+        with pytest.raises(WorkerFailed) as caught:
+            await making
+    assert str(caught.value) == (
+        f"worker pod: {name!r} was deleted before it ended, or never made; "
+        "leave worker pods to the controller"
+    )
+
+
+async def test_a_pod_that_never_starts_is_given_up(kube: AsyncClient, eventually: Eventually) -> None:
+    impatient = replace(OPTIONS, timeout_seconds=0, start_seconds=0.2)
+    async with deadline(), pool_of(kube, impatient) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.make(at("/a"), PLAIN)
+        await eventually(lambda: none_left(kube))
+    assert caught.value.problem == "had not ended after 0 s"
+    assert caught.value.remedy == (
+        "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
+    )
+
+
+async def test_a_pod_of_a_former_leader_is_waited_for(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.gate.clear()
+    kubelet.ending = lambda pod: ("Succeeded", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Running")
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/a"), PLAIN))
+        await pool_idle(kubelet)
+        kubelet.gate.set()
+    assert name_of(kubelet.pods[0]) == "former"
+    assert (len(kubelet.pods), kubelet.most_at_once) == (2, {"fs-1": 1})
+
+
+async def pool_idle(kubelet: Kubelet) -> None:
+    """Longer than it takes to start a pod when nothing is in the way."""
+    await asyncio.sleep(0.6)
+    assert len(kubelet.pods) == 1
+
+
+async def test_another_file_system_s_pod_is_not_waited_for(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Running", file_system="fs-2")
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/a"), PLAIN)
+
+
+async def test_a_pod_of_a_former_leader_that_never_ends_is_deleted(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Pending")
+    async with deadline(), pool_of(kube, replace(OPTIONS, timeout_seconds=1, start_seconds=1)) as pool:
+        with capture_logs() as logs:
+            await pool.make(at("/a"), PLAIN)
+    assert ("worker-overdue", "former") in [(line["event"], line.get("pod")) for line in logs]
+
+
+async def test_pods_that_succeeded_for_a_former_leader_go_and_failed_ones_stay(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await leave(kube, "done", "Succeeded")
+    await leave(kube, "broken", "Failed")
+
+    async def is_tidy() -> bool:
+        return await pods(kube) == ["broken"]
+
+    async with deadline(), pool_of(kube):
+        await eventually(is_tidy)
+
+
+async def test_the_newest_three_failed_pods_are_kept(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    await leave(kube, "other-file-system", "Failed", file_system="fs-2")
+    kubelet.ending = lambda _: ("Failed", "broken")
+    async with deadline(40), pool_of(kube) as pool:
+        for _ in range(5):
+            with pytest.raises(WorkerFailed):
+                await pool.make(at("/a"), PLAIN)
+
+        async def is_tidy() -> bool:
+            return len(await pods(kube)) == 4
+
+        await eventually(is_tidy)
+    assert "other-file-system" in await pods(kube)
+
+
+async def test_a_caller_that_gives_up_leaves_the_queue(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async with deadline(), pool_of(kube) as pool:
+        given_up = asyncio.create_task(pool.make(at("/given-up"), PLAIN))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await pool.make(at("/wanted"), PLAIN)
+    assert [arguments[5:] for arguments in kubelet.arguments] == [["/wanted"]]
+
+
+async def test_at_the_end_nobody_waits_any_more(kube: AsyncClient, eventually: Eventually) -> None:
+    async with deadline():
+        async with pool_of(kube) as pool:
+            making = asyncio.create_task(pool.make(at("/a"), PLAIN))
+            await eventually(lambda: pods(kube))
+            waiting = asyncio.create_task(pool.make(at("/b"), PLAIN))
+            await asyncio.sleep(0)
+        results = await asyncio.gather(making, waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 2
+
+
+class _Lossy(httpx2.AsyncBaseTransport):
+    """Passes requests on, and loses or refuses the answers that the test names."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        assert config.user
+        verify = verify_cluster(config.cluster, config.user, config.abs_file)
+        self._inner = httpx2.AsyncHTTPTransport(verify=verify)
+        self.lose: Callable[[httpx2.Request], bool] = lambda _: False
+        self.refuse: Callable[[httpx2.Request], httpx2.Response | None] = lambda _: None
+        self.sends_again = False
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        refusal = self.refuse(request)
+        if refusal is not None:
+            return refusal
+        response = await self._inner.handle_async_request(request)
+        if self.lose(request):
+            await response.aclose()
+            if self.sends_again:
+                return await self._inner.handle_async_request(request)
+            raise httpx2.ReadTimeout("lost", request=request)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@pytest.fixture
+async def lossy(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Lossy]]:
+    transport = _Lossy(cluster)
+    async with AsyncClient(cluster, transport=transport) as client:
+        yield client, transport
+
+
+@pytest.mark.parametrize("is_sent_again", [False, True], ids=["lost", "sent again"])
+async def test_a_pod_whose_creation_was_not_confirmed_is_waited_for_all_the_same(
+    lossy: tuple[AsyncClient, _Lossy],
+    kubelet: Kubelet,
+    is_sent_again: bool,
+) -> None:
+    client, transport = lossy
+    transport.lose = lambda request: request.method == "POST"
+    transport.sends_again = is_sent_again
+    kubelet.gate.clear()
+    async with deadline(), pool_of(client) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/a"), PLAIN))
+        await pool_idle(kubelet)
+        tasks.create_task(pool.make(at("/b"), PLAIN))
+        await pool_idle(kubelet)
+        kubelet.gate.set()
+    assert kubelet.most_at_once == {"fs-1": 1}
+    assert (kubelet.root("fs-1") / "b").is_dir()
+
+
+async def test_a_pod_that_was_never_made_fails_its_directories(lossy: tuple[AsyncClient, _Lossy]) -> None:
+    client, transport = lossy
+    transport.refuse = lambda request: httpx2.Response(503) if request.method == "POST" else None
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.make(at("/a"), PLAIN)
+    assert caught.value.problem == "was deleted before it ended, or never made"
+
+
+async def test_a_log_that_cannot_be_read_is_reported_as_such(
+    lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet, eventually: Eventually
+) -> None:
+    client, transport = lossy
+    transport.refuse = lambda request: httpx2.Response(502) if request.url.path.endswith("/log") else None
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(KubeUnavailable) as caught:
+            await pool.children(at("/"))
+        await eventually(lambda: none_left(client))
+    assert caught.value.field == f"log of worker pod {name_of(kubelet.pods[0])}"
+
+
+async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClient, _Lossy]) -> None:
+    client, transport = lossy
+    refusal = {"kind": "Status", "code": 403, "message": "no pods for you"}
+    transport.refuse = lambda request: (
+        httpx2.Response(403, json=refusal) if request.method == "POST" else None
+    )
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(KubeDenied):
+            await pool.make(at("/a"), PLAIN)
+
+
+@given(st.lists(st.text(min_size=1), max_size=5), st.sampled_from(Action), st.integers(1, 40))
+def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: Action, digits: int) -> None:
+    file_system_id = FileSystemId("fs-" + "f" * digits)
+    name = worker_objects._pod_name(file_system_id, action, Directory(tuple(parts)))
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(name) <= 63
+    words = {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list", Action.MEASURE: "usage"}
+    word = {**words, Action.EMPTY: "empty"}[action]
+    assert name.startswith(f"efs-{word}-{file_system_id}"[:50])
+
+
+async def test_directories_are_measured_by_a_pod_of_its_own(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    folder = kubelet.root("fs-1") / "data"
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"x" * 10_000)
+    directories = [parse_directory("/data"), parse_directory("/missing")]
+    async with deadline(), pool_of(kube) as pool:
+        found = await pool.measure(FileSystemId("fs-1"), directories, MeasuringTerms())
+        await eventually(lambda: none_left(kube))
+
+    assert [one.directory for one in found] == directories
+    size, problem = found[0].size, found[1].problem
+    assert size is not None
+    assert size.used_bytes >= 10_000
+    assert (size.entries, size.complete) == (2, True)
+    assert "could not be measured (No such file or directory)" in problem
+
+
+async def test_no_claim_waits_for_a_pod_that_measures(kube: AsyncClient, kubelet: Kubelet) -> None:
+    await leave(kube, "efs-usage-fs-1-data-abcde", "Running", arguments="worker measure --root /efs -- /data")
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/data"), PLAIN)
+    assert (kubelet.root("fs-1") / "data").is_dir()
+
+
+async def test_the_trash_is_emptied_by_a_pod_of_its_own(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    root = kubelet.root("fs-1")
+    (root / "data/deep").mkdir(parents=True)
+    removed: list[str] = []
+    async with deadline(), pool_of(kube) as pool:
+        pool.on_removed(removed.append)
+        await pool.remove(at("/data"), ROOT, stands)
+        assert removed[0] == "fs-1"
+        assert [path.name for path in root.glob(f"{TRASH}/*/*")] == ["deep"]
+        report = await pool.empty(FileSystemId("fs-1"), EmptyingTerms(seconds=60))
+        await eventually(lambda: none_left(kube))
+    assert report == TrashReport(removed=2)
+    assert list((root / TRASH).iterdir()) == []
+    assert kubelet.arguments[1][:3] == ["worker", "empty", "--root"]
+
+
+async def test_neither_claim_nor_removal_waits_for_a_pod_that_empties_the_trash(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    await leave(kube, "efs-empty-fs-1-abcde", "Running", arguments="worker empty --root /efs -- /")
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/data"), PLAIN)
+        await pool.remove(at("/data"), ROOT, stands)
+    assert not (kubelet.root("fs-1") / "data").exists()
+
+
+async def test_removals_of_other_processes_are_noticed(kube: AsyncClient, eventually: Eventually) -> None:
+    removed: list[str] = []
+    async with deadline(), pool_of(kube) as pool:
+        pool.on_removed(removed.append)
+        for name, file_system, action in (("clean", "fs-2", "remove"), ("init", "fs-3", "make")):
+            arguments = f"worker {action} --root /efs -- /data"
+            await leave(kube, f"efs-{name}-data-abcde", "Succeeded", file_system, arguments)
+
+        async def noticed() -> bool:
+            return "fs-2" in removed
+
+        await eventually(noticed)
+        await eventually(lambda: none_left(kube))
+    assert set(removed) == {"fs-2"}
+
+
+async def test_removal_of_a_pod_that_was_deleted_and_went_on_is_noticed_once(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    removed: list[str] = []
+    name, arguments = "efs-clean-data-abcde", "worker remove --root /efs -- /data"
+    async with deadline(), pool_of(kube) as pool:
+        pool.on_removed(removed.append)
+        await leave(kube, name, "Running", "fs-2", arguments)
+        await kube.patch(Pod, name, {"metadata": {"finalizers": ["example.com/node"]}}, namespace="default")
+        await kube.delete(Pod, name, namespace="default")
+        await set_status(kube, name, {"phase": "Succeeded"})
+
+        async def noticed() -> bool:
+            return bool(removed)
+
+        await eventually(noticed)
+        await kube.patch(Pod, name, {"metadata": {"finalizers": None}}, namespace="default")
+        await eventually(lambda: none_left(kube))
+    assert removed == ["fs-2"]
+
+
+async def test_a_trash_of_which_nothing_is_said_is_not_taken_for_empty(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.ending = lambda _: ("Succeeded", "")
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.empty(FileSystemId("fs-1"), EmptyingTerms())
+    assert str(caught.value) == "trash: 'fs-1' did not say what is left"
+
+
+# --- no pod acts on what is somebody else's by now
+
+
+GATE = f"{PREFIX}/order"
+POOL = f"{PREFIX}/worker-pool"
+
+
+class _Late(_Lossy):
+    """Carries out the requests that the test names only when it says so, long after they were given up."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        super().__init__(config)
+        self.late: Callable[[httpx2.Request], bool] = lambda _: False
+        self.kept: list[httpx2.Request] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.late(request):
+            await request.aread()
+            self.kept.append(request)
+            raise httpx2.ReadTimeout("given up", request=request)
+        return await super().handle_async_request(request)
+
+    async def carry_out(self) -> list[int]:
+        """The status of each answer that nobody waits for any more."""
+        answers = [await self._inner.handle_async_request(request) for request in self.kept]
+        for answer in answers:
+            await answer.aclose()
+        return [answer.status_code for answer in answers]
+
+
+@pytest.fixture
+async def late(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Late]]:
+    transport = _Late(cluster)
+    async with AsyncClient(cluster, transport=transport) as client:
+        yield client, transport
+
+
+def gated(name: str, arguments: str, *, pool: str = "another") -> Pod:
+    """A worker pod of another pool that has not begun."""
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            labels={"component": "efs-worker"},
+            annotations={FILE_SYSTEM_ID: "fs-1", POOL: pool},
+        ),
+        spec=PodSpec(
+            restartPolicy="Never",
+            schedulingGates=[PodSchedulingGate(name=GATE)],
+            containers=[Container(name="worker", image="i", args=arguments.split())],
+        ),
+    )
+
+
+@pytest.mark.parametrize("action", ["make", "remove"])
+async def test_pod_whose_creation_is_carried_out_late_never_runs(
+    late: tuple[AsyncClient, _Late], kubelet: Kubelet, eventually: Eventually, action: str
+) -> None:
+    client, transport = late
+    transport.late = lambda request: request.method == "POST" and not transport.kept
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(), pool_of(client) as pool:
+        work = pool.make(at("/data"), PLAIN) if action == "make" else pool.remove(at("/data"), ROOT, stands)
+        with pytest.raises(WorkerFailed, match="or never made"):
+            await work
+        assert await transport.carry_out() == [201]
+        await eventually(lambda: none_left(client))
+    assert kubelet.pods == []
+    assert (kubelet.root("fs-1") / "data").is_dir()
+
+
+async def test_gate_that_is_lifted_late_finds_no_pod(
+    late: tuple[AsyncClient, _Late], kubelet: Kubelet
+) -> None:
+    client, transport = late
+    transport.late = lambda request: request.method == "PATCH" and b"schedulingGates" in request.content
+    async with deadline(), pool_of(client) as pool:
+        with pytest.raises(WorkerFailed, match="could not be started"):
+            await pool.make(at("/data"), PLAIN)
+        assert set(await transport.carry_out()) == {404}
+    assert kubelet.pods == []
+
+
+async def test_gate_whose_lifting_was_not_confirmed_is_followed(
+    lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
+) -> None:
+    client, transport = lossy
+    transport.lose = lambda request: request.method == "PATCH" and b"schedulingGates" in request.content
+    async with deadline(), pool_of(client) as pool:
+        await pool.make(at("/data"), PLAIN)
+    assert len(kubelet.pods) == 1
+
+
+async def test_order_is_confirmed_when_its_pod_is_there_and_has_not_begun(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    async def confirm() -> None:
+        (pod,) = [pod async for pod in kube.list(Pod, namespace="default")]
+        seen.append((bool(pod.spec and pod.spec.schedulingGates), len(kubelet.pods)))
+
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(), pool_of(kube) as pool:
+        await pool.remove(at("/data"), ROOT, confirm)
+    assert seen == [(True, 0)]
+    assert not (kubelet.root("fs-1") / "data").exists()
+
+
+async def test_order_that_stands_no_more_fails_alone(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async def withdrawn() -> None:
+        raise RemovalRefused("is retained", field="volume")
+
+    for name in ("kept", "removed"):
+        (kubelet.root("fs-1") / name).mkdir()
+    async with deadline(), pool_of(kube) as pool:
+        results = await asyncio.gather(
+            pool.remove(at("/kept"), ROOT, withdrawn),
+            pool.remove(at("/removed"), ROOT, stands),
+            return_exceptions=True,
+        )
+    assert [type(result) for result in results] == [RemovalRefused, type(None)]
+    assert kubelet.arguments == [["worker", "remove", "--root", "/efs", "--", "/removed"]]
+    assert (kubelet.root("fs-1") / "kept").is_dir()
+
+
+@pytest.mark.parametrize("path", ["/team", "/team/data", "/team/data/deep"])
+async def test_pod_of_another_pool_that_runs_is_waited_for(
+    kube: AsyncClient, kubelet: Kubelet, path: str
+) -> None:
+    kubelet.gate.clear()
+    kubelet.ending = lambda pod: ("Succeeded", "") if name_of(pod) == "former" else None
+    await leave(kube, "former", "Running", arguments=f"worker remove --root /efs -- {path}")
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.make(at("/team/data"), PLAIN))
+        await pool_idle(kubelet)
+        kubelet.gate.set()
+    assert name_of(kubelet.pods[0]) == "former"
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_pod_that_never_ends_holds_up_its_own_directory_only(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "stuck" else None
+    await leave(kube, "stuck", "Running", arguments="worker remove --root /efs -- /team/stuck")
+    options = replace(OPTIONS, timeout_seconds=1, start_seconds=1)
+    async with deadline(), pool_of(kube, options) as pool:
+        await kube.patch(
+            Pod,
+            "stuck",
+            {"metadata": {"finalizers": ["example.com/a-node-that-is-off"]}},
+            namespace="default",
+        )
+        with pytest.raises(WorkerFailed, match="works on this directory") as caught:
+            await asyncio.gather(pool.make(at("/team/other"), PLAIN), pool.make(at("/team/stuck"), PLAIN))
+        assert "node.kubernetes.io/out-of-service" in caught.value.remedy
+        assert [labels for labels, _ in pool._pods._metrics.worker_pods_overdue.read()] == [["fs-1"]]
+    assert (kubelet.root("fs-1") / "team/other").is_dir()
+    assert not (kubelet.root("fs-1") / "team/stuck").exists()
+
+
+async def test_gated_pod_of_another_pool_is_withdrawn_before_it_begins(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    await kube.create(gated("zz-later-in-the-alphabet", "worker remove --root /efs -- /team/data"))
+    async with deadline(), pool_of(kube) as pool:
+        await pool.make(at("/team/data"), PLAIN)
+    assert await pods(kube) == []
+
+
+async def test_gated_pod_with_the_lower_name_goes_first_while_it_is_young(
+    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pods, "_YOUNG_SECONDS", 1.0)
+    await kube.create(gated("aa-earlier-in-the-alphabet", "worker remove --root /efs -- /team/data"))
+    async with deadline(), pool_of(kube) as pool:
+        with capture_logs() as logs:
+            await pool.make(at("/team/data"), PLAIN)
+    assert len([line for line in logs if line["event"] == "worker-started"]) > 1
+    assert await pods(kube) == []
+
+
+async def test_two_pools_that_want_one_directory_work_on_it_one_after_the_other(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    async with (
+        deadline(40),
+        pool_of(kube) as one,
+        pool_of(kube, SOCKET) as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for number in range(5):
+            tasks.create_task(one.make(at(f"/team/d{number}"), PLAIN))
+            tasks.create_task(other.make(at(f"/team/d{number}"), PLAIN))
+    assert kubelet.most_at_once == {"fs-1": 1}
+
+
+async def test_pools_do_not_take_away_what_the_other_has_not_read(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(40), pool_of(kube) as one, pool_of(kube, SOCKET) as other:
+        found = await asyncio.gather(
+            *(pool.children(at("/")) for _ in range(5) for pool in (one, other)), return_exceptions=True
+        )
+    assert [[child.name for child in children] for children in found if isinstance(children, tuple)] == [
+        ["data"]
+    ] * 10
+
+
+async def test_leader_takes_away_at_once_what_the_one_before_has_left(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await kube.create(gated("never-started", "worker remove --root /efs -- /team/data", pool=LEADER))
+    await leave(kube, "done", "Succeeded")
+    async with deadline(), pool_of(kube):
+        await eventually(lambda: none_left(kube))
+
+
+async def test_directory_is_settled_when_no_pod_of_another_can_change_it(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.gate.clear()
+    await leave(kube, "runs", "Running", arguments="worker remove --root /efs -- /team/runs")
+    await kube.create(gated("aa-waits", "worker remove --root /efs -- /team/waits", pool=SOCKET.pool))
+    async with deadline(), pool_of(kube) as pool:
+        for path in ("/team/runs", "/team", "/team/runs/deep"):
+            with pytest.raises(WorkerFailed, match="works on this directory"):
+                await pool.settled(at(path))
+        await pool.settled(at("/team/other"))
+        await pool.settled(at("/team/runs", "fs-2"))
+        await pool.settled(at("/team/waits"))
+        assert await pods(kube) == ["runs"]

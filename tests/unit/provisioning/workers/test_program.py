@@ -1,0 +1,326 @@
+"""The program of a worker pod, run as the pod runs it: arguments in; exit code and message out."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.secrets import text_without_secrets
+from kube_efs.model.trash import TrashReport
+from kube_efs.provisioning.workers.orders import parse_trash
+from kube_efs.provisioning.workers.program import WorkerReport, main, parse_report, render_report
+from kube_efs.provisioning.workers.trash import TRASH
+
+
+class Pod:
+    """A mounted file system and the file that Kubernetes reads the message from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "efs"
+        self.log = folder / "termination-log"
+        self.root.mkdir()
+        self.log.touch()
+
+    def run(self, action: str, *paths: str, options: tuple[str, ...] = ()) -> int:
+        arguments = [action, "--root", str(self.root), *options, "--", *paths]
+        return main(arguments, termination_log=self.log)
+
+    @property
+    def trash(self) -> Path:
+        return self.root / TRASH
+
+    @property
+    def message(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    return Pod(tmp_path)
+
+
+def test_make_and_remove(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pod.run("make", "/team/a", "/team/b") == 0
+    assert pod.message == '{"complete": true, "failed": {}}'
+    assert sorted(path.name for path in (pod.root / "team").iterdir()) == ["a", "b"]
+    assert (pod.root / "team/a").stat().st_mode & 0o7777 == 0o777
+    assert pod.run("remove", "/team/a", "/team/none") == 0
+    assert [path.name for path in (pod.root / "team").iterdir()] == ["b"]
+    assert capsys.readouterr().out == (
+        "make /team/a: done\nmake /team/b: done\nremove /team/a: done\nremove /team/none: done\n"
+    )
+
+
+def test_one_failure_leaves_the_others(pod: Pod) -> None:
+    (pod.root / "team").mkdir()
+    (pod.root / "team/file").touch()
+    assert pod.run("make", "/team/a", "/team/file", "relative", "/team/b") == 1
+    assert {path.name for path in (pod.root / "team").iterdir()} == {"a", "b", "file"}
+    report = parse_report(pod.message)
+    assert report == WorkerReport(
+        failed={
+            "/team/file": "directory: '/team/file' could not be made (Not a directory); "
+            "a link or file is in the way; move it",
+            "relative": "path: 'relative' is not an absolute path; begin it with /",
+        },
+        refused=frozenset({"/team/file"}),
+        complete=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "path", ["/-rf", "/--root=x", "/$(touch pwned)", "/a; rm -rf *", "/`id`", "/*", "/'\""]
+)
+def test_names_are_taken_literally(pod: Pod, path: str) -> None:
+    assert pod.run("make", path) == 0
+    assert [f"/{found.name}" for found in pod.root.iterdir()] == [path]
+    assert pod.run("remove", path) == 0
+    assert [found.name for found in pod.root.iterdir()] == [".kube-efs-trash"]
+
+
+@pytest.mark.parametrize("path", ["-rf", "--root=/", "--help", ""])
+def test_what_looks_like_an_option_is_a_bad_path(pod: Pod, path: str) -> None:
+    assert pod.run("remove", path) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert list(report.failed) == [path]
+
+
+@pytest.mark.parametrize("path", ["/../outside", "/team/../../outside", "/", "/team\n", "/.kube-efs-trash"])
+def test_nothing_outside_is_removed(pod: Pod, tmp_path: Path, path: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (pod.root / "team").mkdir()
+    assert pod.run("remove", path) == 1
+    assert (tmp_path / "outside").is_dir()
+    assert (pod.root / "team").is_dir()
+
+
+def test_the_base_bounds_removals(pod: Pod) -> None:
+    pod.run("make", "/base/a", "/other")
+    assert pod.run("remove", "/base/a", "/base", "/other", options=("--base", "/base")) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert list(report.failed) == ["/base", "/other"]
+
+
+def test_the_mode_is_octal(pod: Pod) -> None:
+    assert pod.run("make", "/a", options=("--mode", "0750")) == 0
+    assert (pod.root / "a").stat().st_mode & 0o7777 == 0o750
+
+
+def test_the_mode_comes_with_the_call_whatever_the_umask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a crash could come before this call")
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    former = os.umask(0o077)
+    try:
+        assert pod.run("make", "/team/a") == 0
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(former)
+    assert (pod.root / "team").stat().st_mode & 0o7777 == 0o755
+    assert (pod.root / "team/a").stat().st_mode & 0o7777 == 0o777
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
+@pytest.mark.parametrize(
+    ("item", "owners"),
+    [(":2001:/a", (0, 2001)), ("7::/a", (7, 0)), ("7:8:/a", (7, 8)), ("::/a", (0, 0)), ("/a", (0, 0))],
+)
+def test_items_have_owners(pod: Pod, item: str, owners: tuple[int, int]) -> None:
+    assert pod.run("make", item, options=("--mode", "2771")) == 0
+    found = (pod.root / "a").stat()
+    assert (found.st_mode & 0o7777, (found.st_uid, found.st_gid)) == (0o2771, owners)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
+@pytest.mark.parametrize(("options", "gid"), [((), 0), (("--enforce",), 2001)], ids=["asked", "enforced"])
+def test_owners_of_a_directory_that_is_there_change_by_force_only(
+    pod: Pod, options: tuple[str, ...], gid: int
+) -> None:
+    (pod.root / "a").mkdir()
+    assert pod.run("make", ":2001:/a", options=options) == 0
+    assert (pod.root / "a").stat().st_gid == gid
+
+
+@pytest.mark.parametrize(
+    ("item", "path", "reason"),
+    [
+        ("7:8:/file", "/file", "directory: '/file' could not be made (Not a directory)"),
+        ("7:8:/../a", "/../a", "path: '/../a' has a . or .. component"),
+        (":4294967295:/a", "/a", "gid: '4294967295' is too large; use at most 4294967294"),
+        ("-1::/a", "-1::/a", "path: '-1::/a' is not an absolute path"),
+        ("7:/a", "7:/a", "path: '7:/a' is not an absolute path"),
+        ("7:8:a", "7:8:a", "path: '7:8:a' is not an absolute path"),
+    ],
+)
+def test_failures_are_told_by_path(pod: Pod, item: str, path: str, reason: str) -> None:
+    (pod.root / "file").touch()
+    assert pod.run("make", item) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    ((found, why),) = report.failed.items()
+    assert found == path
+    assert why.startswith(reason)
+
+
+def test_owners_mean_nothing_to_a_removal(pod: Pod) -> None:
+    (pod.root / "a").mkdir()
+    assert pod.run("remove", "7:8:/a") == 1
+    assert (pod.root / "a").is_dir()
+
+
+def test_children_are_in_the_log(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    (pod.root / "base/b").mkdir(parents=True)
+    (pod.root / "base/a\u2028\n").mkdir()
+    assert pod.run("list", "/base") == 0
+    gid = os.getgid()
+    assert capsys.readouterr().out.splitlines() == [
+        f'{{"name": "a\\u2028\\n", "gid": {gid}}}',
+        f'{{"name": "b", "gid": {gid}}}',
+        '{"children": 2}',
+        "list /base: done",
+    ]
+    assert pod.message == '{"complete": true, "failed": {}}'
+
+
+def test_a_link_is_not_listed(pod: Pod) -> None:
+    (pod.root / "link").symlink_to("/")
+    assert pod.run("list", "/link") == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert list(report.failed) == ["/link"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param(["make", "--root", "/efs"], id="no path"),
+        pytest.param(["make", "/a"], id="no root"),
+        pytest.param(["format", "--root", "/efs", "/a"], id="another action"),
+        pytest.param(["remove", "--root", "/efs", "--base", "../x", "/a"], id="a bad base"),
+        pytest.param(["make", "--root", "/efs", "--mode", "rwx", "/a"], id="a bad mode"),
+        pytest.param(["make", "--root", "/efs", "--mode", "17777", "/a"], id="a mode with too many bits"),
+        pytest.param(["make", "--root", "/efs", "--mode=-1", "/a"], id="a negative mode"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: kube-efs worker" in capsys.readouterr().err
+
+
+def test_no_file_system_is_a_failure_of_every_directory(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    assert main(["make", "--root", str(tmp_path / "none"), "/a", "/b"], termination_log=log) == 1
+    report = parse_report(log.read_text())
+    assert report is not None
+    assert set(report.failed) == {"/a", "/b"}
+
+
+def test_outside_a_pod_nobody_reads_the_message(tmp_path: Path) -> None:
+    log = tmp_path / "none"
+    assert main(["make", "--root", str(tmp_path), "/a"], termination_log=log) == 0
+    assert not log.exists()
+
+
+# Secrets are removed, and hypothesis knows what they begin with from the sources.
+_REASONS = st.text(max_size=600).filter(lambda text: text_without_secrets(text) == text)
+_FAILED = st.dictionaries(st.text(max_size=200), _REASONS, max_size=60)
+
+
+@given(_FAILED)
+def test_the_message_fits_and_can_be_read_whatever_failed(failed: dict[str, str]) -> None:
+    message = render_report(failed)
+    assert len(message.encode()) <= 4096
+    report = parse_report(message)
+    assert report is not None
+    assert report.failed.items() <= {path: reason[:300] for path, reason in failed.items()}.items()
+    assert report.complete == (set(report.failed) == set(failed))
+
+
+@pytest.mark.parametrize("length", range(10, 60, 7))
+def test_as_many_reasons_are_given_as_there_is_room_for(length: int) -> None:
+    failed = {f"/team/{number}": "x" * length for number in range(500)}
+    message = render_report(failed)
+    assert 4096 - length - 30 < len(message.encode()) <= 4096
+    report = parse_report(message)
+    assert report is not None
+    assert not report.complete
+
+
+def test_a_path_that_has_no_room_is_not_taken_for_done() -> None:
+    report = parse_report(render_report({"/" + "é" * 2000: "why"}))
+    assert report == WorkerReport(failed={}, complete=False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "Killed",
+        "{",
+        "[]",
+        "7",
+        "null",
+        json.dumps({"failed": {}}),
+        json.dumps({"complete": True}),
+        json.dumps({"complete": True, "failed": ["/a"]}),
+        json.dumps({"complete": True, "failed": {"/a": "x"}})[:-5],
+    ],
+)
+def test_what_is_no_report(message: str) -> None:
+    assert parse_report(message) is None
+
+
+def test_a_removal_moves_everything_into_the_trash_before_anything_is_emptied(pod: Pod) -> None:
+    for name in ("a", "b"):
+        (pod.root / f"team/{name}/deep").mkdir(parents=True)
+    (pod.root / "team/file").touch()
+    assert pod.run("remove", "@4fa1:/team/a", "/team/file", "/team/b", "@4fa1:/team/none") == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert list(report.failed) == list(report.refused) == ["/team/file"]
+    assert [path.name for path in (pod.root / "team").iterdir()] == ["file"]
+    entries = {path.name.partition(".")[0] if "." in path.name else "": path for path in pod.trash.iterdir()}
+    assert set(entries) == {"4fa1", ""}
+    assert all((entry / "deep").is_dir() for entry in entries.values())
+
+
+def test_the_trash_is_emptied_and_what_is_left_is_in_the_log(
+    pod: Pod, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pod.run("empty", "/") == 0
+    assert not pod.trash.exists()
+    (pod.trash / "0123456789abcdef0123456789abcdef/deep").mkdir(parents=True)
+    assert pod.run("empty", "/") == 0
+    assert pod.message == '{"complete": true, "failed": {}}'
+    assert list(pod.trash.iterdir()) == []
+    (pod.trash / "more/deep").mkdir(parents=True)
+    assert pod.run("empty", "/", options=("--total-seconds", "0")) == 0
+    assert (pod.trash / "more/deep").is_dir()
+    lines = capsys.readouterr().out.splitlines()
+    reports = [found for line in lines if (found := parse_trash([line]))]
+    assert reports == [TrashReport(), TrashReport(removed=2), TrashReport(entries=1)]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/team", "item: '/team' is not the root of the file system"),
+        ("/", "trash folder: '.kube-efs-trash' is no directory"),
+    ],
+)
+def test_a_trash_that_cannot_be_emptied_is_a_failure(pod: Pod, path: str, reason: str) -> None:
+    pod.trash.touch()
+    assert pod.run("empty", path) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert report.failed[path].startswith(reason)
