@@ -116,7 +116,7 @@ def controller(
 ) -> None:
     """Turn claims into volumes (runs in a Deployment; settings come from the environment)."""
     load_logging()
-    from kube_efs.controllers.run import run_controller
+    from kube_efs.controllers.process import run_controller
     from kube_efs.settings import ControllerSettings, load
     from kube_efs.telemetry.logging import configure
 

@@ -11,7 +11,7 @@ import moto.efs.urls  # noqa: E402
 import moto.server  # noqa: E402, F401
 
 import kube_efs.cli  # noqa: E402
-import kube_efs.controllers.run  # noqa: E402
+import kube_efs.controllers.process  # noqa: E402
 import kube_efs.csi.run_node  # noqa: E402
 import kube_efs.operator.run  # noqa: E402
 import kube_efs.tunnels.run  # noqa: E402, F401

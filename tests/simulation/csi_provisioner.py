@@ -24,7 +24,7 @@ from tests.simulation.network import Network
 from tests.simulation.replica import NAMESPACE, Replica
 from tests.simulation.virtual import Process, State, settle
 
-from kube_efs.controllers.run import _while_leading
+from kube_efs.controllers.process import _while_leading
 from kube_efs.csi.codes import code_of
 from kube_efs.csi.protocol import csi_pb2
 from kube_efs.kube.leases import Leadership, LeaseTerms

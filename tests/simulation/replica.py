@@ -1,4 +1,4 @@
-"""A replica of the controller: the real parts, put together as ``kube_efs.controllers.run`` does, in one
+"""A replica of the controller: the real parts, put together as ``kube_efs.controllers.process`` does, in one
 process.
 """
 
@@ -20,7 +20,7 @@ from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.csi_socket import open_controller
 from kube_efs.controllers.directory_backends import DirectoryService
 from kube_efs.controllers.leading import Surroundings, lead
-from kube_efs.controllers.run import _lease_terms, _while_leading
+from kube_efs.controllers.process import _lease_terms, _while_leading
 from kube_efs.csi.controller import Controller
 from kube_efs.kube.leases import Leadership
 from kube_efs.model.directories import parse_directory

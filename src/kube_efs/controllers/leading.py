@@ -14,12 +14,12 @@ import structlog
 from lightkube import AsyncClient
 
 from kube_efs.aws.catalogue import Catalogue
-from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.csi import Aws, CsiService, access_point_roots, csi_service, open_accounts
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
+from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.gid_ranges import watch_gid_ranges
-from kube_efs.controllers.gid_sharing import SharedGids
+from kube_efs.controllers.group_ids import SharedGids
 from kube_efs.controllers.places import AccessPointPlaces
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service

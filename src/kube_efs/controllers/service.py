@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.events import Announcer
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.telemetry.metrics import ControllerMetrics

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim
 
-from kube_efs.controllers.shared_volume_news import SharedVolumeNews
+from kube_efs.controllers.shared_volume_events import SharedVolumeNews
 from kube_efs.controllers.shared_volumes import SharedVolumeController
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import Json

@@ -8,7 +8,7 @@ from typing import Self
 import structlog
 
 from kube_efs.controllers.queue import WorkQueue
-from kube_efs.controllers.shared_volume_news import SharedVolumeNews
+from kube_efs.controllers.shared_volume_events import SharedVolumeNews
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, KubeNotFound
 from kube_efs.model.shared_volume_plan import Found, decide, failed

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.events import Announcer
 from kube_efs.model.volumes import Volume
 from kube_efs.telemetry.metrics import ControllerMetrics
 

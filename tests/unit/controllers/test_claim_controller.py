@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_claim, reachable
 
-from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.service import Service
 from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable, NotYet, WorkerFailed

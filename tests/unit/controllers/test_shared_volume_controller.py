@@ -15,7 +15,7 @@ from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.controllers.events import Events
 
-from kube_efs.controllers.shared_volume_news import SharedVolumeNews
+from kube_efs.controllers.shared_volume_events import SharedVolumeNews
 from kube_efs.controllers.shared_volume_watches import watch_limits
 from kube_efs.controllers.shared_volumes import SharedVolumeController
 from kube_efs.kube.events import EventRecorder

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.world import EFS, World, claim
 
-from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.model.claims import ReclaimPolicy

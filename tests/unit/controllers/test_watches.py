@@ -16,8 +16,8 @@ from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.world import EFS, PROVISIONER, World
 
-from kube_efs.controllers.announcing import Announcer
 from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.service import Service
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController

@@ -13,7 +13,7 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.core_v1 import Event, PersistentVolumeClaim
 
-from kube_efs.controllers.announcing import Announcer
+from kube_efs.controllers.events import Announcer
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kube_efs.controllers.gid_sharing import SharedGids
+from kube_efs.controllers.group_ids import SharedGids
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi_claims import DRIVER
