@@ -39,9 +39,8 @@ from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
-from kube_efs.provisioning.gids import GidIndex
-from kube_efs.provisioning.guards import Guards, Order
-from kube_efs.provisioning.reservations import Reservations
+from kube_efs.provisioning.gid_ledger import GidIndex
+from kube_efs.provisioning.guards import Guards, Order, Reservations
 from kube_efs.provisioning.volume_index import DirectoryIndex, Inventory
 from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers.pod_objects import ObservedPod

@@ -14,7 +14,7 @@ from kube_efs.controllers.service import Service
 from kube_efs.model.claims import Claim
 from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
 from kube_efs.model.ids import ClaimUid
-from kube_efs.provisioning.backends.contract import Plan
+from kube_efs.provisioning.engine import Plan
 from kube_efs.telemetry.metrics import Outcome
 
 log = structlog.get_logger(__name__)

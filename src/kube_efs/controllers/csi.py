@@ -15,7 +15,6 @@ from kube_efs.model.access_points import AccessPoint
 from kube_efs.model.cross_account import CrossAccountRole
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.ids import FileSystemId
-from kube_efs.provisioning.backends.contract import Directories
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.backends.csi.claims import CsiBackend
@@ -23,6 +22,7 @@ from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import AccessPointRoots, Guards
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.settings import ControllerSettings
 from kube_efs.telemetry.metrics import AwsMetrics
 

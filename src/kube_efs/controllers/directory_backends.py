@@ -13,9 +13,9 @@ from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import Region
-from kube_efs.provisioning.backends.contract import Directories
 from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
 from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics

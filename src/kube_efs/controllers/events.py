@@ -11,8 +11,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.errors import KubeEfsError, KubeNotFound
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.backends.contract import Plan
-from kube_efs.provisioning.engine import Reclaimed
+from kube_efs.provisioning.engine import Plan, Reclaimed
 
 log = structlog.get_logger(__name__)
 

@@ -37,10 +37,9 @@ from kube_efs.kube.usage_store import UsageStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.errors import KubeError
 from kube_efs.model.ids import VpcId
-from kube_efs.provisioning.backends.contract import Backend
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
-from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.engine import Backend, Engine
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.provisioning.workers.pool import WorkerPool

@@ -26,8 +26,8 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.sizes import in_words
 from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory, VolumeUsage, is_over
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.backends.contract import Directories, Meter
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Directories, Meter
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.provisioning.workers.pool import WorkerPool

@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 import structlog
 
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.errors import (
     AwsDenied,
     AwsLimitReached,
@@ -37,7 +38,6 @@ from kube_efs.model.errors import (
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
-from kube_efs.provisioning.backends.contract import Backend, Plan
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
 from kube_efs.provisioning.volume_index import Inventory
 
@@ -51,6 +51,74 @@ NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
 _CHANGES_FOLLOWED = 5
 # So long after its answer got lost the API server no longer carries out a request: its own limit is a minute.
 _LATE_SECONDS = 300.0
+
+
+class Plan(Protocol):
+    """Everything that is needed to make one volume for one claim."""
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that is served."""
+
+    async def locations(self) -> Sequence[Location]:
+        """Every place where its data may come to lie; raises KubeEfsError."""
+
+    @property
+    def place(self) -> str:
+        """The same in words."""
+
+    @property
+    def oddities(self) -> Sequence[str]:
+        """What in the claim or its class has no effect, for the person who wrote it."""
+
+    async def make(self) -> None:
+        """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume; ``attempt`` counts names that turned out to belong to other claims."""
+
+    async def adopt(self, found: Volume) -> None:
+        """Make what was made agree with the volume that the claim had got before; raises KubeEfsError."""
+
+
+class Backend(Protocol):
+    """One kind of volume."""
+
+    @property
+    def provisioner(self) -> str:
+        """The provisioner that its classes name."""
+
+    @property
+    def marks_refused_claims(self) -> bool:
+        """Whether refused claims are annotated, so that each is told of once whatever restarts."""
+
+    @property
+    def shares_directories(self) -> bool:
+        """Whether a claim may get a directory that another volume has, or had."""
+
+    def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
+        """How the claim would be served; None for a claim that is none of its business.
+
+        Raises ClaimRefused when it cannot be, NotYet when something is not there yet.
+        """
+
+    def owns(self, volume: Volume) -> bool:
+        """Whether a volume with this provisioner's name is its own, and not that of a namesake elsewhere."""
+
+    async def removal(self, volume: Volume) -> Removal:
+        """What would go with the volume; raises RemovalRefused, NotYet, AwsError."""
+
+    async def settled(self, volume: Volume) -> None:
+        """Return when no earlier order to remove what the volume stands on can be carried out any more.
+
+        Raises KubeEfsError while one may: the volume object must stay for as long.
+        """
+
+    async def remove(self, removal: Removal, order: Order) -> None:
+        """Remove what the volume stands on, if it is there, once the order is confirmed.
+
+        Returns only when it is known to be gone. Raises KubeEfsError, DataKept when the directory stays.
+        """
 
 
 class DataFate(StrEnum):

@@ -18,7 +18,9 @@ What lies above, such as a volume of the whole file system for backups, is no ob
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -40,7 +42,6 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.reservations import Reservations
 from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.single_flight import SingleFlight
 
@@ -144,6 +145,64 @@ class AccessPointRoots(Protocol):
         self, file_system_id: FileSystemId, role: CrossAccountRole | None
     ) -> Sequence[AccessPoint]:
         """All of them; ``role`` leads to the account of the file system."""
+
+
+class Reservations:
+    """Who is making or removing which directory right now, inside this process.
+
+    Many claims may make one directory at a time, since they share it. A removal shares with nobody: not with
+    a claim that is about to use the directory, nor with another removal that counts the same volumes.
+    """
+
+    def __init__(self) -> None:
+        self._making: Counter[Location] = Counter()
+        self._removing: set[Location] = set()
+        self._let_go = asyncio.Event()
+
+    @asynccontextmanager
+    async def making(self, *locations: Location) -> AsyncIterator[bool]:
+        """Hold the directories for a volume to come; waits while one of them or near it is being removed.
+
+        Gives whether it has waited: what was known before may be no longer so.
+        """
+        has_waited = False
+        while _near(locations, self._removing):
+            has_waited = True
+            await self._let_go.wait()
+        self._making.update(locations)
+        try:
+            yield has_waited
+        finally:
+            self._making.subtract(locations)
+            for location in locations:
+                if not self._making[location]:
+                    del self._making[location]
+            self._tell()
+
+    @asynccontextmanager
+    async def removing(self, *locations: Location) -> AsyncIterator[None]:
+        """Hold the directories alone; waits while anybody else holds one of them or near it."""
+        while _near(locations, self._removing) or _near(locations, self._making):
+            await self._let_go.wait()
+        self._removing.update(locations)
+        try:
+            yield
+        finally:
+            self._removing.difference_update(locations)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._let_go.set()
+        self._let_go = asyncio.Event()
+
+
+def _near(locations: Iterable[Location], others: Collection[Location]) -> bool:
+    return any(
+        location.file_system_id == other.file_system_id
+        and location.directory.relation_to(other.directory) is not Relation.APART
+        for location in locations
+        for other in others
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

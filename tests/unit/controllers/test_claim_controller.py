@@ -18,7 +18,7 @@ from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.backends.contract import Plan
+from kube_efs.provisioning.engine import Plan
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 MISSING = "spec.selector.matchLabels.volume_name: is missing; name the directory with a-z, 0-9 and _"

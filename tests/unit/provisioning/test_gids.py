@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kube_efs.model.gids import GidRange
-from kube_efs.provisioning.gids import GidIndex
+from kube_efs.provisioning.gid_ledger import GidIndex
 
 THREE = GidRange(minimum=2000, maximum=2002)
 

@@ -7,7 +7,7 @@ import pytest
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.reservations import Reservations
+from kube_efs.provisioning.guards import Reservations
 
 
 def at(path: str, file_system: str = "fs-1") -> Location:

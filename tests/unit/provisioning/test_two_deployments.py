@@ -22,8 +22,8 @@ from kube_efs.model.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.errors import GidRangeFull
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.volumes import Location, NfsSource, Volume, VolumePhase
-from kube_efs.provisioning.backends.contract import Confirm
 from kube_efs.provisioning.workers import file_system
+from kube_efs.provisioning.workers.contract import Confirm
 
 
 class Tree:

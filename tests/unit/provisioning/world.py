@@ -32,12 +32,12 @@ from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, M
 from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
-from kube_efs.provisioning.backends.contract import Confirm
 from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Confirm
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 PROVISIONER = "gnuthought.com/efs-stunnel"

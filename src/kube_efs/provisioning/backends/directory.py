@@ -33,9 +33,9 @@ from kube_efs.model.errors import (
 from kube_efs.model.gids import GidRange
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.backends.contract import Directories, remove_directory
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)

@@ -17,9 +17,9 @@ from kube_efs.model.tunnel_volumes import (
     volume_for,
 )
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.backends.contract import Directories, remove_directory
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ from kube_efs.model.trash import TrashReport, together
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
-from kube_efs.provisioning.backends.contract import Confirm
 from kube_efs.provisioning.workers import file_system
+from kube_efs.provisioning.workers.contract import Confirm
 from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.workers.tree_size import measure_all
 

@@ -1,4 +1,4 @@
-"""What a worker pod is asked to do, as values and as the words on its command line; and what it has found.
+"""What a worker pod is asked to do, as values and as arguments; and what it reports, in its message and log.
 
 An item is ``/path``, with ``@TENANT:`` before it where that is known, and before all this ``UID:GID:`` with
 either number left out where the owner is not asked for.
@@ -6,12 +6,13 @@ either number left out where the owner is not asked for.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue
+from kube_efs.model.secrets import shortened
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.usage import MeasuredDirectory, TreeSize
 
@@ -21,6 +22,9 @@ _ITEM = re.compile(r"(?:([0-9]{0,10}):([0-9]{0,10}):)?(?:@([a-z0-9]{1,12}):)?(/.
 _TENANT = re.compile(r"[a-z0-9]{0,12}")
 # The next number would mean "leave it as it is" to chown(2).
 _ID_MAX = 2**32 - 2
+# Kubernetes cuts a termination message at 4096 bytes.
+_MESSAGE_MAX_BYTES = 4096
+_REASON_MAX_CHARACTERS = 300
 
 
 class Action(StrEnum):
@@ -144,6 +148,56 @@ def _id(digits: str | None, owner: str) -> int | None:
     if int(digits) > _ID_MAX:
         raise InvalidValue("is too large", field=owner, value=digits, remedy=f"use at most {_ID_MAX}")
     return int(digits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What became of a worker's directories.
+
+    ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
+    was no room for all of them, and only a directory that is known to be done counts as done. ``refused``
+    are those of them that a guard has kept from being touched, ``taken`` those whose group id another has.
+    ``children`` is what was listed, ``measured`` what was measured, ``trash`` what is left in the trash;
+    they do not come from the termination message.
+    """
+
+    failed: Mapping[str, str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    complete: bool = True
+    children: tuple[FoundDirectory, ...] = ()
+    measured: tuple[MeasuredDirectory, ...] = ()
+    trash: TrashReport | None = None
+
+
+def render_report(
+    failed: Mapping[str, str], refused: Collection[str] = (), taken: Collection[str] = ()
+) -> str:
+    """The termination message for these failures, with as many of them as fit."""
+    kept: dict[str, str] = {}
+    text = json.dumps({"complete": not failed, "failed": kept})
+    for path, reason in failed.items():
+        kept[path] = shortened(reason, _REASON_MAX_CHARACTERS)
+        body = {"complete": len(kept) == len(failed), "failed": kept}
+        kinds = {"refused": refused, "taken": taken}
+        marked = {kind: [path for path in kept if path in those] for kind, those in kinds.items() if those}
+        longer = json.dumps({**body, **marked})
+        if len(longer.encode()) > _MESSAGE_MAX_BYTES:
+            break
+        text = longer
+    return text
+
+
+def parse_report(message: str) -> WorkerReport | None:
+    """The report in a termination message; None when the worker left none (it was killed, say)."""
+    try:
+        body = json.loads(message)
+        failed = {str(path): str(reason) for path, reason in body["failed"].items()}
+        refused = frozenset(map(str, body.get("refused", ())))
+        taken = frozenset(map(str, body.get("taken", ())))
+        return WorkerReport(failed=failed, refused=refused, taken=taken, complete=bool(body["complete"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def render_children(children: Sequence[FoundDirectory]) -> Iterator[str]:

@@ -54,8 +54,10 @@ from kube_efs.provisioning.workers.orders import (
     Action,
     Item,
     Job,
+    WorkerReport,
     parse_children,
     parse_measured,
+    parse_report,
     parse_trash,
 )
 from kube_efs.provisioning.workers.pod_objects import (
@@ -66,7 +68,6 @@ from kube_efs.provisioning.workers.pod_objects import (
     observe_pod,
     pod_for,
 )
-from kube_efs.provisioning.workers.program import WorkerReport, parse_report
 from kube_efs.single_flight import SingleFlight
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 

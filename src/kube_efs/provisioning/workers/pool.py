@@ -20,12 +20,18 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.backends.contract import Confirm
+from kube_efs.provisioning.workers.contract import Confirm
 from kube_efs.provisioning.workers.file_system import refuse_outside
-from kube_efs.provisioning.workers.orders import Action, EmptyingTerms, Item, Job, MeasuringTerms
+from kube_efs.provisioning.workers.orders import (
+    Action,
+    EmptyingTerms,
+    Item,
+    Job,
+    MeasuringTerms,
+    WorkerReport,
+)
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pods import Busy, WorkerPods
-from kube_efs.provisioning.workers.program import WorkerReport
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 # A burst of claims arrives over some hundred milliseconds; a pod that waited for its end serves all of it.

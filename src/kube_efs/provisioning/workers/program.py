@@ -8,16 +8,14 @@ termination message is too small. ``remove`` moves directories into the trash of
 """
 
 import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.directories import Directory, Permissions, parse_directory
 from kube_efs.model.errors import (
     GidTaken,
     InvalidValue,
@@ -26,9 +24,7 @@ from kube_efs.model.errors import (
     WorkerRefused,
     told,
 )
-from kube_efs.model.secrets import shortened, text_without_secrets
-from kube_efs.model.trash import TrashReport
-from kube_efs.model.usage import MeasuredDirectory
+from kube_efs.model.secrets import text_without_secrets
 from kube_efs.provisioning.workers import file_system
 from kube_efs.provisioning.workers.orders import (
     DEFAULT_MODE,
@@ -38,66 +34,13 @@ from kube_efs.provisioning.workers.orders import (
     path_in,
     render_children,
     render_measured,
+    render_report,
     render_trash,
 )
 from kube_efs.provisioning.workers.tree_size import measure_all
 from kube_efs.telemetry.uncaught import log_uncaught
 
 TERMINATION_LOG = Path("/dev/termination-log")
-
-# Kubernetes cuts a termination message at 4096 bytes.
-_MESSAGE_MAX_BYTES = 4096
-_REASON_MAX_CHARACTERS = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReport:
-    """What became of a worker's directories.
-
-    ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
-    was no room for all of them, and only a directory that is known to be done counts as done. ``refused``
-    are those of them that a guard has kept from being touched, ``taken`` those whose group id another has.
-    ``children`` is what was listed, ``measured`` what was measured, ``trash`` what is left in the trash;
-    they do not come from the termination message.
-    """
-
-    failed: Mapping[str, str] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
-    taken: frozenset[str] = frozenset()
-    complete: bool = True
-    children: tuple[FoundDirectory, ...] = ()
-    measured: tuple[MeasuredDirectory, ...] = ()
-    trash: TrashReport | None = None
-
-
-def render_report(
-    failed: Mapping[str, str], refused: Collection[str] = (), taken: Collection[str] = ()
-) -> str:
-    """The termination message for these failures, with as many of them as fit."""
-    kept: dict[str, str] = {}
-    text = json.dumps({"complete": not failed, "failed": kept})
-    for path, reason in failed.items():
-        kept[path] = shortened(reason, _REASON_MAX_CHARACTERS)
-        body = {"complete": len(kept) == len(failed), "failed": kept}
-        kinds = {"refused": refused, "taken": taken}
-        marked = {kind: [path for path in kept if path in those] for kind, those in kinds.items() if those}
-        longer = json.dumps({**body, **marked})
-        if len(longer.encode()) > _MESSAGE_MAX_BYTES:
-            break
-        text = longer
-    return text
-
-
-def parse_report(message: str) -> WorkerReport | None:
-    """The report in a termination message; None when the worker left none (it was killed, say)."""
-    try:
-        body = json.loads(message)
-        failed = {str(path): str(reason) for path, reason in body["failed"].items()}
-        refused = frozenset(map(str, body.get("refused", ())))
-        taken = frozenset(map(str, body.get("taken", ())))
-        return WorkerReport(failed=failed, refused=refused, taken=taken, complete=bool(body["complete"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -> int:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kube_efs.model.secrets import text_without_secrets
 from kube_efs.model.trash import TrashReport
-from kube_efs.provisioning.workers.orders import parse_trash
-from kube_efs.provisioning.workers.program import WorkerReport, main, parse_report, render_report
+from kube_efs.provisioning.workers.orders import WorkerReport, parse_report, parse_trash, render_report
+from kube_efs.provisioning.workers.program import main
 from kube_efs.provisioning.workers.trash import TRASH
 
 

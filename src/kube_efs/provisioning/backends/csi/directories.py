@@ -22,11 +22,10 @@ from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.backends.contract import Directories, remove_directory
 from kube_efs.provisioning.backends.csi.accounts import Account
-from kube_efs.provisioning.guards import Order, Removal
-from kube_efs.provisioning.reservations import Reservations
+from kube_efs.provisioning.guards import Order, Removal, Reservations
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)

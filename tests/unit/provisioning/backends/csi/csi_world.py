@@ -25,13 +25,13 @@ from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.root_directories import VolumeOrigin
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.model.volumes import CsiSource, Location, Volume
-from kube_efs.provisioning.backends.contract import Confirm
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.contract import Confirm
 
 FS = FileSystemId("fs-0123456789abcdef0")
 OTHER = FileSystemId("fs-0123456789abcdef1")

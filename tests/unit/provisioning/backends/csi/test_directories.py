@@ -11,7 +11,7 @@ from kube_efs.model.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.errors import GidRangeFull, GidTaken, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location, VolumePhase
-from kube_efs.provisioning.backends.contract import Confirm
+from kube_efs.provisioning.workers.contract import Confirm
 
 LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
 SHARED = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "uid": "7", "gid": "7"}

@@ -1,0 +1,59 @@
+"""What is asked of whoever makes, removes, lists and measures directories."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.usage import MeasuredDirectory
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.guards import Order, Removal
+from kube_efs.provisioning.workers.orders import MeasuringTerms
+
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Directories(Protocol):
+    """Somebody who makes and removes directories of file systems."""
+
+    async def make(self, location: Location, permissions: Permissions) -> None:
+        """Make the directory unless it is there; raises GidTaken and KubeEfsError."""
+
+    async def remove(
+        self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
+    ) -> None:
+        """Remove the directory with all that is in it, if it is there.
+
+        ``confirm`` is called directly before the step that others see, after every queue and wait; nothing is
+        removed when it raises. What was the directory's is emptied later, fairly between tenants. Raises
+        RemovalRefused unless it is strictly inside ``base``, what ``confirm`` raises, and KubeEfsError.
+        """
+
+    async def settled(self, location: Location) -> None:
+        """Return when no earlier order of another process can change the directory any more.
+
+        Raises WorkerFailed while one may, and KubeError.
+        """
+
+    async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        """The directories in this one, links and the trash left out; none when it is not there.
+
+        Raises KubeEfsError.
+        """
+
+
+class Meter(Protocol):
+    """Somebody who finds out how much is in directories of file systems."""
+
+    async def measure(
+        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        """How much is in each, as far as the terms allow; raises KubeEfsError."""
+
+
+async def remove_directory(directories: Directories, removal: Removal, order: Order) -> None:
+    """Have the directory of a removal removed, if it has one and the order is confirmed for it."""
+    if removal.location is not None and removal.with_directory:
+        await directories.remove(
+            removal.location, removal.base, order.confirm_directory, tenant=removal.tenant
+        )
