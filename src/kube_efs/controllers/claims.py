@@ -8,14 +8,21 @@ from types import TracebackType
 from typing import Final, Self
 
 import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
+from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.queue import WorkQueue
-from kube_efs.controllers.service import Service
-from kube_efs.model.claims import Claim
+from kube_efs.kube.reading import read_claim, read_storage_class
+from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
 from kube_efs.model.ids import ClaimUid
-from kube_efs.provisioning.engine import Plan
-from kube_efs.telemetry.metrics import Outcome
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.provisioning.engine import Engine, Plan
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -29,13 +36,22 @@ _LATE_SECONDS: Final = 90.0
 class ClaimController(AbstractAsyncContextManager["ClaimController"]):
     """Serves pending claims, once ``begin`` is set if there is one; use as ``async with``."""
 
-    def __init__(self, service: Service, begin: asyncio.Event | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        inventory: Inventory,
+        announcer: Announcer,
+        metrics: ControllerMetrics,
+        backoff_seconds: float,
+        begin: asyncio.Event | None = None,
+    ) -> None:
         self._begin = begin
-        self._engine = service.engine
-        self._inventory = service.inventory
-        self._announcer = service.announcer
-        self._metrics = service.metrics
-        self._backoff_seconds = service.backoff_seconds
+        self._engine = engine
+        self._inventory = inventory
+        self._announcer = announcer
+        self._metrics = metrics
+        self._backoff_seconds = backoff_seconds
         self._pending: dict[ClaimUid, Claim] = {}
         self._waiting_since: dict[ClaimUid, float] = {}
         # Why each claim was refused, as far as this process has said so; watches show it later.
@@ -245,6 +261,53 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         return storage_class.provisioner if storage_class else ""
 
 
+async def watch_claims(
+    client: AsyncClient, claims: ClaimController, root_changed: Callable[[], None], listed: asyncio.Event
+) -> None:
+    """Tell the controller of every claim, until cancelled; ``listed`` is set once all are known.
+
+    ``root_changed`` is for root claims that go.
+    """
+    async for change in follow(client, PersistentVolumeClaim, read=_claim, namespace="*"):
+        _tell_claims(claims, change, root_changed)
+        listed.set()
+        # Nobody keeps the claims of a list that have their volumes, which is nearly all of them.
+        del change
+
+
+def _tell_claims(claims: ClaimController, change: Change[Claim], root_changed: Callable[[], None]) -> None:
+    match change:
+        case Listed(objects):
+            claims.listed(objects)
+        case Applied(claim):
+            claims.seen(claim)
+        case Deleted(claim):
+            claims.gone(claim)
+            if claim.storage_class == ROOT_CLASS:
+                root_changed()
+
+
+async def watch_classes(
+    client: AsyncClient, inventory: Inventory, claims: ClaimController, listed: asyncio.Event
+) -> None:
+    """Keep the inventory's classes, until cancelled; ``listed`` is set once all are known."""
+    async for change in follow(client, StorageClassResource, read=_storage_class):
+        match change:
+            case Listed(objects):
+                found_now = {one.name: one for one in objects}
+                changed = {name for name, one in found_now.items() if inventory.classes.get(name) != one}
+                inventory.classes = found_now
+                listed.set()
+            case Applied(one):
+                inventory.classes[one.name] = one
+                changed = {one.name}
+            case Deleted(one):
+                inventory.classes.pop(one.name, None)
+                changed = set()
+        for name in changed:
+            claims.class_changed(name)
+
+
 def _asks(claim: Claim) -> tuple[object, ...]:
     """What the outcome depends on; a version or a foreign annotation is no reason to try again."""
     return (
@@ -256,3 +319,11 @@ def _asks(claim: Claim) -> tuple[object, ...]:
         claim.selected_node,
         claim.storage_provisioner,
     )
+
+
+def _claim(found: PersistentVolumeClaim) -> Claim:
+    return read_claim(found.to_dict())
+
+
+def _storage_class(found: StorageClassResource) -> StorageClass:
+    return read_storage_class(found.to_dict())

@@ -13,8 +13,7 @@ from lightkube.resources.core_v1 import PersistentVolume
 from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.csi import Aws, access_point_roots, csi_service, open_accounts
-from kube_efs.controllers.watches import read_volume_object
-from kube_efs.controllers.worker_options import worker_options
+from kube_efs.controllers.volumes import read_volume_object
 from kube_efs.csi.controller import Controller, controller_service
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
@@ -23,6 +22,7 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.duties import Duties
@@ -64,7 +64,9 @@ async def open_controller(
     inventory, listed = Inventory(), asyncio.Event()
     workers = None
     if BackendName.TUNNEL in settings.backends:
-        pool = WorkerPool(client, worker_options(settings, pool=f"csi-{settings.identity}"), metrics)
+        pool = WorkerPool(
+            client, WorkerOptions.from_settings(settings, pool=f"csi-{settings.identity}"), metrics
+        )
         workers = await stack.enter_async_context(pool)
     accounts = await open_accounts(stack, settings, aws, inventory)
     service = csi_service(

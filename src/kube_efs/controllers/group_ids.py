@@ -1,4 +1,4 @@
-"""Group ids that a volume shares with other data: events for the people concerned, and a metric.
+"""Group ids for people: how much of each class's range is used, and which ids are also those of other data.
 
 kube-efs gives no id out twice as far as it can see. Others give out ids too, on the same file system or to
 other volumes of the cluster, and people change the groups of directories.
@@ -12,10 +12,14 @@ from typing import Final
 
 import structlog
 
-from kube_efs.controllers.gid_ranges import gid_range
 from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi_parameters import parse_parameters
 from kube_efs.model.directories import parse_directory
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.directory_classes import parse_class
+from kube_efs.model.errors import InvalidValue, KubeEfsError
+from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import parse_file_system_id
 from kube_efs.model.volume_handles import parse_access_point_id
 from kube_efs.model.volumes import Location, Volume
@@ -27,6 +31,31 @@ log = structlog.get_logger(__name__)
 
 # Ids are found by the thousand when a cluster is read.
 _GATHERING_SECONDS: Final = 1.0
+
+
+def watch_gid_ranges(metrics: ControllerMetrics, inventory: Inventory, provisioners: Collection[str]) -> None:
+    """Have the metrics tell of every class of these provisioners, as it is whenever they are read."""
+
+    def ranges() -> Iterator[tuple[str, GidRange]]:
+        for name, one in sorted(inventory.classes.items()):
+            gids = gid_range(one) if one.provisioner in provisioners else None
+            if gids is not None:
+                yield name, gids
+
+    gids = inventory.gids
+    metrics.gid_range_size.read = lambda: [([name], within.size) for name, within in ranges()]
+    metrics.gid_range_used.read = lambda: [([name], gids.count(within)) for name, within in ranges()]
+
+
+def gid_range(storage_class: StorageClass) -> GidRange | None:
+    """The ids that volumes of the class are given; None for a class that gives none, or that is refused."""
+    try:
+        if storage_class.provisioner != DRIVER:
+            return parse_class(storage_class).gids
+        parameters = parse_parameters(storage_class.parameters)
+    except KubeEfsError:
+        return None
+    return parameters.gids if parameters.uid is None or parameters.gid is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

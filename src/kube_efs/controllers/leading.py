@@ -14,23 +14,24 @@ import structlog
 from lightkube import AsyncClient
 
 from kube_efs.aws.catalogue import Catalogue
-from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.claims import ClaimController, watch_claims, watch_classes
 from kube_efs.controllers.csi import Aws, CsiService, access_point_roots, csi_service, open_accounts
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.events import Announcer
-from kube_efs.controllers.gid_ranges import watch_gid_ranges
-from kube_efs.controllers.group_ids import SharedGids
-from kube_efs.controllers.places import AccessPointPlaces
+from kube_efs.controllers.group_ids import SharedGids, watch_gid_ranges
 from kube_efs.controllers.root_volumes import RootVolumes
-from kube_efs.controllers.service import Service
-from kube_efs.controllers.shared_volume_watches import serve_shared_volumes
+from kube_efs.controllers.shared_volumes import serve_shared_volumes
 from kube_efs.controllers.trash_rounds import trash_rounds
-from kube_efs.controllers.tunnel_targets import TunnelTargetsController
-from kube_efs.controllers.unknown_ports import UnknownPorts
-from kube_efs.controllers.usage import UsageParts, UsageRounds, measuring_terms, meters, nowhere
-from kube_efs.controllers.volumes import VolumeController
-from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
-from kube_efs.controllers.worker_options import worker_options
+from kube_efs.controllers.tunnel_targets import TunnelTargetsController, UnknownPorts
+from kube_efs.controllers.usage import (
+    AccessPointPlaces,
+    UsageParts,
+    UsageRounds,
+    measuring_terms,
+    meters,
+    nowhere,
+)
+from kube_efs.controllers.volumes import VolumeController, watch_volumes
 from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import Leadership
 from kube_efs.kube.usage_store import UsageStore
@@ -42,6 +43,7 @@ from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Backend, Engine
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.duties import Duties
@@ -88,7 +90,7 @@ async def lead(around: Surroundings) -> None:
         pool = None
         if BackendName.TUNNEL in settings.backends:
             pool = await stack.enter_async_context(
-                WorkerPool(client, worker_options(settings), around.metrics)
+                WorkerPool(client, WorkerOptions.from_settings(settings), around.metrics)
             )
         directories = [
             directory_backend(one, inventory=inventory, workers=pool, metrics=around.metrics)
@@ -109,24 +111,31 @@ async def lead(around: Surroundings) -> None:
                 guards=guards,
             )
             backends.append(csi.backend)
-        service = Service(
-            engine=Engine(
-                inventory=inventory,
-                backends=backends,
-                store=store,
-                guards=guards,
-            ),
-            inventory=inventory,
-            announcer=announcer,
-            metrics=around.metrics,
-            backoff_seconds=settings.provision_backoff_seconds,
-        )
+        engine = Engine(inventory=inventory, backends=backends, store=store, guards=guards)
         # A volume that an earlier leader has asked for may be made at any moment, and the data of another one
         # removed from under it: nothing is removed before the volume is known, or its time is over. One that
         # has released the Lease knows the answers to all that it asked for.
         begin, begin_removals = asyncio.Event(), asyncio.Event()
-        claims = await stack.enter_async_context(ClaimController(service, begin))
-        volumes = await stack.enter_async_context(VolumeController(service, begin_removals))
+        claims = await stack.enter_async_context(
+            ClaimController(
+                engine=engine,
+                inventory=inventory,
+                announcer=announcer,
+                metrics=around.metrics,
+                backoff_seconds=settings.provision_backoff_seconds,
+                begin=begin,
+            )
+        )
+        volumes = await stack.enter_async_context(
+            VolumeController(
+                engine=engine,
+                inventory=inventory,
+                announcer=announcer,
+                metrics=around.metrics,
+                backoff_seconds=settings.provision_backoff_seconds,
+                begin=begin_removals,
+            )
+        )
         inventory.gids.on_free = claims.gid_released
         around.metrics.gids_in_use.set_function(lambda: len(inventory.gids))
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}

@@ -18,6 +18,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
 from lightkube.types import PatchType
 
+from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
@@ -48,6 +49,7 @@ from kube_efs.model.targets import (
 )
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -217,6 +219,23 @@ class TunnelTargetsController:
         return await self._client.patch(
             ConfigMap, CONFIG_MAP_NAME, patch, namespace=self._namespace, patch_type=PatchType.MERGE
         )
+
+
+class UnknownPorts:
+    """Counts the volumes whose port belongs to no file system that is known, and warns once about each."""
+
+    def __init__(self, announcer: Announcer, metrics: ControllerMetrics) -> None:
+        self._announcer = announcer
+        self._metrics = metrics
+        self._warned: set[str] = set()
+
+    def update(self, volumes: Sequence[Volume]) -> None:
+        """Take note of all such volumes of now."""
+        self._metrics.volumes_of_unknown_port.set(len(volumes))
+        for volume in volumes:
+            if volume.uid not in self._warned:
+                self._announcer.port_unknown(volume)
+        self._warned = {volume.uid for volume in volumes}
 
 
 def _version_of(found: ConfigMap) -> str | None:

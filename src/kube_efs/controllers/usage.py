@@ -7,25 +7,38 @@ than was asked for, or small enough again.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 
-from kube_efs.controllers.measurable import Measurable, in_order, matched, measurable
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim
-from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.errors import AwsError, KubeEfsError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.sizes import in_words
 from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory, VolumeUsage, is_over
-from kube_efs.model.volumes import Location, Volume
+from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.volumes import ClaimReference, Location, Volume
+from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.volume_index import Inventory
 from kube_efs.provisioning.workers.contract import Directories, Meter
 from kube_efs.provisioning.workers.mounted import MountedDirectories
@@ -42,6 +55,64 @@ _SAVE_SECONDS = 60.0
 # Of the time that a pod is given, so that it ends by itself and says what it has found.
 _SHARE_OF_POD = 0.8
 _PAGE = 500
+# What AWS refuses for one volume of a file system it refuses for all of them.
+_AGAIN_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurable:
+    """A volume of a claim, where its data lies, and how many bytes were asked for."""
+
+    name: str
+    claim: ClaimReference
+    location: Location
+    requested_bytes: int
+
+    @property
+    def labels(self) -> tuple[str, str, str, str]:
+        """Those of its metrics."""
+        return self.name, self.claim.namespace, self.claim.name, self.location.file_system_id
+
+
+def measurable(
+    volumes: Mapping[str, Volume], locations: Mapping[str, Location], claims: Collection[Claim]
+) -> Sequence[Measurable]:
+    """The volumes that have a claim and a known place; without a request their capacity counts."""
+    requests = {(one.namespace, one.name): one.requested_storage for one in claims}
+    return [
+        Measurable(
+            name=name,
+            claim=volume.claim,
+            location=locations[name],
+            requested_bytes=int(
+                parse_quantity(requests.get((volume.claim.namespace, volume.claim.name)))
+                or parse_quantity(volume.capacity)
+                or 0
+            ),
+        )
+        for name, volume in volumes.items()
+        if volume.claim is not None and name in locations
+    ]
+
+
+def in_order(volumes: Collection[Measurable], known: Mapping[str, VolumeUsage]) -> Sequence[Measurable]:
+    """First those that were never measured, then the others by age."""
+
+    def age(one: Measurable) -> tuple[bool, float, str]:
+        usage = known.get(one.name)
+        return usage is not None, usage.measured_at.timestamp() if usage else 0.0, one.name
+
+    return sorted(volumes, key=age)
+
+
+def matched(
+    volumes: Collection[Measurable], measured: Collection[MeasuredDirectory]
+) -> Iterator[tuple[Measurable, MeasuredDirectory]]:
+    """The volumes whose directories were measured, each with what was found."""
+    by_directory = {one.directory: one for one in measured}
+    for one in volumes:
+        if one.location.directory in by_directory:
+            yield one, by_directory[one.location.directory]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +146,34 @@ def meters(
 async def nowhere(_volume: Volume) -> Location | None:
     """No place, for a controller that knows of no access points."""
     return None
+
+
+class AccessPointPlaces:
+    """Where the data of volumes with access points lies, for whoever measures it; it is listed once."""
+
+    def __init__(self, accounts: Accounts, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._accounts = accounts
+        self._clock = clock
+        self._failed_at: dict[FileSystemId, float] = {}
+
+    async def locate(self, volume: Volume) -> Location | None:
+        """Where the volume's data lies, if its access point is of this account and that can be told."""
+        if volume.csi is None or volume.csi.driver != DRIVER or volume.deletion_secret:
+            return None
+        try:
+            handle = parse_volume_handle(volume.csi.handle)
+        except KubeEfsError:
+            return None
+        failed_at = self._failed_at.get(handle.file_system_id)
+        if failed_at is not None and self._clock() - failed_at < _AGAIN_SECONDS:
+            return None
+        account = await self._accounts.of(None)
+        try:
+            return await account.access_points.location(handle)
+        except AwsError as error:
+            self._failed_at[handle.file_system_id] = self._clock()
+            log.warning("access-points-not-read", file_system=handle.file_system_id, reason=str(error))
+            return None
 
 
 def measuring_terms(settings: ControllerSettings) -> MeasuringTerms:

@@ -1,18 +1,25 @@
 """Volumes: ours are held, and a released one is removed with its data when its policy and guards say so."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
 import structlog
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolume
 
+from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.queue import WorkQueue
-from kube_efs.controllers.service import Service
+from kube_efs.kube.reading import read_volume
+from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.errors import KubeEfsError, RemovalRefused
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Volume, VolumePhase
-from kube_efs.telemetry.metrics import Outcome
+from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -20,13 +27,22 @@ log = structlog.get_logger(__name__)
 class VolumeController(AbstractAsyncContextManager["VolumeController"]):
     """Reclaims released volumes, once ``begin`` is set if there is one; use as ``async with``."""
 
-    def __init__(self, service: Service, begin: asyncio.Event | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        inventory: Inventory,
+        announcer: Announcer,
+        metrics: ControllerMetrics,
+        backoff_seconds: float,
+        begin: asyncio.Event | None = None,
+    ) -> None:
         self._begin = begin
-        self._engine = service.engine
-        self._inventory = service.inventory
-        self._announcer = service.announcer
-        self._metrics = service.metrics
-        self._backoff_seconds = service.backoff_seconds
+        self._engine = engine
+        self._inventory = inventory
+        self._announcer = announcer
+        self._metrics = metrics
+        self._backoff_seconds = backoff_seconds
         # The removals that others are in the way of, or may be: while one is tried, nobody knows.
         self._hindered: set[str] = set()
         self._queue: WorkQueue[str] = WorkQueue(self._handle)
@@ -103,3 +119,25 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._announcer.not_reclaimed(volume, error)
         self._metrics.deletions.labels(volume.provisioned_by or "", outcome).inc()
         return delay
+
+
+async def watch_volumes(
+    client: AsyncClient, volumes: VolumeController, root_changed: Callable[[], None], listed: asyncio.Event
+) -> None:
+    """Tell the controller of every volume, until cancelled; ``listed`` is set once all are known."""
+    async for change in follow(client, PersistentVolume, read=read_volume_object):
+        match change:
+            case Listed(objects):
+                volumes.listed(objects)
+                listed.set()
+            case Applied(volume):
+                volumes.seen(volume)
+            case Deleted(volume):
+                volumes.gone(volume)
+                if volume.storage_class == ROOT_CLASS:
+                    root_changed()
+
+
+def read_volume_object(found: PersistentVolume) -> Volume:
+    """The volume in an object of the client."""
+    return read_volume(found.to_dict())

@@ -11,7 +11,6 @@ from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_
 
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.events import Announcer
-from kube_efs.controllers.service import Service
 from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable, NotYet, WorkerFailed
 from kube_efs.model.file_systems import Discovery
@@ -58,13 +57,11 @@ class Scene:
         self.told = Told()
         self.registry = CollectorRegistry()
         self.claims = ClaimController(
-            Service(
-                engine=self.world.engine,
-                inventory=self.world.inventory,
-                announcer=self.told,
-                metrics=ControllerMetrics(self.registry),
-                backoff_seconds=backoff_seconds,
-            )
+            engine=self.world.engine,
+            inventory=self.world.inventory,
+            announcer=self.told,
+            metrics=ControllerMetrics(self.registry),
+            backoff_seconds=backoff_seconds,
         )
 
     async def rest(self) -> None:

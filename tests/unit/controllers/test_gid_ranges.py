@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kube_efs.controllers.gid_ranges import gid_range, watch_gid_ranges
+from kube_efs.controllers.group_ids import gid_range, watch_gid_ranges
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.gids import GidRange

@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld, request
 
-from kube_efs.controllers.places import AccessPointPlaces
+from kube_efs.controllers.usage import AccessPointPlaces
 from kube_efs.model.errors import AwsDenied
 from kube_efs.model.volumes import CsiSource, Volume
 

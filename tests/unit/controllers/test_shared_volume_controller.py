@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry
 from tests.unit.controllers.events import Events
 
 from kube_efs.controllers.shared_volume_events import SharedVolumeNews
-from kube_efs.controllers.shared_volume_watches import watch_limits
-from kube_efs.controllers.shared_volumes import SharedVolumeController
+from kube_efs.controllers.shared_volumes import SharedVolumeController, watch_limits
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase

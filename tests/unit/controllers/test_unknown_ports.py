@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.events import Announcer
-from kube_efs.controllers.unknown_ports import UnknownPorts
+from kube_efs.controllers.tunnel_targets import UnknownPorts
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.telemetry.metrics import ControllerMetrics
 

@@ -13,8 +13,15 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim
 from prometheus_client import CollectorRegistry
 
-from kube_efs.controllers.measurable import Measurable, in_order
-from kube_efs.controllers.usage import UsageParts, UsageRounds, measuring_terms, meters, nowhere
+from kube_efs.controllers.usage import (
+    Measurable,
+    UsageParts,
+    UsageRounds,
+    in_order,
+    measuring_terms,
+    meters,
+    nowhere,
+)
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.directories import Directory, parse_directory

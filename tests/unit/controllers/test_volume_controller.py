@@ -8,7 +8,6 @@ from structlog.testing import capture_logs
 from tests.unit.provisioning.world import EFS, World, claim
 
 from kube_efs.controllers.events import Announcer
-from kube_efs.controllers.service import Service
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable
@@ -37,13 +36,11 @@ class Scene:
         self.told = Told()
         self.registry = CollectorRegistry()
         self.volumes = VolumeController(
-            Service(
-                engine=self.world.engine,
-                inventory=self.world.inventory,
-                announcer=self.told,
-                metrics=ControllerMetrics(self.registry),
-                backoff_seconds=backoff_seconds,
-            )
+            engine=self.world.engine,
+            inventory=self.world.inventory,
+            announcer=self.told,
+            metrics=ControllerMetrics(self.registry),
+            backoff_seconds=backoff_seconds,
         )
 
     async def bound(self, *uids: str) -> list[Volume]:

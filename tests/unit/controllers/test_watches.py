@@ -16,13 +16,11 @@ from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.world import EFS, PROVISIONER, World
 
-from kube_efs.controllers.claims import ClaimController
+from kube_efs.controllers.claims import ClaimController, watch_claims, watch_classes
 from kube_efs.controllers.events import Announcer
 from kube_efs.controllers.root_volumes import RootVolumes
-from kube_efs.controllers.service import Service
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
-from kube_efs.controllers.volumes import VolumeController
-from kube_efs.controllers.watches import watch_claims, watch_classes, watch_volumes
+from kube_efs.controllers.volumes import VolumeController, watch_volumes
 from kube_efs.kube.building import build_volume
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.volumes import VolumeStore
@@ -59,19 +57,27 @@ class Scene:
         self.inventory.classes = {}
         self.folders = world.folders
         backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
-        service = Service(
-            engine=Engine(
-                inventory=world.inventory,
-                backends=[backend],
-                store=VolumeStore(client),
-                guards=Guards(inventory=world.inventory, store=VolumeStore(client)),
-            ),
+        engine = Engine(
             inventory=world.inventory,
-            announcer=Announcer(client, recorder),
-            metrics=ControllerMetrics(CollectorRegistry()),
+            backends=[backend],
+            store=VolumeStore(client),
+            guards=Guards(inventory=world.inventory, store=VolumeStore(client)),
+        )
+        announcer, metrics = Announcer(client, recorder), ControllerMetrics(CollectorRegistry())
+        self.claims = ClaimController(
+            engine=engine,
+            inventory=world.inventory,
+            announcer=announcer,
+            metrics=metrics,
             backoff_seconds=3600,
         )
-        self.claims, self.volumes = ClaimController(service), VolumeController(service)
+        self.volumes = VolumeController(
+            engine=engine,
+            inventory=world.inventory,
+            announcer=announcer,
+            metrics=metrics,
+            backoff_seconds=3600,
+        )
         roots = RootVolumes(
             client, world.inventory, namespace="default", provisioner=PROVISIONER, release=_nobody_uses
         )

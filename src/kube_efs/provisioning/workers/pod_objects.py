@@ -5,6 +5,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Self
 
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
@@ -14,6 +15,7 @@ from kube_efs.model.directories import Directory, Relation
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX, root_name
 from kube_efs.provisioning.workers.orders import Action, Item, Job, parse_order, render_arguments
+from kube_efs.settings import ControllerSettings
 
 LEADER = "leader"
 LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-worker"})
@@ -51,6 +53,18 @@ class WorkerOptions:
     start_seconds: float = 60.0
     batch_max: int = 500
     pool: str = LEADER
+
+    @classmethod
+    def from_settings(cls, settings: ControllerSettings, *, pool: str = LEADER) -> Self:
+        """The options of both who run worker pods: the leader, and the CSI socket of a replica."""
+        return cls(
+            namespace=settings.namespace,
+            image=settings.worker_image,
+            service_account=settings.worker_service_account,
+            timeout_seconds=round(settings.worker_timeout_seconds),
+            batch_max=settings.worker_batch,
+            pool=pool,
+        )
 
     @property
     def longest_seconds(self) -> float:
