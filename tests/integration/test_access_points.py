@@ -29,7 +29,7 @@ from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.root_directories import VolumeOrigin
 from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import AwsMetrics
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -47,14 +47,14 @@ class Account:
 
     def __init__(self, gateway: AwsGateway, metrics: AwsMetrics) -> None:
         self.gateway = gateway
-        self.inventory = Inventory()
+        self.index = VolumeIndex()
         self._metrics = metrics
         self.points = self.controller()
 
     def controller(self, *, quota: int = 10_000, tags: tuple[Tag, ...] = ()) -> AccessPoints:
         """Another controller, which knows nothing yet."""
-        self.inventory = Inventory()
-        self.points = AccessPoints(self.gateway.access_points, self.inventory, quota=quota, tags=tags)
+        self.index = VolumeIndex()
+        self.points = AccessPoints(self.gateway.access_points, self.index, quota=quota, tags=tags)
         return self.points
 
     async def file_system(self, name: str = "one") -> FileSystemId:
@@ -286,7 +286,7 @@ async def test_a_listing_that_fails_is_tried_again_with_the_next_volume(account:
             max_attempts=1,
         )
         async with AwsGateway(options) as broken:
-            points = AccessPoints(broken.access_points, Inventory(), quota=10)
+            points = AccessPoints(broken.access_points, VolumeIndex(), quota=10)
             for _ in range(2):
                 with pytest.raises(AwsUnavailable):
                     await points.create(wanted(missing), [missing])

@@ -30,8 +30,7 @@ from kube_efs.model.errors import RemovalRefused
 from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
-from kube_efs.provisioning import guards
-from kube_efs.provisioning import volume_index as inventories
+from kube_efs.provisioning import guards, volume_index
 from kube_efs.provisioning.backends.csi import access_points
 from kube_efs.provisioning.backends.csi import volumes as csi_volumes
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -41,7 +40,7 @@ from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.gid_ledger import GidIndex
 from kube_efs.provisioning.guards import Guards, Order, Reservations
-from kube_efs.provisioning.volume_index import DirectoryIndex, Inventory
+from kube_efs.provisioning.volume_index import DirectoryIndex, VolumeIndex
 from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers.pod_objects import ObservedPod
 from kube_efs.provisioning.workers.pods import WorkerPods
@@ -139,7 +138,7 @@ def guard_is_not_asked_again() -> None:
 @plant(LOSS, "late looks")
 def guard_does_not_wait_for_the_watch() -> None:
     """The last answer comes from an index that may not have seen every volume yet."""
-    _put(Inventory, "seen_terminating", _nothing)
+    _put(VolumeIndex, "seen_terminating", _nothing)
 
 
 @plant(LOSS, "late looks")
@@ -338,7 +337,7 @@ def group_ids_are_not_held() -> None:
 
     hold = GidIndex.hold
     _put(GidIndex, "hold", only_taken)
-    _put(Inventory, "_hold_gid", lambda *_: None)
+    _put(VolumeIndex, "_hold_gid", lambda *_: None)
 
 
 @plant(STUCK, "file systems")
@@ -349,7 +348,7 @@ def relists_forget_nothing() -> None:
         for one in volumes:
             self.put_volume(one)
 
-    _put(inventories.Inventory, "replace_volumes", added_only)
+    _put(volume_index.VolumeIndex, "replace_volumes", added_only)
 
 
 # --- claims and leaders
@@ -435,7 +434,7 @@ def handles_are_enough() -> None:
     """A volume is removed with what is known of it, its policy or its phase being another by now."""
 
     async def known(self: Any) -> Any:
-        return self._inventory
+        return self._index
 
     _put(Guards, "_list_volumes", known)
 
@@ -516,7 +515,7 @@ def ports_are_forgotten_with_the_config_map() -> None:
 
     async def forgetting(self: Any) -> None:
         if self._version is None:
-            self._inventory.targets = TunnelTargets()
+            self._index.targets = TunnelTargets()
         await reconcile(self)
 
     _put(TunnelTargetsController, "_reconcile", forgetting)

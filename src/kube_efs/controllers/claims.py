@@ -21,7 +21,7 @@ from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.engine import Engine, Plan
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self,
         *,
         engine: Engine,
-        inventory: Inventory,
+        index: VolumeIndex,
         announcer: Announcer,
         metrics: ControllerMetrics,
         backoff_seconds: float,
@@ -48,7 +48,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
     ) -> None:
         self._begin = begin
         self._engine = engine
-        self._inventory = inventory
+        self._index = index
         self._announcer = announcer
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
@@ -117,14 +117,14 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
     def expect_late_volumes(self) -> None:
         """Take it that an earlier leader may have asked for volumes of the claims that are pending now."""
         begun = {uid for uid, claim in self._pending.items() if self._engine.may_have_begun(claim)}
-        self._inventory.maybe_begun = begun
+        self._index.maybe_begun = begun
 
     async def outlast_late_volumes(self) -> None:
         """Return when no volume can come any more that an earlier leader asked for.
 
         A volume that comes when its claim is gone, or under the name of one that is there, changes nothing.
         """
-        begun = self._inventory.maybe_begun
+        begun = self._index.maybe_begun
         with suppress(TimeoutError):
             async with asyncio.timeout(_LATE_SECONDS):
                 while begun:
@@ -134,7 +134,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self.world_changed()
 
     def _has_all_volumes(self, uid: ClaimUid) -> None:
-        self._inventory.maybe_begun.discard(uid)
+        self._index.maybe_begun.discard(uid)
         self._outlasted.set()
 
     def gid_released(self) -> None:
@@ -219,7 +219,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
     async def _finish(self, uid: ClaimUid) -> None:
         """Make the volume of a claim that is gone, if something was begun for it."""
         plan = self._begun.pop(uid, None)
-        if plan is None or self._inventory.volume_of(uid):
+        if plan is None or self._index.volume_of(uid):
             return
         log.info("claim-gone", claim=plan.claim.key, reason="what was begun for it is finished, then removed")
         try:
@@ -257,7 +257,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._metrics.provisionings.labels(self._provisioner(claim), outcome).inc()
 
     def _provisioner(self, claim: Claim) -> str:
-        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        storage_class = self._index.classes.get(claim.storage_class or "")
         return storage_class.provisioner if storage_class else ""
 
 
@@ -288,21 +288,21 @@ def _tell_claims(claims: ClaimController, change: Change[Claim], root_changed: C
 
 
 async def watch_classes(
-    client: AsyncClient, inventory: Inventory, claims: ClaimController, listed: asyncio.Event
+    client: AsyncClient, index: VolumeIndex, claims: ClaimController, listed: asyncio.Event
 ) -> None:
-    """Keep the inventory's classes, until cancelled; ``listed`` is set once all are known."""
+    """Keep the index's classes, until cancelled; ``listed`` is set once all are known."""
     async for change in follow(client, StorageClassResource, read=_storage_class):
         match change:
             case Listed(objects):
                 found_now = {one.name: one for one in objects}
-                changed = {name for name, one in found_now.items() if inventory.classes.get(name) != one}
-                inventory.classes = found_now
+                changed = {name for name, one in found_now.items() if index.classes.get(name) != one}
+                index.classes = found_now
                 listed.set()
             case Applied(one):
-                inventory.classes[one.name] = one
+                index.classes[one.name] = one
                 changed = {one.name}
             case Deleted(one):
-                inventory.classes.pop(one.name, None)
+                index.classes.pop(one.name, None)
                 changed = set()
         for name in changed:
             claims.class_changed(name)

@@ -21,7 +21,7 @@ from kube_efs.provisioning.backends.csi.claims import CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import AccessPointRoots, Guards
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.settings import ControllerSettings
 from kube_efs.telemetry.metrics import AwsMetrics
@@ -58,20 +58,20 @@ class CsiService:
 
 
 async def open_accounts(
-    stack: AsyncExitStack, settings: ControllerSettings, aws: Aws, inventory: Inventory
+    stack: AsyncExitStack, settings: ControllerSettings, aws: Aws, index: VolumeIndex
 ) -> Accounts:
     """EFS in every account in use, for as long as the stack is open; no call is made yet."""
 
-    def index(gateway: AwsGateway) -> AccessPoints:
+    def access_points_of(gateway: AwsGateway) -> AccessPoints:
         return AccessPoints(
             gateway.access_points,
-            inventory,
+            index,
             quota=settings.access_point_quota,
             tags=settings.access_point_tags,
             is_alone=_is_alone(settings),
         )
 
-    return await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, index))
+    return await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, access_points_of))
 
 
 def access_point_roots(accounts: Accounts) -> AccessPointRoots:
@@ -88,7 +88,7 @@ def csi_service(
     settings: ControllerSettings,
     client: AsyncClient,
     aws: Aws,
-    inventory: Inventory,
+    index: VolumeIndex,
     directories: Directories | None,
     *,
     accounts: Accounts,
@@ -103,7 +103,7 @@ def csi_service(
     if directories is not None:
         made = CsiDirectories(
             directories,
-            inventory=inventory,
+            index=index,
             reservations=guards.reservations,
             is_alone=_is_alone(settings),
         )
@@ -111,7 +111,7 @@ def csi_service(
         accounts=accounts,
         references=references,
         directories=made,
-        inventory=inventory,
+        index=index,
         guards=guards,
         removes_directories=settings.delete_access_point_root_dir,
     )

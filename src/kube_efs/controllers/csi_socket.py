@@ -21,7 +21,7 @@ from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.guards import Guards
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
@@ -61,38 +61,38 @@ async def open_controller(
     duties: Duties,
 ) -> Controller:
     """The service's calls, which work as long as the stack is open, once all volumes are known."""
-    inventory, listed = Inventory(), asyncio.Event()
+    index, listed = VolumeIndex(), asyncio.Event()
     workers = None
     if BackendName.TUNNEL in settings.backends:
         pool = WorkerPool(
             client, WorkerOptions.from_settings(settings, pool=f"csi-{settings.identity}"), metrics
         )
         workers = await stack.enter_async_context(pool)
-    accounts = await open_accounts(stack, settings, aws, inventory)
+    accounts = await open_accounts(stack, settings, aws, index)
     service = csi_service(
         settings,
         client,
         aws,
-        inventory,
+        index,
         workers,
         accounts=accounts,
-        guards=Guards(inventory=inventory, store=VolumeStore(client), roots=access_point_roots(accounts)),
+        guards=Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts)),
     )
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
-    stack.callback(tasks.create_task(_follow_volumes(client, inventory, listed)).cancel)
+    stack.callback(tasks.create_task(_follow_volumes(client, index, listed)).cancel)
     stack.callback(tasks.create_task(duties.keep("access points", service.refresh_for_ever)).cancel)
     # Volumes are what the guards of removal look at.
     await listed.wait()
     return Controller(service.volumes, has_driver_tags=bool(settings.access_point_tags))
 
 
-async def _follow_volumes(client: AsyncClient, inventory: Inventory, listed: asyncio.Event) -> None:
+async def _follow_volumes(client: AsyncClient, index: VolumeIndex, listed: asyncio.Event) -> None:
     async for change in follow(client, PersistentVolume, read=read_volume_object):
         match change:
             case Listed(objects):
-                inventory.replace_volumes(objects)
+                index.replace_volumes(objects)
                 listed.set()
             case Applied(volume):
-                inventory.put_volume(volume)
+                index.put_volume(volume)
             case Deleted(volume):
-                inventory.drop_volume(volume)
+                index.drop_volume(volume)

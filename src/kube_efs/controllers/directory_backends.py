@@ -14,7 +14,7 @@ from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import Region
 from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
 from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
@@ -73,7 +73,7 @@ async def directory_services(
 def directory_backend(
     service: DirectoryService,
     *,
-    inventory: Inventory,
+    index: VolumeIndex,
     workers: Directories | None,
     metrics: ControllerMetrics,
 ) -> DirectoryBackend:
@@ -83,7 +83,7 @@ def directory_backend(
         raise PlatformError("is not mounted in this pod", field="server", value=service.provisioner.server)
     return DirectoryBackend(
         service.provisioner,
-        inventory=inventory,
+        index=index,
         directories=directories,
         metrics=metrics,
         has_tunnels=workers is not None,

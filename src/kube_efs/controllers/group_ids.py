@@ -24,7 +24,7 @@ from kube_efs.model.ids import parse_file_system_id
 from kube_efs.model.volume_handles import parse_access_point_id
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import USER_OF
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
@@ -33,16 +33,16 @@ log = structlog.get_logger(__name__)
 _GATHERING_SECONDS: Final = 1.0
 
 
-def watch_gid_ranges(metrics: ControllerMetrics, inventory: Inventory, provisioners: Collection[str]) -> None:
+def watch_gid_ranges(metrics: ControllerMetrics, index: VolumeIndex, provisioners: Collection[str]) -> None:
     """Have the metrics tell of every class of these provisioners, as it is whenever they are read."""
 
     def ranges() -> Iterator[tuple[str, GidRange]]:
-        for name, one in sorted(inventory.classes.items()):
+        for name, one in sorted(index.classes.items()):
             gids = gid_range(one) if one.provisioner in provisioners else None
             if gids is not None:
                 yield name, gids
 
-    gids = inventory.gids
+    gids = index.gids
     metrics.gid_range_size.read = lambda: [([name], within.size) for name, within in ranges()]
     metrics.gid_range_used.read = lambda: [([name], gids.count(within)) for name, within in ranges()]
 
@@ -79,23 +79,21 @@ class SharedGids:
 
     def __init__(
         self,
-        inventory: Inventory,
+        index: VolumeIndex,
         recorder: EventRecorder,
         metrics: ControllerMetrics,
         provisioners: Collection[str],
         *,
         gathering_seconds: float = _GATHERING_SECONDS,
     ) -> None:
-        self._inventory = inventory
+        self._index = index
         self._recorder = recorder
         self._provisioners = provisioners
         self._gathering_seconds = gathering_seconds
         self._gathering: asyncio.TimerHandle | None = None
         self._published: set[tuple[str, str]] = set()
-        inventory.gids.on_shared = self._found
-        metrics.gids_shared.set_function(
-            lambda: len({one.gid for one in shared_gids(inventory, provisioners)})
-        )
+        index.gids.on_shared = self._found
+        metrics.gids_shared.set_function(lambda: len({one.gid for one in shared_gids(index, provisioners)}))
 
     def _found(self, _: int) -> None:
         if self._gathering is None:
@@ -104,7 +102,7 @@ class SharedGids:
 
     def _publish(self) -> None:
         self._gathering = None
-        found = {(one.volume.uid, str(one)): one for one in shared_gids(self._inventory, self._provisioners)}
+        found = {(one.volume.uid, str(one)): one for one in shared_gids(self._index, self._provisioners)}
         for key, one in sorted(found.items(), key=lambda item: (item[1].gid, item[1].volume.name)):
             if key in self._published:
                 continue
@@ -114,30 +112,30 @@ class SharedGids:
         self._published = set(found)
 
 
-def shared_gids(inventory: Inventory, provisioners: Collection[str]) -> Iterator[SharedGid]:
+def shared_gids(index: VolumeIndex, provisioners: Collection[str]) -> Iterator[SharedGid]:
     """The volumes of these provisioners that were given an id from a range which other data has too.
 
     Volumes of one directory or access point share its id by nature.
     """
-    for gid in sorted(inventory.gids.shared):
+    for gid in sorted(index.gids.shared):
         places: defaultdict[str, set[str]] = defaultdict(set)
-        for holder in inventory.gids.known_holders(gid):
-            place, volumes = _place(inventory, holder)
+        for holder in index.gids.known_holders(gid):
+            place, volumes = _place(index, holder)
             places[place] |= volumes
         for place, names in places.items():
             others = tuple(sorted(places.keys() - {place}))
-            for volume in (inventory.volumes[name] for name in names if name in inventory.volumes):
-                if others and volume.provisioned_by in provisioners and _was_given(inventory, volume, gid):
+            for volume in (index.volumes[name] for name in names if name in index.volumes):
+                if others and volume.provisioned_by in provisioners and _was_given(index, volume, gid):
                     yield SharedGid(volume=volume, gid=gid, others=others)
 
 
-def _place(inventory: Inventory, holder: str) -> tuple[str, frozenset[str]]:
+def _place(index: VolumeIndex, holder: str) -> tuple[str, frozenset[str]]:
     """Where the data of a holder of an id lies, in words, and the volumes that lead there."""
-    if holder in inventory.volumes:
-        return str(inventory.location_of(holder) or f"volume {holder}"), frozenset({holder})
+    if holder in index.volumes:
+        return str(index.location_of(holder) or f"volume {holder}"), frozenset({holder})
     try:
         access_point_id = parse_access_point_id(holder.removeprefix(USER_OF), field="holder")
-        return f"access point {access_point_id}", inventory.volumes_through(access_point_id)
+        return f"access point {access_point_id}", index.volumes_through(access_point_id)
     except InvalidValue:
         pass
     try:
@@ -145,14 +143,14 @@ def _place(inventory: Inventory, holder: str) -> tuple[str, frozenset[str]]:
         location = Location(
             file_system_id=parse_file_system_id(file_system_id), directory=parse_directory(path)
         )
-        return holder, inventory.directories.sharers(location, "")
+        return holder, index.directories.sharers(location, "")
     except InvalidValue:
         return holder, frozenset()
 
 
-def _was_given(inventory: Inventory, volume: Volume, gid: int) -> bool:
+def _was_given(index: VolumeIndex, volume: Volume, gid: int) -> bool:
     """Whether the id comes from the range of the volume's class; classes may also say one id for all."""
-    storage_class = inventory.classes.get(volume.storage_class)
+    storage_class = index.classes.get(volume.storage_class)
     if storage_class is None:
         return volume.gid == gid
     within = gid_range(storage_class)

@@ -42,7 +42,7 @@ from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Backend, Engine
 from kube_efs.provisioning.guards import Guards
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings import BackendName, ControllerSettings
@@ -80,7 +80,7 @@ class Surroundings:
 async def lead(around: Surroundings) -> None:
     """Serve claims and volumes until cancelled."""
     settings, client = around.settings, around.client
-    inventory = Inventory(
+    index = VolumeIndex(
         {one.provisioner.server: one.provisioner.file_system_id for one in around.directories}
     )
     async with AsyncExitStack() as stack:
@@ -93,25 +93,25 @@ async def lead(around: Surroundings) -> None:
                 WorkerPool(client, WorkerOptions.from_settings(settings), around.metrics)
             )
         directories = [
-            directory_backend(one, inventory=inventory, workers=pool, metrics=around.metrics)
+            directory_backend(one, index=index, workers=pool, metrics=around.metrics)
             for one in around.directories
         ]
-        backends: list[Backend] = [*_tunnel_backend(settings, inventory, pool), *directories]
+        backends: list[Backend] = [*_tunnel_backend(settings, index, pool), *directories]
         csi, store = None, VolumeStore(client)
-        accounts = await open_accounts(stack, settings, around.aws, inventory)
-        guards = Guards(inventory=inventory, store=store, roots=access_point_roots(accounts))
+        accounts = await open_accounts(stack, settings, around.aws, index)
+        guards = Guards(index=index, store=store, roots=access_point_roots(accounts))
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
             csi = csi_service(
                 settings,
                 client,
                 around.aws,
-                inventory,
+                index,
                 pool,
                 accounts=accounts,
                 guards=guards,
             )
             backends.append(csi.backend)
-        engine = Engine(inventory=inventory, backends=backends, store=store, guards=guards)
+        engine = Engine(index=index, backends=backends, store=store, guards=guards)
         # A volume that an earlier leader has asked for may be made at any moment, and the data of another one
         # removed from under it: nothing is removed before the volume is known, or its time is over. One that
         # has released the Lease knows the answers to all that it asked for.
@@ -119,7 +119,7 @@ async def lead(around: Surroundings) -> None:
         claims = await stack.enter_async_context(
             ClaimController(
                 engine=engine,
-                inventory=inventory,
+                index=index,
                 announcer=announcer,
                 metrics=around.metrics,
                 backoff_seconds=settings.provision_backoff_seconds,
@@ -129,19 +129,19 @@ async def lead(around: Surroundings) -> None:
         volumes = await stack.enter_async_context(
             VolumeController(
                 engine=engine,
-                inventory=inventory,
+                index=index,
                 announcer=announcer,
                 metrics=around.metrics,
                 backoff_seconds=settings.provision_backoff_seconds,
                 begin=begin_removals,
             )
         )
-        inventory.gids.on_free = claims.gid_released
-        around.metrics.gids_in_use.set_function(lambda: len(inventory.gids))
+        index.gids.on_free = claims.gid_released
+        around.metrics.gids_in_use.set_function(lambda: len(index.gids))
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
-        watch_gid_ranges(around.metrics, inventory, giving_gids)
-        SharedGids(inventory, recorder, around.metrics, giving_gids)
-        targets = _targets(around, inventory, pool, claims, announcer) if pool else None
+        watch_gid_ranges(around.metrics, index, giving_gids)
+        SharedGids(index, recorder, around.metrics, giving_gids)
+        targets = _targets(around, index, pool, claims, announcer) if pool else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         keep = around.duties.keep
         if csi:
@@ -154,11 +154,11 @@ async def lead(around: Surroundings) -> None:
                     lambda: serve_shared_volumes(client, settings, recorder, shared_volume_metrics),
                 )
             )
-        usage = _usage(around, inventory, recorder, pool, csi)
+        usage = _usage(around, index, recorder, pool, csi)
         controllers = Controllers(claims, volumes, targets, directories, usage)
-        await _serve(around, tasks, controllers, inventory)
+        await _serve(around, tasks, controllers, index)
         emptiers = (pool, *(one.mounted for one in around.directories))
-        rounds = trash_rounds(settings, client, inventory, recorder, around.metrics, emptiers)
+        rounds = trash_rounds(settings, client, index, recorder, around.metrics, emptiers)
         tasks.create_task(rounds.run())
         if around.leadership.follows_a_crash:
             claims.expect_late_volumes()
@@ -193,7 +193,7 @@ class Controllers:
 
 
 async def _serve(
-    around: Surroundings, tasks: asyncio.TaskGroup, controllers: Controllers, inventory: Inventory
+    around: Surroundings, tasks: asyncio.TaskGroup, controllers: Controllers, index: VolumeIndex
 ) -> None:
     """Read what is there, and follow it; returns when claims may be served.
 
@@ -206,17 +206,17 @@ async def _serve(
     # These are not duties: nothing may be made or removed by a picture of volumes that has stopped to change.
     for watch in (
         watch_volumes(client, controllers.volumes, controllers.root_changed, listed[0]),
-        watch_classes(client, inventory, controllers.claims, listed[1]),
+        watch_classes(client, index, controllers.claims, listed[1]),
         watch_claims(client, controllers.claims, controllers.root_changed, listed[2]),
     ):
         tasks.create_task(watch)
     for one in listed:
         await one.wait()
     around.loaded()
-    log.info("cluster-read", volumes=len(inventory.volumes), classes=len(inventory.classes))
+    log.info("cluster-read", volumes=len(index.volumes), classes=len(index.classes))
     keep = around.duties.keep
     if targets:
-        inventory.own_vpcs = await around.own_vpcs
+        index.own_vpcs = await around.own_vpcs
         around.catalogue.expected = targets.expected
         tasks.create_task(keep("tunnel targets", targets.run))
         tasks.create_task(keep("discovery", around.catalogue.run))
@@ -244,16 +244,16 @@ async def _scan(backend: DirectoryBackend, controllers: Controllers) -> None:
 
 
 def _tunnel_backend(
-    settings: ControllerSettings, inventory: Inventory, pool: WorkerPool | None
+    settings: ControllerSettings, index: VolumeIndex, pool: WorkerPool | None
 ) -> list[TunnelBackend]:
     if pool is None:
         return []
-    return [TunnelBackend(provisioner=settings.provisioner_name, inventory=inventory, directories=pool)]
+    return [TunnelBackend(provisioner=settings.provisioner_name, index=index, directories=pool)]
 
 
 def _usage(
     around: Surroundings,
-    inventory: Inventory,
+    index: VolumeIndex,
     recorder: EventRecorder,
     pool: WorkerPool | None,
     csi: CsiService | None,
@@ -263,10 +263,10 @@ def _usage(
     parts = UsageParts(
         client=around.client,
         store=UsageStore(around.client, around.settings.namespace),
-        inventory=inventory,
+        index=index,
         recorder=recorder,
         metrics=around.usage_metrics,
-        meter_for=meters([one.mounted for one in around.directories], inventory, pool),
+        meter_for=meters([one.mounted for one in around.directories], index, pool),
         locate=AccessPointPlaces(csi.accounts).locate if csi else nowhere,
     )
     interval = around.settings.usage_interval_seconds
@@ -275,7 +275,7 @@ def _usage(
 
 def _targets(
     around: Surroundings,
-    inventory: Inventory,
+    index: VolumeIndex,
     pool: WorkerPool,
     claims: ClaimController,
     announcer: Announcer,
@@ -283,14 +283,14 @@ def _targets(
     settings = around.settings
     roots = RootVolumes(
         around.client,
-        inventory,
+        index,
         namespace=settings.namespace,
         provisioner=settings.provisioner_name,
         release=pool.forget,
     )
     return TunnelTargetsController(
         around.client,
-        inventory,
+        index,
         roots,
         namespace=settings.namespace,
         base_port=settings.base_stunnel_port,

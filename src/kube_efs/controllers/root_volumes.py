@@ -22,7 +22,7 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_LABEL, ROOT_CLASS, ROOT_KEY_LABEL, root_name
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, NfsSource, Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
@@ -41,14 +41,14 @@ class RootVolumes:
     def __init__(
         self,
         client: AsyncClient,
-        inventory: Inventory,
+        index: VolumeIndex,
         *,
         namespace: str,
         provisioner: str,
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._client = client
-        self._inventory = inventory
+        self._index = index
         self._namespace = namespace
         self._provisioner = provisioner
         self._release = release
@@ -80,7 +80,7 @@ class RootVolumes:
         return {claim.name: claim for claim in claims if claim.storage_class == ROOT_CLASS}
 
     async def _ensure(self, target: TunnelTarget, claim: Claim | None) -> None:
-        volume = self._inventory.volumes.get(root_name(target.file_system_id))
+        volume = self._index.volumes.get(root_name(target.file_system_id))
         if claim is None:
             claim = await self._create_claim(target.file_system_id, volume)
         if claim.deleting:
@@ -129,7 +129,7 @@ class RootVolumes:
         try:
             with translated(f"root volume {wanted.name}"):
                 created = await self._client.create(build_volume(wanted))
-            self._inventory.put_volume(read_volume(created.to_dict()))
+            self._index.put_volume(read_volume(created.to_dict()))
             log.info("root-volume-created", file_system=wanted.file_system_id)
         except KubeAlreadyExists:
             with translated(f"root volume {wanted.name}"):
@@ -156,14 +156,14 @@ class RootVolumes:
             mended = await self._client.patch(
                 PersistentVolume, wanted.name, patch, patch_type=PatchType.MERGE
             )
-        self._inventory.put_volume(read_volume(mended.to_dict()))
+        self._index.put_volume(read_volume(mended.to_dict()))
         log.info("root-volume-mended", file_system=wanted.file_system_id)
 
     async def _delete_others(self, claims: dict[str, Claim], wanted: set[str]) -> None:
         for name in claims.keys() - wanted:
             await self._release(name)
             await self._delete(PersistentVolumeClaim, name, self._namespace)
-        for volume in list(self._inventory.volumes.values()):
+        for volume in list(self._index.volumes.values()):
             is_ours = volume.claim is not None and volume.claim.namespace == self._namespace
             if volume.storage_class == ROOT_CLASS and is_ours and volume.name not in wanted:
                 await self._delete(PersistentVolume, volume.name, None)

@@ -27,7 +27,7 @@ from kube_efs.model.errors import KubeEfsError, KubeError
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
 from kube_efs.model.tunnel_volumes import root_name
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
@@ -244,7 +244,7 @@ class TrashRounds:
 def trash_rounds(
     settings: ControllerSettings,
     client: AsyncClient,
-    inventory: Inventory,
+    index: VolumeIndex,
     recorder: EventRecorder,
     metrics: ControllerMetrics,
     emptiers: Collection[object],
@@ -264,7 +264,7 @@ def trash_rounds(
     trashes = [
         Trashes(
             emptier=one,
-            file_system_ids=lambda: _with_root(inventory),
+            file_system_ids=lambda: _with_root(index),
             subject=root_claim,
         )
         for one in emptiers
@@ -279,12 +279,12 @@ def trash_rounds(
     return TrashRounds(trashes, EmptyingTerms(seconds=seconds), recorder, metrics)
 
 
-def _with_root(inventory: Inventory) -> Collection[FileSystemId]:
+def _with_root(index: VolumeIndex) -> Collection[FileSystemId]:
     """The file systems that have a tunnel and a root volume.
 
     A pod that is started before could wait for ever for a root that is never made, if its file system goes.
     """
-    return [fs for fs in inventory.targets.targets if root_name(fs) in inventory.volumes]
+    return [fs for fs in index.targets.targets if root_name(fs) in index.volumes]
 
 
 _VERSIONS: Final[Mapping[type, str]] = {PersistentVolumeClaim: "v1", Lease: "coordination.k8s.io/v1"}

@@ -48,7 +48,7 @@ from kube_efs.model.targets import (
     render_zones,
 )
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ _RESYNC_SECONDS = 300.0
 
 
 class TunnelTargetsController:
-    """Keeps the ConfigMap, the root volumes and the inventory's ports as the discovery wants them.
+    """Keeps the ConfigMap, the root volumes and the index's ports as the discovery wants them.
 
     ``settled`` is set once they have been so. ``unknown_ports`` is called with the volumes whose port is
     nobody's.
@@ -68,7 +68,7 @@ class TunnelTargetsController:
     def __init__(
         self,
         client: AsyncClient,
-        inventory: Inventory,
+        index: VolumeIndex,
         roots: RootVolumes,
         *,
         namespace: str,
@@ -77,7 +77,7 @@ class TunnelTargetsController:
         unknown_ports: Callable[[Sequence[Volume]], None],
     ) -> None:
         self._client = client
-        self._inventory = inventory
+        self._index = index
         self._roots = roots
         self._namespace = namespace
         self._base_port = base_port
@@ -109,17 +109,17 @@ class TunnelTargetsController:
         targets, is_sound = _read(found)
         # A bad entry has the ConfigMap written anew, but costs no other file system its port.
         self._published = targets if is_sound else None
-        self._inventory.targets = joined(self._inventory.targets, targets)
+        self._index.targets = joined(self._index.targets, targets)
 
     def expected(self) -> frozenset[FileSystemId]:
         """The file systems that the ConfigMap or a root volume is for."""
-        in_use = self._inventory.ports_in_use().values()
+        in_use = self._index.ports_in_use().values()
         roots = {file_system for use in in_use if use.root for file_system in use.owners}
-        return frozenset(roots | self._inventory.targets.targets.keys())
+        return frozenset(roots | self._index.targets.targets.keys())
 
     def discovered(self, discovery: Discovery) -> None:
         """The file systems or their mount targets have changed."""
-        self._inventory.discovery = discovery
+        self._index.discovery = discovery
         self.poke()
 
     def poke(self) -> None:
@@ -159,24 +159,24 @@ class TunnelTargetsController:
             return False
 
     async def _reconcile(self) -> None:
-        discovery = self._inventory.discovery
+        discovery = self._index.discovery
         if not discovery.complete:
-            if self._version is None and self._inventory.targets != TunnelTargets():
-                await self._publish(self._inventory.targets)
+            if self._version is None and self._index.targets != TunnelTargets():
+                await self._publish(self._index.targets)
             return
         wanted = follow_discovery(
-            self._inventory.targets,
+            self._index.targets,
             discovery,
             base_port=self._base_port,
-            ports_in_use=self._inventory.ports_in_use(),
+            ports_in_use=self._index.ports_in_use(),
         )
         if wanted != self._published:
             # No volume is made with a port that is being given away.
-            self._inventory.targets = remaining(self._inventory.targets, wanted)
+            self._index.targets = remaining(self._index.targets, wanted)
             await self._publish(wanted)
-        if wanted != self._inventory.targets:
-            self._inventory.targets = wanted
-        self._unknown_ports(self._inventory.volumes_of_unknown_port())
+        if wanted != self._index.targets:
+            self._index.targets = wanted
+        self._unknown_ports(self._index.volumes_of_unknown_port())
         try:
             await self._roots.follow(wanted, discovery.unclear)
         finally:

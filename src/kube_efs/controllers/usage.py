@@ -39,7 +39,7 @@ from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory
 from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import ClaimReference, Location, Volume
 from kube_efs.provisioning.backends.csi.accounts import Accounts
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, Meter
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import MeasuringTerms
@@ -121,7 +121,7 @@ class UsageParts:
 
     client: AsyncClient
     store: UsageStore
-    inventory: Inventory
+    index: VolumeIndex
     recorder: EventRecorder
     metrics: UsageMetrics
     meter_for: Callable[[Location], Meter | None]
@@ -129,7 +129,7 @@ class UsageParts:
 
 
 def meters(
-    mounted: Iterable[Directories | None], inventory: Inventory, pool: WorkerPool | None
+    mounted: Iterable[Directories | None], index: VolumeIndex, pool: WorkerPool | None
 ) -> Callable[[Location], Meter | None]:
     """Who measures what lies there: who has it mounted, else worker pods where there is a tunnel to it."""
     here = [one for one in mounted if isinstance(one, MountedDirectories)]
@@ -138,7 +138,7 @@ def meters(
         for one in here:
             if one.holds(location):
                 return one
-        return pool if location.file_system_id in inventory.targets.targets else None
+        return pool if location.file_system_id in index.targets.targets else None
 
     return meter_for
 
@@ -247,10 +247,10 @@ class UsageRounds:
         return min(self._interval_seconds, max(0.0, newest + self._interval_seconds - time.time()))
 
     async def _measurable(self) -> Sequence[Measurable]:
-        inventory, locations = self._parts.inventory, {}
-        volumes = dict(inventory.volumes)
+        index, locations = self._parts.index, {}
+        volumes = dict(index.volumes)
         for name, volume in volumes.items():
-            location = inventory.location_of(name) or await self._parts.locate(volume)
+            location = index.location_of(name) or await self._parts.locate(volume)
             # How much a whole file system holds AWS tells for nothing, and no claim asks for so much.
             if location is None or location.directory.is_root:
                 continue

@@ -18,7 +18,7 @@ from kube_efs.model.errors import KubeEfsError, RemovalRefused
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Volume, VolumePhase
 from kube_efs.provisioning.engine import Engine
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self,
         *,
         engine: Engine,
-        inventory: Inventory,
+        index: VolumeIndex,
         announcer: Announcer,
         metrics: ControllerMetrics,
         backoff_seconds: float,
@@ -39,7 +39,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
     ) -> None:
         self._begin = begin
         self._engine = engine
-        self._inventory = inventory
+        self._index = index
         self._announcer = announcer
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
@@ -58,21 +58,21 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
 
     def listed(self, volumes: Sequence[Volume]) -> None:
         """These are all the volumes there are."""
-        self._inventory.replace_volumes(volumes)
+        self._index.replace_volumes(volumes)
         for volume in volumes:
             if self._concerns(volume):
                 self._queue.add(volume.name)
 
     def seen(self, volume: Volume) -> None:
         """A volume is new or has changed."""
-        before = self._inventory.volumes.get(volume.name)
-        self._inventory.put_volume(volume)
+        before = self._index.volumes.get(volume.name)
+        self._index.put_volume(volume)
         if self._concerns(volume) and before != volume:
             self._queue.add(volume.name)
 
     def gone(self, volume: Volume) -> None:
         """A volume is gone, so that others may not be in its way any more."""
-        self._inventory.drop_volume(volume)
+        self._index.drop_volume(volume)
         self._hindered.discard(volume.name)
         for name in self._hindered:
             self._queue.add(name)
@@ -82,11 +82,11 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         return is_leaving or self._engine.is_unprotected(volume)
 
     async def _handle(self, name: str) -> float | None:
-        volume = self._inventory.volumes.get(name)
+        volume = self._index.volumes.get(name)
         delay = await self._protect(volume) if volume else None
         if self._begin is not None:
             await self._begin.wait()
-        volume = self._inventory.volumes.get(name)
+        volume = self._index.volumes.get(name)
         if volume is None:
             return None
         self._hindered.add(name)

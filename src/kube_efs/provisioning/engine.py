@@ -39,7 +39,7 @@ from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
@@ -158,13 +158,13 @@ class Engine:
     def __init__(
         self,
         *,
-        inventory: Inventory,
+        index: VolumeIndex,
         backends: Sequence[Backend],
         store: VolumeStore,
         guards: Guards,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._inventory = inventory
+        self._index = index
         self._backends = {backend.provisioner: backend for backend in backends}
         self._store = store
         self._guards = guards
@@ -179,9 +179,9 @@ class Engine:
 
         Raises ClaimRefused when it cannot be served, NotYet when something is not there yet.
         """
-        if not claim.wants_volume or self._inventory.volume_of(claim.uid):
+        if not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
-        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        storage_class = self._index.classes.get(claim.storage_class or "")
         backend = self._backends.get(storage_class.provisioner) if storage_class else None
         if storage_class is None or backend is None or _is_for_another(claim, backend):
             self._complain(claim)
@@ -197,13 +197,13 @@ class Engine:
         """
         if claim.storage_class in {None, "", ROOT_CLASS}:
             return False
-        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        storage_class = self._index.classes.get(claim.storage_class or "")
         backend = self._backends.get(storage_class.provisioner) if storage_class else None
         return storage_class is None or (backend is not None and backend.shares_directories)
 
     def marks_refused(self, claim: Claim) -> bool:
         """Whether the refusal of that claim is written into its annotations."""
-        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        storage_class = self._index.classes.get(claim.storage_class or "")
         backend = self._backends.get(storage_class.provisioner) if storage_class else None
         return backend is not None and backend.marks_refused_claims
 
@@ -211,7 +211,7 @@ class Engine:
         """Tell of a claim that Kubernetes has given to us while its class is none of ours; raises NotYet."""
         if claim.storage_provisioner not in self._backends or claim.storage_class == ROOT_CLASS:
             return
-        storage_class = self._inventory.classes.get(claim.storage_class or "")
+        storage_class = self._index.classes.get(claim.storage_class or "")
         if storage_class is None:
             raise NotYet(
                 "does not exist",
@@ -267,7 +267,7 @@ class Engine:
     ) -> Volume | None:
         """The volume; None when this failed and is to be repeated."""
         uid = plan.claim.uid
-        if uid in self._lost and (known := self._inventory.volume_of(uid)):
+        if uid in self._lost and (known := self._index.volume_of(uid)):
             return known
         try:
             await plan.make()
@@ -279,7 +279,7 @@ class Engine:
             if not (again and may_have_begun and await again(error, is_unclear)):
                 raise
             return None
-        self._inventory.made_volume(volume)
+        self._index.made_volume(volume)
         return volume
 
     async def _is_unclear(self, claim: Claim) -> bool:
@@ -302,7 +302,7 @@ class Engine:
         except KubeEfsError as error:
             log.warning("volume-not-read", volume=lost.volume.name, claim=claim.key, reason=str(error))
             return True
-        self._inventory.refused_volume(lost.volume)
+        self._index.refused_volume(lost.volume)
         del self._lost[claim.uid]
         return False
 
@@ -310,19 +310,19 @@ class Engine:
         for attempt in range(_NAMES_TRIED):
             # Nothing may come between the two: what the volume has is only now nobody else's to get.
             wanted = replace(plan.volume(attempt), finalizers=(FINALIZER,))
-            self._inventory.expect_volume(wanted)
+            self._index.expect_volume(wanted)
             try:
                 return await self._store.create(wanted)
             except KubeAlreadyExists:
                 if found := await self._claims_own(wanted, plan):
                     return found
-                self._inventory.refused_volume(wanted)
+                self._index.refused_volume(wanted)
                 log.warning("volume-name-taken", volume=wanted.name, claim=plan.claim.key)
             except KubeEfsError as error:
                 if error.outcome_unknown:
                     self._lose(wanted, plan)
                 else:
-                    self._inventory.refused_volume(wanted)
+                    self._index.refused_volume(wanted)
                 raise
         raise KubeAlreadyExists(
             "belongs to another claim",
@@ -377,7 +377,7 @@ class Engine:
         live = await self._live(volume)
         if live is None or (live.phase, live.reclaim_policy) != (volume.phase, volume.reclaim_policy):
             return None
-        if self._inventory.may_be_ordered(volume):
+        if self._index.may_be_ordered(volume):
             await self._backends[volume.provisioned_by or ""].settled(live)
         await self._store.release(live)
         return Reclaimed(volume=volume, data=DataFate.KEPT, reason=reason)
@@ -400,7 +400,7 @@ class Engine:
             await self._store.release(live)
             self._ordered.discard(live.uid)
             keeps = order.permit.keeps
-            self._inventory.removed_volume(volume, with_directory=removal.with_directory and not keeps)
+            self._index.removed_volume(volume, with_directory=removal.with_directory and not keeps)
         return Reclaimed(
             volume=volume,
             data=DataFate.SHARED if keeps else DataFate.REMOVED,
@@ -463,7 +463,7 @@ class Engine:
         try:
             live = await self._store.get(volume.name)
         except KubeNotFound:
-            self._inventory.forget_volume(volume.name)
+            self._index.forget_volume(volume.name)
             return None
         return live if live.uid == volume.uid else None
 

@@ -42,7 +42,7 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
@@ -221,9 +221,9 @@ class Guards:
     """
 
     def __init__(
-        self, *, inventory: Inventory, store: VolumeStore, roots: AccessPointRoots | None = None
+        self, *, index: VolumeIndex, store: VolumeStore, roots: AccessPointRoots | None = None
     ) -> None:
-        self._inventory = inventory
+        self._index = index
         self._store = store
         self._roots = roots
         self.reservations = Reservations()
@@ -231,7 +231,7 @@ class Guards:
 
     async def check(self, removal: Removal, volume: Volume) -> Permit:
         """Whether this may go with that volume now; raises RemovalRefused, AwsError, KubeError."""
-        return await self._check(removal, frozenset({volume.name}), self._inventory)
+        return await self._check(removal, frozenset({volume.name}), self._index)
 
     async def check_last(self, removal: Removal, volume: Volume) -> Permit:
         """The same at the last reversible moment, for a volume that is Terminating.
@@ -240,7 +240,7 @@ class Guards:
         """
         try:
             async with asyncio.timeout(_BARRIER_SECONDS):
-                await self._inventory.seen_terminating(volume)
+                await self._index.seen_terminating(volume)
         except TimeoutError:
             raise NotYet(
                 "is not shown as Terminating by the watch of volumes",
@@ -248,14 +248,14 @@ class Guards:
                 value=volume.name,
                 remedy="see whether the API server answers; the removal is tried again",
             ) from None
-        return await self._check(removal, frozenset({volume.name}), self._inventory)
+        return await self._check(removal, frozenset({volume.name}), self._index)
 
     async def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
         """The uids of the volumes that have exactly this handle; raises KubeError.
 
         As watches have shown them, which may be behind, and as they are listed now.
         """
-        known = tuple(self._inventory.volumes.values())
+        known = tuple(self._index.volumes.values())
         view = await self._fresh()
         volumes = (*known, *view.volumes.values())
         return frozenset(one.uid for one in volumes if one.csi and one.csi.handle == str(handle))
@@ -278,7 +278,7 @@ class Guards:
             raise _deleted_since(handle)
         return permit
 
-    async def _check(self, removal: Removal, itself: frozenset[str], view: Inventory) -> Permit:
+    async def _check(self, removal: Removal, itself: frozenset[str], view: VolumeIndex) -> Permit:
         if removal.access_point is not None and removal.access_point.access_point_id is not None:
             await self._check_access_point(removal.access_point.access_point_id, itself, view)
         if removal.location is None or not removal.with_directory:
@@ -298,7 +298,7 @@ class Guards:
             above=tuple(sorted(users.above)[:_NAMED]),
         )
 
-    async def _check_unlocated(self, location: Location, itself: frozenset[str], view: Inventory) -> None:
+    async def _check_unlocated(self, location: Location, itself: frozenset[str], view: VolumeIndex) -> None:
         """Raise NotYet when a volume may lie there of which the file system cannot be told now."""
         # A list, since what is looked up and not there is forgotten.
         for name, directory in list(view.unlocated.items()):
@@ -313,7 +313,7 @@ class Guards:
                 )
 
     async def _check_access_point(
-        self, access_point_id: AccessPointId, itself: frozenset[str], view: Inventory
+        self, access_point_id: AccessPointId, itself: frozenset[str], view: VolumeIndex
     ) -> None:
         others = view.volumes_through(access_point_id) - itself
         staying = [one for one in sorted(others) if await self._stays(one)]
@@ -326,7 +326,7 @@ class Guards:
             )
 
     async def _users(
-        self, removal: Removal, location: Location, itself: frozenset[str], view: Inventory
+        self, removal: Removal, location: Location, itself: frozenset[str], view: VolumeIndex
     ) -> _Users:
         candidates: dict[Relation, set[str]] = {
             relation: set(volumes - itself)
@@ -353,7 +353,7 @@ class Guards:
         )
 
     async def _access_points(
-        self, removal: Removal, file_system_id: FileSystemId, view: Inventory
+        self, removal: Removal, file_system_id: FileSystemId, view: VolumeIndex
     ) -> Sequence[AccessPoint]:
         """Those of the file system, as AWS lists them after this call."""
         if self._roots is None:
@@ -370,8 +370,8 @@ class Guards:
             log.info("access-points-not-listed", file_system=file_system_id)
             return ()
 
-    async def _list_volumes(self) -> Inventory:
-        view = self._inventory.empty_copy()
+    async def _list_volumes(self) -> VolumeIndex:
+        view = self._index.empty_copy()
         view.replace_volumes(await self._store.list())
         return view
 
@@ -398,7 +398,7 @@ class Guards:
         try:
             return await self._store.get(name)
         except KubeNotFound:
-            self._inventory.forget_volume(name)
+            self._index.forget_volume(name)
             return None
 
 

@@ -78,7 +78,7 @@ def _above(location: Location) -> list[Location]:
     ]
 
 
-class Inventory:
+class VolumeIndex:
     """Volumes, classes, file systems, ports and group ids as last seen.
 
     ``servers`` are names of file systems that do not tell which one they are of.
@@ -143,9 +143,9 @@ class Inventory:
         names = [name for names in self._through.values() for name in names]
         return any(_file_system_of(self._volumes.get(name)) == file_system_id for name in names)
 
-    def empty_copy(self) -> "Inventory":
+    def empty_copy(self) -> "VolumeIndex":
         """One that reads volumes as this one does, and has none yet."""
-        copy = Inventory(self._servers)
+        copy = VolumeIndex(self._servers)
         copy.targets = self._targets
         return copy
 

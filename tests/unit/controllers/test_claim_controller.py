@@ -58,7 +58,7 @@ class Scene:
         self.registry = CollectorRegistry()
         self.claims = ClaimController(
             engine=self.world.engine,
-            inventory=self.world.inventory,
+            index=self.world.index,
             announcer=self.told,
             metrics=ControllerMetrics(self.registry),
             backoff_seconds=backoff_seconds,
@@ -93,13 +93,13 @@ class Scene:
         return self.registry.get_sample_value("kube_efs_claims_waiting")
 
     def add_file_system(self, name: str) -> None:
-        inventory, fs = self.world.inventory, FileSystemId(name)
-        inventory.discovery = Discovery(
-            file_systems={**inventory.discovery.file_systems, fs: reachable(fs)},
+        index, fs = self.world.index, FileSystemId(name)
+        index.discovery = Discovery(
+            file_systems={**index.discovery.file_systems, fs: reachable(fs)},
             complete=True,
         )
-        inventory.targets = TunnelTargets(
-            targets={**inventory.targets.targets, fs: TunnelTarget(file_system_id=fs, port=20499)}
+        index.targets = TunnelTargets(
+            targets={**index.targets.targets, fs: TunnelTarget(file_system_id=fs, port=20499)}
         )
 
 
@@ -131,10 +131,10 @@ async def test_a_claim_is_served_once() -> None:
 async def test_a_list_is_all_there_is() -> None:
     async with scene() as here:
         here.world.classes.clear()
-        here.world.inventory.classes.clear()
+        here.world.index.classes.clear()
         await here.see(claim("u1"), claim("u2"))
         here.claims.listed([claim("u2"), claim("u3")])
-        here.world.inventory.classes[EFS.name] = EFS
+        here.world.index.classes[EFS.name] = EFS
         here.claims.class_changed(EFS.name)
         await here.rest()
         assert here.volumes == ["u2", "u3"]
@@ -200,13 +200,13 @@ async def test_whoever_removes_the_annotation_asks_again() -> None:
 @pytest.mark.parametrize("is_marked", [True, False], ids=["annotation seen", "annotation not seen yet"])
 async def test_a_class_that_was_corrected_serves_whom_it_refused(is_marked: bool) -> None:
     async with scene() as here:
-        here.world.inventory.classes["efs"] = replace(EFS, parameters={})
+        here.world.index.classes["efs"] = replace(EFS, parameters={})
         await here.see(claim())
         (line,) = here.told.lines
         assert line.startswith("refused ")
         if is_marked:
             await here.see(replace(claim(), rejection=line.removeprefix("refused ")))
-        here.world.inventory.classes["efs"] = EFS
+        here.world.index.classes["efs"] = EFS
         here.claims.class_changed("other")
         await here.rest()
         assert here.volumes == []
@@ -294,7 +294,7 @@ async def test_one_claim_that_hangs_does_not_hold_up_the_others() -> None:
 async def full(here: Scene) -> list[Volume]:
     """Three volumes, which are all that the class has group ids for, and a fourth claim that waits."""
     await here.world.scan()
-    here.world.inventory.gids.on_free = here.claims.gid_released
+    here.world.index.gids.on_free = here.claims.gid_released
     volumes = [await here.world.provision(directory_claim(number)) for number in (1, 2, 3)]
     await here.see(directory_claim(4))
     return volumes
@@ -306,7 +306,7 @@ def remove(here: Scene, volume: Volume) -> None:
     here.world.folders.there = {
         one for one in here.world.folders.there if str(one.directory) != volume.nfs.path
     }
-    here.world.inventory.removed_volume(volume, with_directory=True)
+    here.world.index.removed_volume(volume, with_directory=True)
 
 
 async def test_a_range_that_is_full_is_told_of_and_counted() -> None:
@@ -359,14 +359,14 @@ async def test_a_claim_that_is_gone_is_not_served_when_a_group_is_free() -> None
 async def test_a_refused_directory_claim_is_not_marked_and_comes_back_without_a_word() -> None:
     async with scene() as here:
         await here.world.scan()
-        here.world.inventory.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={"gidMin": "1"})
+        here.world.index.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={"gidMin": "1"})
         await here.see(directory_claim())
         here.claims.world_changed()
         await here.rest()
         (line,) = here.told.lines
         assert line.startswith("refused StorageClass aws-efs parameters.gidMin: '1' is no group id")
         assert here.told.marks == [False]
-        here.world.inventory.classes[AWS_EFS.name] = AWS_EFS
+        here.world.index.classes[AWS_EFS.name] = AWS_EFS
         here.claims.class_changed(AWS_EFS.name)
         await here.rest()
         assert here.told.lines[1:] == ["provisioning", "provisioned"]
@@ -388,12 +388,12 @@ async def test_a_claim_is_looked_at_again_when_kubernetes_has_given_it_to_us() -
 
 async def test_a_class_that_appears_serves_whoever_waits_for_it() -> None:
     async with scene() as here:
-        here.world.inventory.classes.clear()
+        here.world.index.classes.clear()
         await here.see(replace(claim(), storage_provisioner=EFS.provisioner))
         assert here.told.lines == [
             "failed spec.storageClassName: 'efs' does not exist; create the StorageClass"
         ]
-        here.world.inventory.classes[EFS.name] = EFS
+        here.world.index.classes[EFS.name] = EFS
         here.claims.class_changed(EFS.name)
         await here.rest()
         assert here.volumes == ["u1"]
@@ -451,7 +451,7 @@ async def test_unclear_creation_is_repeated_where_it_was_tried_though_the_class_
         here.claims.seen(claim())
         await here.failure()
         elsewhere = {"default_file_system_id": "fs-2", "file_system_ids": "fs-2"}
-        here.world.inventory.classes[EFS.name] = replace(EFS, parameters=elsewhere)
+        here.world.index.classes[EFS.name] = replace(EFS, parameters=elsewhere)
         here.claims.class_changed(EFS.name)
         await here.rest()
         assert here.volumes == ["u1"]

@@ -29,7 +29,7 @@ from kube_efs.model.errors import PlatformError
 from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volumes import Location, NfsSource, Volume
 from kube_efs.provisioning.guards import Order, Permit
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -191,7 +191,7 @@ async def test_a_backend_works_where_its_file_system_is(is_mounted: bool) -> Non
     here, workers = Folders(Moments()), Folders(Moments())
     backend = directory_backend(
         DirectoryService(provisioner=PROVISIONER, mounted=here if is_mounted else None),
-        inventory=Inventory(),
+        index=VolumeIndex(),
         workers=workers,
         metrics=ControllerMetrics(CollectorRegistry()),
     )
@@ -208,7 +208,7 @@ async def test_a_backend_without_hands_is_a_fault() -> None:
     with pytest.raises(PlatformError) as caught:
         directory_backend(
             DirectoryService(provisioner=PROVISIONER, mounted=None),
-            inventory=Inventory(),
+            index=VolumeIndex(),
             workers=None,
             metrics=ControllerMetrics(CollectorRegistry()),
         )

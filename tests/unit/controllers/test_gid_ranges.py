@@ -7,7 +7,7 @@ from kube_efs.controllers.group_ids import gid_range, watch_gid_ranges
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.gids import GidRange
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 CSI = {"provisioningMode": "efs-ap", "fileSystemId": "fs-0123abcd", "directoryPerms": "700"}
@@ -39,19 +39,19 @@ def test_the_ids_of_a_class(storage_class: StorageClass, expected: tuple[int, in
 
 
 def test_the_metrics_follow_classes_and_ids() -> None:
-    registry, inventory = CollectorRegistry(), Inventory()
-    watch_gid_ranges(ControllerMetrics(registry), inventory, {"example.com/aws-efs"})
+    registry, index = CollectorRegistry(), VolumeIndex()
+    watch_gid_ranges(ControllerMetrics(registry), index, {"example.com/aws-efs"})
     slow = {"storage_class": "slow"}
     assert registry.get_sample_value("kube_efs_gid_range_size", slow) is None
 
-    inventory.classes = {"slow": of_directories(gidMin="40000", gidMax="40009"), "csi": of_driver()}
+    index.classes = {"slow": of_directories(gidMin="40000", gidMax="40009"), "csi": of_driver()}
     for gid in (40000, 40009, 50_000):
-        inventory.gids.hold(gid, f"holder of {gid}")
+        index.gids.hold(gid, f"holder of {gid}")
     assert registry.get_sample_value("kube_efs_gid_range_size", slow) == 10
     assert registry.get_sample_value("kube_efs_gid_range_used", slow) == 2
     assert registry.get_sample_value("kube_efs_gid_range_size", {"storage_class": "csi"}) is None
 
-    inventory.gids.release("holder of 40000")
+    index.gids.release("holder of 40000")
     assert registry.get_sample_value("kube_efs_gid_range_used", slow) == 1
-    inventory.classes = {}
+    index.classes = {}
     assert registry.get_sample_value("kube_efs_gid_range_used", slow) is None

@@ -13,7 +13,7 @@ from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.directories import parse_directory
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 OURS = "example.com/aws-efs"
@@ -38,13 +38,13 @@ class Scene:
     """A controller of directory volumes and of the driver's."""
 
     def __init__(self) -> None:
-        self.inventory, self.events, self.registry = (
-            Inventory({"efs.example.com": FS}),
+        self.index, self.events, self.registry = (
+            VolumeIndex({"efs.example.com": FS}),
             Events(),
             CollectorRegistry(),
         )
-        self.inventory.gid_ledger.add_base(BASE)
-        self.inventory.classes = {
+        self.index.gid_ledger.add_base(BASE)
+        self.index.classes = {
             "ours": StorageClass(name="ours", provisioner=OURS, parameters={}),
             "csi": StorageClass(name="csi", provisioner=DRIVER, parameters=CSI),
             "fixed": StorageClass(
@@ -52,7 +52,7 @@ class Scene:
             ),
         }
         SharedGids(
-            self.inventory,
+            self.index,
             self.events,
             ControllerMetrics(self.registry),
             {OURS, DRIVER},
@@ -74,7 +74,7 @@ class Scene:
             name: (Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}")), gid)
             for name, gid in found.items()
         }
-        self.inventory.found_directories(self.inventory.gid_ledger.begin_look(), BASE, directories)
+        self.index.found_directories(self.index.gid_ledger.begin_look(), BASE, directories)
 
 
 def volume(name: str, gid: int | None = 2000, **changes: object) -> Volume:
@@ -97,7 +97,7 @@ def scene() -> Scene:
 
 async def test_two_volumes_with_one_id_are_both_told_of_once(scene: Scene) -> None:
     for _ in range(2):
-        scene.inventory.replace_volumes([volume("a"), volume("b")])
+        scene.index.replace_volumes([volume("a"), volume("b")])
     assert await scene.events_about() == [
         "PersistentVolume a",
         "PersistentVolumeClaim claim-of-a",
@@ -106,14 +106,14 @@ async def test_two_volumes_with_one_id_are_both_told_of_once(scene: Scene) -> No
     ]
     assert scene.events.published[0][1].startswith(f"Group id 2000 is also that of {FS}:/pvs/b: ")
     assert scene.shared == 1
-    scene.inventory.put_volume(volume("c"))
+    scene.index.put_volume(volume("c"))
     assert (await scene.events_about())[4:] == [
         f"{kind}{name}" for name in "abc" for kind in ("PersistentVolume ", "PersistentVolumeClaim claim-of-")
     ]
 
 
 async def test_a_directory_whose_group_was_changed_by_hand_is_seen(scene: Scene) -> None:
-    scene.inventory.replace_volumes([volume("a", 2000), volume("b", 2001)])
+    scene.index.replace_volumes([volume("a", 2000), volume("b", 2001)])
     scene.look(a=2000, b=2001)
     assert await scene.events_about() == []
     scene.look(a=2001, b=2001)
@@ -128,20 +128,20 @@ async def test_a_directory_whose_group_was_changed_by_hand_is_seen(scene: Scene)
 
 
 async def test_a_directory_of_nobody_is_told_of_on_the_volume(scene: Scene) -> None:
-    scene.inventory.put_volume(volume("a"))
+    scene.index.put_volume(volume("a"))
     scene.look(a=2000, other=2000)
     assert await scene.events_about() == ["PersistentVolume a", "PersistentVolumeClaim claim-of-a"]
 
 
 async def test_volumes_of_one_directory_share_its_id_by_nature(scene: Scene) -> None:
     both = NfsSource(server="efs.example.com", path="/pvs/a")
-    scene.inventory.replace_volumes([volume("a"), volume("b", nfs=both)])
+    scene.index.replace_volumes([volume("a"), volume("b", nfs=both)])
     assert (await scene.events_about(), scene.shared) == ([], 0)
 
 
 async def test_volumes_of_others_are_not_told_of(scene: Scene) -> None:
     foreign = volume("b", provisioned_by="example.com/other")
-    scene.inventory.replace_volumes([volume("a"), foreign])
+    scene.index.replace_volumes([volume("a"), foreign])
     assert await scene.events_about() == ["PersistentVolume a", "PersistentVolumeClaim claim-of-a"]
 
 
@@ -157,8 +157,8 @@ async def test_an_access_point_that_another_cluster_made_with_the_same_id_is_see
         "a", None, nfs=None, csi=CsiSource(handle=f"{FS}::{AP}"), storage_class=storage_class,
         provisioned_by=DRIVER, claim=None,
     )  # fmt: skip
-    scene.inventory.put_volume(through)
-    scene.inventory.gids.hold(60000, AP)
-    scene.inventory.gids.hold(60000, "fsap-0123456789abcdef1")
+    scene.index.put_volume(through)
+    scene.index.gids.hold(60000, AP)
+    scene.index.gids.hold(60000, "fsap-0123456789abcdef1")
     assert await scene.events_about() == told
     assert scene.shared == len(told)

@@ -1,7 +1,7 @@
 """Whatever comes, goes and is said in between: no volume ever leads to another file system's data.
 
 A small world with file systems, volumes, a ConfigMap and an unreliable AWS. The parts that decide are the
-real ones: the catalogue, the inventory, the rules for ports and the documents in the ConfigMap.
+real ones: the catalogue, the index, the rules for ports and the documents in the ConfigMap.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from kube_efs.model.targets import (
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
 from kube_efs.model.volumes import NfsSource, Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 NAMES = [FileSystemId(f"fs-{number}") for number in range(3)]
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -76,15 +76,15 @@ class Cluster(RuleBasedStateMachine):
         self._start_controller()
 
     def _start_controller(self) -> None:
-        self.inventory = Inventory()
+        self.index = VolumeIndex()
         if self.config_map is not None:
-            self.inventory.targets, rejections = parse_targets(*self.config_map)
+            self.index.targets, rejections = parse_targets(*self.config_map)
             assert not rejections
-        self.inventory.replace_volumes(self.volumes.values())
+        self.index.replace_volumes(self.volumes.values())
         self.catalogue = Catalogue(self.aws, 300)
         self.catalogue.expected = lambda: (
-            self.inventory.targets.targets.keys()
-            | {fs for use in self.inventory.ports_in_use().values() if use.root for fs in use.owners}
+            self.index.targets.targets.keys()
+            | {fs for use in self.index.ports_in_use().values() if use.root for fs in use.owners}
         )
 
     @rule(there=_SOME)
@@ -105,11 +105,9 @@ class Cluster(RuleBasedStateMachine):
         self.aws.hidden = self.aws.without_targets = self.aws.failing = frozenset()
 
     def _poll(self) -> None:
-        before = self.inventory.targets
+        before = self.index.targets
         discovery = asyncio.run(self.catalogue.refresh())
-        found = follow_discovery(
-            before, discovery, base_port=20490, ports_in_use=self.inventory.ports_in_use()
-        )
+        found = follow_discovery(before, discovery, base_port=20490, ports_in_use=self.index.ports_in_use())
         # Nothing that is there leaves, or moves, because one answer left it out.
         for fs in self.aws.there & before.targets.keys():
             assert found.port_of(fs) == before.port_of(fs)
@@ -122,7 +120,7 @@ class Cluster(RuleBasedStateMachine):
             render_zones(targets),
             render_reserved(targets),
         )
-        self.inventory.targets = targets
+        self.index.targets = targets
 
     def _follow_roots(self, targets: TunnelTargets, unclear: frozenset[FileSystemId]) -> None:
         for fs, target in targets.targets.items():
@@ -143,19 +141,19 @@ class Cluster(RuleBasedStateMachine):
             mount_options=(f"port={port}",),
         )
         self.owners[name] = fs
-        self.inventory.put_volume(self.volumes[name])
+        self.index.put_volume(self.volumes[name])
 
     def _drop(self, name: str) -> None:
         if name in self.volumes:
-            self.inventory.drop_volume(self.volumes.pop(name))
+            self.index.drop_volume(self.volumes.pop(name))
             del self.owners[name]
 
-    @precondition(lambda self: self.inventory.targets.targets)
+    @precondition(lambda self: self.index.targets.targets)
     @rule(data=st.data(), annotated=st.booleans())
     def make_volume(self, data: st.DataObject, annotated: bool) -> None:
-        fs = data.draw(st.sampled_from(sorted(self.inventory.targets.targets)))
+        fs = data.draw(st.sampled_from(sorted(self.index.targets.targets)))
         self.made += 1
-        self._put(f"pv-{self.made}", fs, self.inventory.targets.targets[fs].port, annotated=annotated)
+        self._put(f"pv-{self.made}", fs, self.index.targets.targets[fs].port, annotated=annotated)
 
     @precondition(lambda self: self.volumes)
     @rule(data=st.data())
@@ -170,7 +168,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def nobody_reaches_the_data_of_others(self) -> None:
-        targets = self.inventory.targets.targets
+        targets = self.index.targets.targets
         at = {target.port: fs for fs, target in targets.items()}
         assert len(at) == len(targets)
         for name, volume in self.volumes.items():

@@ -16,7 +16,7 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import KubeAlreadyExists
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 
@@ -26,10 +26,10 @@ class Installation:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._inventory = Inventory()
+        self._index = VolumeIndex()
         self.released: list[str] = []
         self._roots = RootVolumes(
-            client, self._inventory, namespace="default", provisioner=PROVISIONER, release=self._release
+            client, self._index, namespace="default", provisioner=PROVISIONER, release=self._release
         )
 
     async def _release(self, root_claim: str) -> None:
@@ -40,7 +40,7 @@ class Installation:
     async def follow(self, **ports: int) -> None:
         """Follow these file systems, knowing all the volumes of now."""
         listing = self._client.list(PersistentVolume)
-        self._inventory.replace_volumes([read_volume(item.to_dict()) async for item in listing])
+        self._index.replace_volumes([read_volume(item.to_dict()) async for item in listing])
         ids = {FileSystemId(name.replace("_", "-")): port for name, port in ports.items()}
         await self._roots.follow(
             TunnelTargets(
@@ -172,7 +172,7 @@ async def test_root_volumes_of_another_installation_are_left_alone(
     here: Installation, kube: AsyncClient
 ) -> None:
     other = RootVolumes(
-        kube, Inventory(), namespace="kube-system", provisioner=PROVISIONER, release=here._release
+        kube, VolumeIndex(), namespace="kube-system", provisioner=PROVISIONER, release=here._release
     )
     fs = FileSystemId("fs-9")
     await other.follow(TunnelTargets(targets={fs: TunnelTarget(file_system_id=fs, port=20499)}))

@@ -21,7 +21,7 @@ from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -305,8 +305,8 @@ async def test_the_object_of_events_is_found_by_its_name(kube: AsyncClient) -> N
 
 
 async def test_trash_waits_for_the_root_volume_that_its_pods_mount() -> None:
-    inventory = Inventory()
-    inventory.targets = TunnelTargets(targets={A: TunnelTarget(file_system_id=A, port=20490)})
-    assert not trash_rounds._with_root(inventory)
-    inventory.put_volume(Volume(name=root_name(A), uid="r", storage_class=ROOT_CLASS))
-    assert trash_rounds._with_root(inventory) == [A]
+    index = VolumeIndex()
+    index.targets = TunnelTargets(targets={A: TunnelTarget(file_system_id=A, port=20490)})
+    assert not trash_rounds._with_root(index)
+    index.put_volume(Volume(name=root_name(A), uid="r", storage_class=ROOT_CLASS))
+    assert trash_rounds._with_root(index) == [A]

@@ -22,7 +22,7 @@ from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, M
 from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
 from kube_efs.model.volumes import NfsSource, Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
@@ -56,15 +56,13 @@ class Scene:
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
-        self.inventory = Inventory()
+        self.index = VolumeIndex()
         self.news = 0
         self.unknown: set[str] = set()
-        roots = RootVolumes(
-            client, self.inventory, namespace="default", provisioner="p", release=_nobody_uses
-        )
+        roots = RootVolumes(client, self.index, namespace="default", provisioner="p", release=_nobody_uses)
         self.controller = TunnelTargetsController(
             client,
-            self.inventory,
+            self.index,
             roots,
             namespace="default",
             base_port=20490,
@@ -102,7 +100,7 @@ class Scene:
 async def running(client: AsyncClient, *, volumes: tuple[Volume, ...] = ()) -> AsyncIterator[Scene]:
     scene = Scene(client)
     await scene.controller.load()
-    scene.inventory.replace_volumes(volumes)
+    scene.index.replace_volumes(volumes)
     task = asyncio.create_task(scene.controller.run())
     try:
         yield scene
@@ -155,7 +153,7 @@ async def test_a_discovery_becomes_the_config_map_and_root_volumes(
     )
     assert data["zones.yaml"] == "subnet-a: us-east-1a\n"
     assert roots == {"efs-stunnel-fs-1", "efs-stunnel-fs-2"}
-    assert here.inventory.targets.port_of(FS2) == 20491
+    assert here.index.targets.port_of(FS2) == 20491
 
 
 async def test_ports_are_those_of_the_config_map_that_was_there(
@@ -163,7 +161,7 @@ async def test_ports_are_those_of_the_config_map_that_was_there(
 ) -> None:
     await write(kube, document({FS2: 20490, FS1: 20497}))
     async with running(kube) as here:
-        assert here.inventory.targets.port_of(FS1) == 20497
+        assert here.index.targets.port_of(FS1) == 20497
         here.controller.discovered(discovery(system(FS1), system(FS2), system(FS3)))
         await eventually(lambda: agreed(here, {"fs-1": 20497, "fs-2": 20490, "fs-3": 20491}))
 
@@ -257,7 +255,7 @@ async def test_the_port_of_a_volume_without_annotation_stays_its_file_system_s(
     async with running(kube, volumes=(static(20490, server),)) as here:
         here.controller.discovered(discovery(system(FS1)))
         await eventually(lambda: agreed(here, {"fs-1": 20491}))
-        assert here.inventory.targets.file_system_at(20490) == FS2
+        assert here.index.targets.file_system_at(20490) == FS2
         assert not here.unknown
     async with running(kube, volumes=(static(20490, server),)) as here:
         here.controller.discovered(discovery(system(FS1), system(FS2), system(FS3)))
@@ -369,7 +367,7 @@ async def test_nothing_is_touched_before_aws_has_answered(kube: AsyncClient) -> 
             here.controller.poke()
             await asyncio.sleep(0.02)
         assert (await here.config_map())["efs-stunnel.yaml"] == text
-        assert here.inventory.targets.port_of(FS1) == 20490
+        assert here.index.targets.port_of(FS1) == 20490
         assert not here.controller.settled.is_set()
         assert here.news == 0
 
@@ -417,14 +415,14 @@ async def test_no_volume_can_get_a_port_while_it_is_being_given_away(
     publish, seen = here.controller._publish, list[Mapping[FileSystemId, int]]()
 
     async def look_and_publish(targets: TunnelTargets) -> None:
-        seen.append(here.inventory.targets.ports)
+        seen.append(here.index.targets.ports)
         await publish(targets)
 
     monkeypatch.setattr(here.controller, "_publish", look_and_publish)
     here.controller.discovered(discovery(system(FS1), system(FS3)))
     await here.controller._reconcile()
     assert seen == [{FS1: 20490}]
-    assert here.inventory.targets.ports == {FS1: 20490, FS3: 20491}
+    assert here.index.targets.ports == {FS1: 20490, FS3: 20491}
 
 
 async def test_a_root_that_cannot_be_made_keeps_nobody_from_the_ports(
@@ -446,7 +444,7 @@ async def test_a_root_that_cannot_be_made_keeps_nobody_from_the_ports(
     async with running(kube) as here:
         here.controller.discovered(discovery(system(FS1), system(FS2)))
         await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
-        assert here.inventory.targets.port_of(FS2) == 20491
+        assert here.index.targets.port_of(FS2) == 20491
         news = here.news
         await asyncio.sleep(0.2)
         # It is tried again and again, which is no news to claims.

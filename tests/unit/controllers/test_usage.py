@@ -29,7 +29,7 @@ from kube_efs.model.errors import KubeDenied, WorkerFailed
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.usage import MeasuredDirectory, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.settings import ControllerSettings, load
 from kube_efs.telemetry.metrics import UsageMetrics
@@ -69,12 +69,12 @@ class World:
     def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
         self.client = client
         self.scales = Scales()
-        self.inventory = Inventory()
+        self.index = VolumeIndex()
         self.registry = CollectorRegistry()
         self.parts = UsageParts(
             client=client,
             store=UsageStore(client, "default"),
-            inventory=self.inventory,
+            index=self.index,
             recorder=recorder,
             metrics=UsageMetrics(self.registry),
             meter_for=lambda _: self.scales,
@@ -99,7 +99,7 @@ class World:
         assert made.metadata
         claim = ClaimReference(namespace="default", name=name, uid=ClaimUid(made.metadata.uid or ""))
         source = NfsSource(server="127.0.0.1", path=f"/{name}")
-        self.inventory.put_volume(
+        self.index.put_volume(
             Volume(name=f"pv-{name}", uid=name, claim=claim, nfs=source, file_system_id=FS, capacity="5Gi")
         )
 
@@ -208,8 +208,8 @@ async def test_a_file_system_that_does_not_answer_ends_its_part_of_the_round(wor
 
 async def test_a_whole_file_system_is_not_looked_through(world: World) -> None:
     await world.volume("all")
-    whole = world.inventory.volumes["pv-all"]
-    world.inventory.put_volume(replace(whole, nfs=NfsSource(server="127.0.0.1", path="/")))
+    whole = world.index.volumes["pv-all"]
+    world.index.put_volume(replace(whole, nfs=NfsSource(server="127.0.0.1", path="/")))
     world.scales.sizes = {"/": 1}
     await world.rounds.round()
     assert world.scales.asked == []
@@ -220,7 +220,7 @@ async def test_volumes_that_are_gone_are_forgotten(world: World) -> None:
     await world.volume("a")
     world.scales.sizes = {"/a": 1}
     await world.rounds.round()
-    world.inventory.drop_volume(world.inventory.volumes["pv-a"])
+    world.index.drop_volume(world.index.volumes["pv-a"])
     await world.rounds.round()
     assert world.sample("used_bytes", "a") is None
     assert await world.parts.store.load() == {}
@@ -263,7 +263,7 @@ def test_never_measured_ones_come_first_then_the_oldest() -> None:
 
 def test_nobody_measures_what_has_no_tunnel() -> None:
     location = Location(file_system_id=FS, directory=Directory())
-    assert meters([None], Inventory(), None)(location) is None
+    assert meters([None], VolumeIndex(), None)(location) is None
 
 
 def test_pods_end_by_themselves_before_they_are_ended() -> None:

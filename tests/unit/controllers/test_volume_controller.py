@@ -37,7 +37,7 @@ class Scene:
         self.registry = CollectorRegistry()
         self.volumes = VolumeController(
             engine=self.world.engine,
-            inventory=self.world.inventory,
+            index=self.world.index,
             announcer=self.told,
             metrics=ControllerMetrics(self.registry),
             backoff_seconds=backoff_seconds,
@@ -98,7 +98,7 @@ async def test_late_news_of_a_volume_that_is_gone_change_nothing() -> None:
         here.volumes.gone(volume)
         await here.rest()
         assert here.told.lines == ["removed fs-1:/team/example"]
-        assert not here.world.inventory.volumes
+        assert not here.world.index.volumes
 
 
 async def test_what_was_released_while_nobody_watched_is_taken_up() -> None:
@@ -116,8 +116,8 @@ async def test_a_list_without_a_volume_means_it_is_gone() -> None:
     async with scene() as here:
         one, other = await here.bound("u1", "u2")
         here.volumes.listed([other])
-        assert set(here.world.inventory.volumes) == {other.name}
-        assert one.name not in here.world.inventory.volumes
+        assert set(here.world.index.volumes) == {other.name}
+        assert one.name not in here.world.index.volumes
 
 
 async def test_a_retained_volume_stays_and_nobody_is_bothered() -> None:
@@ -150,7 +150,7 @@ async def test_a_failure_is_tried_again_after_the_back_off() -> None:
 async def test_a_file_system_that_is_gone_is_asked_for_at_the_pace_of_the_back_off() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
-        here.world.inventory.targets = TunnelTargets()
+        here.world.index.targets = TunnelTargets()
         await here.release(volume)
         assert len(here.told.lines) == 1
         assert here.told.lines[0].startswith("not file system: 'fs-1' is not known (any more)")

@@ -53,37 +53,37 @@ class Scene:
     def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
         world = World()
         self.client = client
-        self.inventory = world.inventory
-        self.inventory.classes = {}
+        self.index = world.index
+        self.index.classes = {}
         self.folders = world.folders
-        backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
+        backend = TunnelBackend(provisioner=PROVISIONER, index=world.index, directories=world.folders)
         engine = Engine(
-            inventory=world.inventory,
+            index=world.index,
             backends=[backend],
             store=VolumeStore(client),
-            guards=Guards(inventory=world.inventory, store=VolumeStore(client)),
+            guards=Guards(index=world.index, store=VolumeStore(client)),
         )
         announcer, metrics = Announcer(client, recorder), ControllerMetrics(CollectorRegistry())
         self.claims = ClaimController(
             engine=engine,
-            inventory=world.inventory,
+            index=world.index,
             announcer=announcer,
             metrics=metrics,
             backoff_seconds=3600,
         )
         self.volumes = VolumeController(
             engine=engine,
-            inventory=world.inventory,
+            index=world.index,
             announcer=announcer,
             metrics=metrics,
             backoff_seconds=3600,
         )
         roots = RootVolumes(
-            client, world.inventory, namespace="default", provisioner=PROVISIONER, release=_nobody_uses
+            client, world.index, namespace="default", provisioner=PROVISIONER, release=_nobody_uses
         )
         self.targets = _Poked(
             client,
-            world.inventory,
+            world.index,
             roots,
             namespace="default",
             base_port=20490,
@@ -95,7 +95,7 @@ class Scene:
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         return [
             watch_volumes(self.client, self.volumes, self.targets.poke, self.volumes_listed),
-            watch_classes(self.client, self.inventory, self.claims, self.classes_listed),
+            watch_classes(self.client, self.index, self.claims, self.classes_listed),
             watch_claims(self.client, self.claims, self.targets.poke, self.claims_listed),
         ]
 
@@ -196,11 +196,11 @@ async def test_a_class_that_was_replaced_serves_whom_it_refused(
 async def test_a_class_that_is_gone_is_forgotten(kube: AsyncClient, eventually: Eventually) -> None:
     await kube.create(AUTO)
     async with running(kube) as here:
-        assert set(here.inventory.classes) == {"efs"}
+        assert set(here.index.classes) == {"efs"}
         await kube.delete(StorageClassResource, "efs")
 
         async def is_forgotten() -> bool:
-            return not here.inventory.classes
+            return not here.index.classes
 
         await eventually(is_forgotten)
 
@@ -210,10 +210,10 @@ async def test_volumes_are_known_and_forgotten(kube: AsyncClient, eventually: Ev
         await kube.create(build_volume(_volume("pv")))
 
         async def known() -> bool:
-            return "pv" in here.inventory.volumes
+            return "pv" in here.index.volumes
 
         async def unknown() -> bool:
-            return "pv" not in here.inventory.volumes
+            return "pv" not in here.index.volumes
 
         await eventually(known)
         await _delete_volume(kube, "pv")
@@ -227,7 +227,7 @@ async def test_a_released_volume_goes_with_its_directory(kube: AsyncClient, even
         await kube.create(claim("data"))
         await eventually(here.made_for)
         assert len(here.folders.there) == 1
-        (name,) = here.inventory.volumes
+        (name,) = here.index.volumes
         await kube.patch(
             PersistentVolume, name, {"metadata": {"finalizers": None}}, patch_type=PatchType.MERGE
         )

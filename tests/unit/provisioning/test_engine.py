@@ -79,12 +79,12 @@ def test_what_is_none_of_its_business_is_left_alone(world: World, wanted: Claim)
 
 
 def test_a_class_of_another_provisioner_is_left_alone(world: World) -> None:
-    world.inventory.classes["efs"] = replace(EFS, provisioner="other.example/efs")
+    world.index.classes["efs"] = replace(EFS, provisioner="other.example/efs")
     assert world.engine.plan(claim()) is None
 
 
 def test_a_claim_that_waits_for_its_pod_is_waited_with(world: World) -> None:
-    world.inventory.classes["efs"] = replace(EFS, waits_for_consumer=True)
+    world.index.classes["efs"] = replace(EFS, waits_for_consumer=True)
     assert world.engine.plan(claim()) is None
     assert world.engine.plan(replace(claim(), selected_node="node-1")) is not None
 
@@ -100,7 +100,7 @@ def test_a_refusal_goes_to_whoever_asked(world: World) -> None:
 
 
 def test_a_file_system_without_a_port_is_waited_for(world: World) -> None:
-    world.inventory.targets = TunnelTargets()
+    world.index.targets = TunnelTargets()
     with pytest.raises(NotYet) as caught:
         world.engine.plan(claim())
     assert str(caught.value) == (
@@ -109,7 +109,7 @@ def test_a_file_system_without_a_port_is_waited_for(world: World) -> None:
 
 
 def test_a_file_system_that_is_not_there_is_waited_for(world: World) -> None:
-    world.inventory.discovery = Discovery(complete=True)
+    world.index.discovery = Discovery(complete=True)
     with pytest.raises(NotYet):
         world.engine.plan(claim())
 
@@ -133,7 +133,7 @@ def test_a_claim_is_served_by_whom_kubernetes_has_given_it_to(
 
 
 def test_a_class_that_is_missing_is_told_of_to_whoever_waits_for_us(world: World) -> None:
-    world.inventory.classes.clear()
+    world.index.classes.clear()
     with pytest.raises(NotYet) as caught:
         world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
     assert str(caught.value) == "spec.storageClassName: 'efs' does not exist; create the StorageClass"
@@ -142,7 +142,7 @@ def test_a_class_that_is_missing_is_told_of_to_whoever_waits_for_us(world: World
 
 @pytest.mark.parametrize("given_to", [None, "other.example/efs"], ids=["nobody yet", "another"])
 def test_a_class_that_is_missing_is_no_business_of_ours_otherwise(world: World, given_to: str | None) -> None:
-    world.inventory.classes.clear()
+    world.index.classes.clear()
     assert world.engine.plan(replace(claim(), storage_provisioner=given_to)) is None
 
 
@@ -150,7 +150,7 @@ def test_a_class_that_is_missing_is_no_business_of_ours_otherwise(world: World, 
     "now", ["other.example/efs", DIRECTORY_PROVISIONER.name], ids=["another", "another of ours"]
 )
 def test_a_class_that_belongs_to_another_by_now_is_told_of(world: World, now: str) -> None:
-    world.inventory.classes["efs"] = replace(EFS, provisioner=now)
+    world.index.classes["efs"] = replace(EFS, provisioner=now)
     with pytest.raises(NotYet) as caught:
         world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
     assert str(caught.value) == (
@@ -184,7 +184,7 @@ async def test_directory_first_then_the_volume(world: World) -> None:
     assert world.moment.passed == ["before make", "after make", "before create", "after create"]
     assert world.folders.there == {DATA}
     assert volume == world.store.volumes[volume.name]
-    assert world.inventory.volume_of(claim().uid) == volume
+    assert world.index.volume_of(claim().uid) == volume
 
 
 @pytest.mark.parametrize("wanted", [claim(), directory_claim()], ids=["tunnel", "directory"])
@@ -322,7 +322,7 @@ async def test_a_released_volume_goes_with_its_directory(world: World) -> None:
         "before release",
     ]
     assert (world.store.volumes, world.folders.there) == ({}, set())
-    assert not world.inventory.volumes
+    assert not world.index.volumes
 
 
 RELEASED = Volume(
@@ -383,7 +383,7 @@ async def test_a_volume_that_is_gone_takes_nothing_with_it(world: World) -> None
     world.store.volumes.clear()
     assert await world.engine.reclaim(RELEASED) is None
     assert world.folders.there == {DATA}
-    assert not world.inventory.volumes
+    assert not world.index.volumes
 
 
 async def test_a_volume_of_another_shape_is_refused(world: World) -> None:
@@ -442,7 +442,7 @@ async def test_a_sharer_that_goes_while_it_is_looked_up_is_no_fault(world: World
         gets += moment == "before get"
         if gets == 2:
             world.store.volumes.pop("sharer", None)
-            world.inventory.drop_volume(sharer)
+            world.index.drop_volume(sharer)
         return 0
 
     world.moment.on_moment = gone_meanwhile
@@ -544,7 +544,7 @@ async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: W
     world.add(RELEASED)
     listed = list(world.store.volumes.values())
     made = await world.provision(claim("u2"))
-    world.inventory.replace_volumes(listed)
+    world.index.replace_volumes(listed)
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
     assert done.reason == f"fs-1:/team/example is used by {made.name} too"
@@ -563,7 +563,7 @@ async def test_what_lies_apart_is_in_nobody_s_way(world: World, path: str, file_
 
 async def test_a_file_system_that_is_gone_is_waited_for(world: World) -> None:
     world.add(RELEASED)
-    world.inventory.targets = TunnelTargets()
+    world.index.targets = TunnelTargets()
     with pytest.raises(NotYet) as caught:
         await world.engine.reclaim(RELEASED)
     assert str(caught.value) == (

@@ -16,7 +16,7 @@ from kube_efs.model.directories import parse_directory
 from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 FS = FileSystemId("fs-1")
 BASE = Location(file_system_id=FS, directory=parse_directory("/pvs"))
@@ -33,8 +33,8 @@ def place(name: str) -> Location:
     return Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}"))
 
 
-def looking() -> Inventory:
-    made = Inventory()
+def looking() -> VolumeIndex:
+    made = VolumeIndex()
     made.gid_ledger.add_base(BASE)
     return made
 
@@ -65,7 +65,7 @@ class Groups(RuleBasedStateMachine):
         self.scan: tuple[int, dict[str, int]] | None = None
         self.made = 0
         self.told: set[str | None] = set()
-        self.inventory = looking()
+        self.index = looking()
 
     def teardown(self) -> None:
         self.logs.__exit__(None, None, None)
@@ -75,15 +75,15 @@ class Groups(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def take(self, name: str) -> None:
         within = RANGES[NAMES.index(name) % len(RANGES)]
-        if name in self.attempts or name in self.inventory.volumes:
+        if name in self.attempts or name in self.index.volumes:
             return
-        taking = self.inventory.gid_ledger.taking(within, name, place(name))
+        taking = self.index.gid_ledger.taking(within, name, place(name))
         gid = taking.__enter__()
         if gid is None:
             used = {*self.directories.values(), *(one.gid for one in self.volumes.values())}
             used |= {one.gid for one in self.attempts.values()}
             # What is gone may still be thought to be there, until news or a scan come.
-            assert used or self.inventory.gids
+            assert used or self.index.gids
             taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
             return
         assert gid in within
@@ -98,8 +98,8 @@ class Groups(RuleBasedStateMachine):
         attempt = self.attempts.pop(name)
         self.directories[name] = attempt.gid
         attempt.taking.__exit__(None, None, None)
-        wanted = self.new_volume(name, self.inventory.gids.of(name))
-        self.inventory.expect_volume(wanted)
+        wanted = self.new_volume(name, self.index.gids.of(name))
+        self.index.expect_volume(wanted)
         if answer == "refused":
             return  # the next attempt gives the directory back the group of a volume whose answer was lost
         volume = self.volumes.get(name)
@@ -110,7 +110,7 @@ class Groups(RuleBasedStateMachine):
             assert volume.gid is not None
             self.directories[name] = volume.gid
         if answer == "made":
-            self.inventory.made_volume(volume)
+            self.index.made_volume(volume)
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data())
@@ -127,7 +127,7 @@ class Groups(RuleBasedStateMachine):
         volume = self.volumes.pop(data.draw(st.sampled_from(self.known())))
         self.directories.pop(volume.name, None)
         self.news.append(("drop", volume))
-        self.inventory.removed_volume(volume, with_directory=True)
+        self.index.removed_volume(volume, with_directory=True)
 
     @precondition(lambda self: self.seen())
     @rule(data=st.data())
@@ -149,12 +149,12 @@ class Groups(RuleBasedStateMachine):
             what, found = self.news.pop(0)
             if isinstance(found, list):
                 self.told |= {one.uid for one in found}
-                self.inventory.replace_volumes(found)
+                self.index.replace_volumes(found)
             elif what == "put":
                 self.told.add(found.uid)
-                self.inventory.put_volume(found)
+                self.index.put_volume(found)
             else:
-                self.inventory.drop_volume(found)
+                self.index.drop_volume(found)
 
     @rule()
     def the_watch_breaks(self) -> None:
@@ -162,21 +162,19 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def begin_scan(self) -> None:
-        self.scan = (self.inventory.gid_ledger.begin_look(), dict(self.directories))
+        self.scan = (self.index.gid_ledger.begin_look(), dict(self.directories))
 
     @precondition(lambda self: self.scan)
     @rule()
     def end_scan(self) -> None:
         assert self.scan
         (number, seen), self.scan = self.scan, None
-        self.inventory.found_directories(
-            number, BASE, {name: (place(name), gid) for name, gid in seen.items()}
-        )
+        self.index.found_directories(number, BASE, {name: (place(name), gid) for name, gid in seen.items()})
 
     @rule()
     def crash(self) -> None:
         """A new leader reads all volumes and directories before it serves a claim."""
-        self.attempts, self.inventory = {}, looking()
+        self.attempts, self.index = {}, looking()
         self.the_watch_breaks()
         self.news_come(1)
         self.begin_scan()
@@ -190,7 +188,7 @@ class Groups(RuleBasedStateMachine):
         self.end_scan()
         used = {*self.directories.values(), *(one.gid for one in self.attempts.values())}
         used |= {one.gid for one in self.volumes.values() if one.gid is not None}
-        assert len(self.inventory.gids) == len(used)
+        assert len(self.index.gids) == len(used)
 
     # --- what always holds
 
@@ -213,8 +211,8 @@ class Groups(RuleBasedStateMachine):
         return sorted(
             name
             for name, volume in self.volumes.items()
-            if name in self.inventory.volumes
-            and self.inventory.volumes[name].uid == volume.uid
+            if name in self.index.volumes
+            and self.index.volumes[name].uid == volume.uid
             and name not in self.attempts
         )
 

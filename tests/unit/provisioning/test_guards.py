@@ -54,7 +54,7 @@ def access_point(path: str, file_system_id: FileSystemId = FS1) -> AccessPoint:
 def lead_through(world: World, path: str) -> None:
     """Have a volume on ``FS`` lead through the access point to that path below its root."""
     target = TunnelTarget(file_system_id=FS, port=20500)
-    world.inventory.targets = TunnelTargets(targets={**world.inventory.targets.targets, FS: target})
+    world.index.targets = TunnelTargets(targets={**world.index.targets.targets, FS: target})
     through = Volume(
         name="through", uid="t", phase=VolumePhase.BOUND, csi=CsiSource(handle=f"{FS}:{path}:{POINT}")
     )
@@ -238,7 +238,7 @@ async def test_last_answer_waits_until_the_watch_shows_the_volume_terminating(wo
     assert not reclaiming.done()
     assert world.folders.there == {DATA}
     for volume in unseen:
-        world.inventory.put_volume(volume)
+        world.index.put_volume(volume)
     done = await reclaiming
     assert done is not None
     assert (done.data, world.folders.there) == (DataFate.SHARED, {DATA})
@@ -269,11 +269,11 @@ async def test_choice_of_before_a_removal_is_made_anew_unless_something_was_made
         making = asyncio.create_task(world.engine.provision(plan, is_begun=is_begun))
         await asyncio.sleep(0)
         for gone in list(world.store.volumes.values()):
-            world.inventory.drop_volume(world.store.volumes.pop(gone.name))
+            world.index.drop_volume(world.store.volumes.pop(gone.name))
         world.add(
             replace(SHARER, nfs=NfsSource(server="127.0.0.1", path="/team/example"), file_system_id="fs-2")
         )
-        assert world.inventory.volumes_at(elsewhere)
+        assert world.index.volumes_at(elsewhere)
     if is_begun:
         assert (await making).claim == plan.volume(0).claim
     else:
@@ -317,7 +317,7 @@ async def test_unclear_creation_holds_the_directory_no_longer_than_it_may_be_car
             unclear.append(world.now)
         world.now += 100
         if is_carried_out and world.now > 400:
-            world.inventory.replace_volumes(world.store.volumes.values())
+            world.index.replace_volumes(world.store.volumes.values())
         return is_unclear
 
     world.moment.on_moment = fail
@@ -330,7 +330,7 @@ async def test_unclear_creation_holds_the_directory_no_longer_than_it_may_be_car
     assert unclear == [0, 100, 200]
     [location] = await plan.locations()
     async with asyncio.timeout(5), world.guards.reservations.removing(location):
-        assert not world.inventory.directories.sharers(location, "pv")
+        assert not world.index.directories.sharers(location, "pv")
 
 
 def _lost_answers(count: int) -> Callable[[str], int]:
@@ -363,7 +363,7 @@ async def test_volume_that_the_api_server_refused_is_in_nobodys_way(world: World
     world.moment.on_moment = refuse
     with pytest.raises(KubeDenied):
         await world.provision(claim("u2"))
-    related = world.inventory.directories.related(DATA)
+    related = world.index.directories.related(DATA)
     assert {name for names in related.values() for name in names} == {"pv"}
 
 
@@ -404,7 +404,7 @@ async def test_volumes_of_unknown_file_systems_that_have_gone_unseen_are_no_obst
             file_system_id=None,
             nfs=NfsSource(server="10.9.9.9", path="/team/example"),
         )
-        world.inventory.put_volume(gone)
+        world.index.put_volume(gone)
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
     assert done.data is DataFate.REMOVED

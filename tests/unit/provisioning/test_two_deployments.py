@@ -100,7 +100,7 @@ async def test_a_range_is_not_full_when_the_volumes_of_the_other_are_gone(tmp_pa
     one.add(neighbours)
     with pytest.raises(GidRangeFull):
         await one.provision(directory_claim(1))
-    one.inventory.drop_volume(neighbours)
+    one.index.drop_volume(neighbours)
     assert (await one.provision(directory_claim(1))).gid == 2000
 
 
@@ -154,7 +154,7 @@ class Sharing(RuleBasedStateMachine):
         volumes = self.clusters.volumes()
         used = {volume.gid for volume in volumes} | {self.clusters.group_of(volume) for volume in volumes}
         for world in self.clusters.worlds:
-            held = {gid for gid in range(2000, 2008) if world.inventory.gids.holders(gid)}
+            held = {gid for gid in range(2000, 2008) if world.index.gids.holders(gid)}
             assert held <= used
 
     @invariant()

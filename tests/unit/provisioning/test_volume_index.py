@@ -13,7 +13,7 @@ from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.targets import PortUse, TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume, VolumePhase
-from kube_efs.provisioning.volume_index import DirectoryIndex, Inventory
+from kube_efs.provisioning.volume_index import DirectoryIndex, VolumeIndex
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
 
@@ -75,129 +75,129 @@ def test_the_index_says_what_looking_at_every_volume_says(
 
 
 def test_a_volume_is_found_by_its_claim_and_its_directory() -> None:
-    inventory = Inventory()
-    inventory.put_volume(volume("pv"))
-    assert inventory.volume_of(ClaimUid("c")) == volume("pv")
-    assert inventory.volume_of(ClaimUid("other")) is None
-    assert inventory.location_of("pv") == at("/team/data")
-    assert inventory.directories.sharers(at("/team/data"), "") == {"pv"}
+    index = VolumeIndex()
+    index.put_volume(volume("pv"))
+    assert index.volume_of(ClaimUid("c")) == volume("pv")
+    assert index.volume_of(ClaimUid("other")) is None
+    assert index.location_of("pv") == at("/team/data")
+    assert index.directories.sharers(at("/team/data"), "") == {"pv"}
 
 
 def test_a_changed_volume_replaces_what_was_known() -> None:
-    inventory = Inventory()
-    inventory.put_volume(volume("pv"))
-    inventory.put_volume(volume("pv", path="/team/moved", claim="d"))
-    assert inventory.volume_of(ClaimUid("c")) is None
-    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
-    assert inventory.directories.sharers(at("/team/moved"), "") == {"pv"}
+    index = VolumeIndex()
+    index.put_volume(volume("pv"))
+    index.put_volume(volume("pv", path="/team/moved", claim="d"))
+    assert index.volume_of(ClaimUid("c")) is None
+    assert index.directories.sharers(at("/team/data"), "") == frozenset()
+    assert index.directories.sharers(at("/team/moved"), "") == {"pv"}
 
 
 def test_a_volume_that_is_gone_is_gone_everywhere() -> None:
-    inventory = Inventory()
-    inventory.put_volume(volume("pv"))
-    inventory.drop_volume(volume("pv"))
-    assert not inventory.volumes
-    assert inventory.volume_of(ClaimUid("c")) is None
-    assert inventory.location_of("pv") is None
-    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
-    assert inventory.ports_in_use() == {}
+    index = VolumeIndex()
+    index.put_volume(volume("pv"))
+    index.drop_volume(volume("pv"))
+    assert not index.volumes
+    assert index.volume_of(ClaimUid("c")) is None
+    assert index.location_of("pv") is None
+    assert index.directories.sharers(at("/team/data"), "") == frozenset()
+    assert index.ports_in_use() == {}
 
 
 def test_news_of_an_older_volume_of_that_name_change_nothing() -> None:
-    inventory = Inventory()
-    inventory.put_volume(volume("pv", uid="new"))
-    inventory.drop_volume(volume("pv", uid="old"))
-    assert inventory.volumes == {"pv": volume("pv", uid="new")}
+    index = VolumeIndex()
+    index.put_volume(volume("pv", uid="new"))
+    index.drop_volume(volume("pv", uid="old"))
+    assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
 def test_a_volume_that_was_removed_does_not_come_back_by_late_news() -> None:
-    inventory = Inventory()
-    inventory.put_volume(volume("pv"))
-    inventory.removed_volume(volume("pv"), with_directory=True)
-    inventory.put_volume(replace(volume("pv"), phase=VolumePhase.RELEASED))
-    inventory.replace_volumes([volume("pv")])
-    assert not inventory.volumes
-    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+    index = VolumeIndex()
+    index.put_volume(volume("pv"))
+    index.removed_volume(volume("pv"), with_directory=True)
+    index.put_volume(replace(volume("pv"), phase=VolumePhase.RELEASED))
+    index.replace_volumes([volume("pv")])
+    assert not index.volumes
+    assert index.directories.sharers(at("/team/data"), "") == frozenset()
 
 
 def test_a_new_volume_of_a_removed_one_s_name_is_seen() -> None:
-    inventory = Inventory()
-    inventory.put_volume(volume("pv"))
-    inventory.removed_volume(volume("pv"), with_directory=True)
-    inventory.drop_volume(volume("pv"))
-    inventory.put_volume(volume("pv", uid="new"))
-    assert inventory.volumes == {"pv": volume("pv", uid="new")}
+    index = VolumeIndex()
+    index.put_volume(volume("pv"))
+    index.removed_volume(volume("pv"), with_directory=True)
+    index.drop_volume(volume("pv"))
+    index.put_volume(volume("pv", uid="new"))
+    assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
 def test_the_directory_of_a_volume_to_come_is_in_use() -> None:
-    inventory = Inventory()
-    inventory.expect_volume(volume("pv"))
-    inventory.replace_volumes([])
-    assert inventory.directories.sharers(at("/team/data"), "") == {"pv"}
-    assert inventory.volume_of(ClaimUid("c")) is None
-    assert inventory.ports_in_use() == {20490: OF_FS1}
-    inventory.forget_volume("pv")
-    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
-    assert inventory.ports_in_use() == {}
+    index = VolumeIndex()
+    index.expect_volume(volume("pv"))
+    index.replace_volumes([])
+    assert index.directories.sharers(at("/team/data"), "") == {"pv"}
+    assert index.volume_of(ClaimUid("c")) is None
+    assert index.ports_in_use() == {20490: OF_FS1}
+    index.forget_volume("pv")
+    assert index.directories.sharers(at("/team/data"), "") == frozenset()
+    assert index.ports_in_use() == {}
 
 
 def test_a_list_that_is_older_than_a_volume_does_not_remove_it() -> None:
-    inventory = Inventory()
-    inventory.expect_volume(volume("pv"))
-    inventory.made_volume(volume("pv"))
-    inventory.replace_volumes([])
-    assert inventory.volumes == {"pv": volume("pv")}
-    assert inventory.directories.sharers(at("/team/data"), "") == {"pv"}
+    index = VolumeIndex()
+    index.expect_volume(volume("pv"))
+    index.made_volume(volume("pv"))
+    index.replace_volumes([])
+    assert index.volumes == {"pv": volume("pv")}
+    assert index.directories.sharers(at("/team/data"), "") == {"pv"}
 
 
 def test_a_list_that_is_newer_than_a_volume_s_first_news_does() -> None:
-    inventory = Inventory()
-    inventory.expect_volume(volume("pv"))
-    inventory.made_volume(volume("pv"))
-    inventory.put_volume(volume("pv"))
-    inventory.replace_volumes([])
-    assert not inventory.volumes
-    assert inventory.directories.sharers(at("/team/data"), "") == frozenset()
+    index = VolumeIndex()
+    index.expect_volume(volume("pv"))
+    index.made_volume(volume("pv"))
+    index.put_volume(volume("pv"))
+    index.replace_volumes([])
+    assert not index.volumes
+    assert index.directories.sharers(at("/team/data"), "") == frozenset()
 
 
 def test_an_answer_does_not_undo_what_a_watch_has_shown() -> None:
-    inventory = Inventory()
+    index = VolumeIndex()
     bound = replace(volume("pv"), phase=VolumePhase.BOUND)
-    inventory.expect_volume(volume("pv"))
-    inventory.put_volume(bound)
-    inventory.made_volume(volume("pv"))
-    assert inventory.volumes == {"pv": bound}
-    inventory.made_volume(volume("pv", uid="new"))
-    assert inventory.volumes == {"pv": volume("pv", uid="new")}
+    index.expect_volume(volume("pv"))
+    index.put_volume(bound)
+    index.made_volume(volume("pv"))
+    assert index.volumes == {"pv": bound}
+    index.made_volume(volume("pv", uid="new"))
+    assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
 def test_a_name_that_is_expected_elsewhere_leaves_nothing_behind() -> None:
-    inventory = Inventory()
-    inventory.expect_volume(volume("pv", path="/team/a"))
-    inventory.expect_volume(volume("pv", path="/team/b"))
-    inventory.forget_volume("pv")
-    assert not any(inventory.directories.related(at("/team")).values())
+    index = VolumeIndex()
+    index.expect_volume(volume("pv", path="/team/a"))
+    index.expect_volume(volume("pv", path="/team/b"))
+    index.forget_volume("pv")
+    assert not any(index.directories.related(at("/team")).values())
 
 
 def test_a_list_is_all_there_is() -> None:
-    inventory = Inventory()
-    inventory.put_volume(volume("a", claim="a"))
-    inventory.put_volume(volume("b", claim="b"))
-    inventory.replace_volumes([volume("b", claim="b"), volume("c", claim="c")])
-    assert set(inventory.volumes) == {"b", "c"}
-    assert inventory.directories.sharers(at("/team/data"), "b") == {"c"}
+    index = VolumeIndex()
+    index.put_volume(volume("a", claim="a"))
+    index.put_volume(volume("b", claim="b"))
+    index.replace_volumes([volume("b", claim="b"), volume("c", claim="c")])
+    assert set(index.volumes) == {"b", "c"}
+    assert index.directories.sharers(at("/team/data"), "b") == {"c"}
 
 
 def test_a_root_volume_is_nobody_s_neighbour() -> None:
-    inventory = Inventory()
-    inventory.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
-    assert not any(inventory.directories.related(at("/team/data")).values())
+    index = VolumeIndex()
+    index.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
+    assert not any(index.directories.related(at("/team/data")).values())
 
 
 def test_a_root_volume_tells_the_port_of_its_file_system() -> None:
-    inventory = Inventory()
-    inventory.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
-    assert inventory.ports_in_use() == {20490: PortUse(owners=frozenset({FS1}), root=True)}
+    index = VolumeIndex()
+    index.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
+    assert index.ports_in_use() == {20490: PortUse(owners=frozenset({FS1}), root=True)}
 
 
 OF_FS1, UNKNOWN = PortUse(owners=frozenset({FS1})), PortUse(unnamed=True)
@@ -218,7 +218,7 @@ def static(
 
 
 def test_ports_that_volumes_carry() -> None:
-    inventory = Inventory()
+    index = VolumeIndex()
     for one in (
         volume("a", port=20490),
         static("of another", "port=20495", annotation="fs-2"),
@@ -231,8 +231,8 @@ def test_ports_that_volumes_carry() -> None:
         static("no port", server="localhost"),
         static("remote", "port=20501", server="fs-1.efs.us-east-1.amazonaws.com"),
     ):
-        inventory.put_volume(one)
-    assert inventory.ports_in_use() == {
+        index.put_volume(one)
+    assert index.ports_in_use() == {
         2049: UNKNOWN,
         20490: PortUse(owners=frozenset({FS1}), unnamed=True),
         20495: PortUse(owners=frozenset({FS2})),
@@ -246,14 +246,14 @@ def test_ports_that_volumes_carry() -> None:
 
 @pytest.mark.parametrize("phase", VolumePhase)
 def test_a_port_is_in_use_whatever_has_become_of_the_volume(phase: VolumePhase) -> None:
-    inventory = Inventory()
-    inventory.put_volume(replace(static("pv", "port=20497"), phase=phase, deleting=True))
-    assert inventory.ports_in_use() == {20497: UNKNOWN}
+    index = VolumeIndex()
+    index.put_volume(replace(static("pv", "port=20497"), phase=phase, deleting=True))
+    assert index.ports_in_use() == {20497: UNKNOWN}
 
 
 def test_volumes_of_unknown_port() -> None:
-    inventory = Inventory()
-    inventory.targets = TunnelTargets(
+    index = VolumeIndex()
+    index.targets = TunnelTargets(
         targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)}, reserved={FS2: 20491}
     )
     for one in (
@@ -264,37 +264,37 @@ def test_volumes_of_unknown_port() -> None:
         static("no port"),
         static("unknown", "port=20493"),
     ):
-        inventory.put_volume(one)
-    assert [one.name for one in inventory.volumes_of_unknown_port()] == ["unknown"]
+        index.put_volume(one)
+    assert [one.name for one in index.volumes_of_unknown_port()] == ["unknown"]
 
 
 def test_a_volume_of_a_file_system_that_is_gone_is_still_known_by_its_port() -> None:
-    inventory = Inventory()
-    inventory.put_volume(static("pv", "port=20490", server="localhost"))
-    inventory.targets = TunnelTargets(reserved={FS2: 20490})
-    assert inventory.location_of("pv") == at("/team/data", FS2)
-    assert [one.name for one in inventory.volumes_at(at("/team/data", FS2))] == ["pv"]
+    index = VolumeIndex()
+    index.put_volume(static("pv", "port=20490", server="localhost"))
+    index.targets = TunnelTargets(reserved={FS2: 20490})
+    assert index.location_of("pv") == at("/team/data", FS2)
+    assert [one.name for one in index.volumes_at(at("/team/data", FS2))] == ["pv"]
 
 
 def test_a_volume_known_by_its_port_only_follows_the_ports() -> None:
-    inventory = Inventory()
-    inventory.put_volume(replace(volume("pv"), file_system_id=None))
-    assert inventory.location_of("pv") is None
-    inventory.targets = TunnelTargets(targets={FS2: TunnelTarget(file_system_id=FS2, port=20490)})
-    assert inventory.location_of("pv") == at("/team/data", FS2)
-    inventory.targets = TunnelTargets()
-    assert inventory.location_of("pv") is None
-    assert inventory.directories.sharers(at("/team/data", FS2), "") == frozenset()
+    index = VolumeIndex()
+    index.put_volume(replace(volume("pv"), file_system_id=None))
+    assert index.location_of("pv") is None
+    index.targets = TunnelTargets(targets={FS2: TunnelTarget(file_system_id=FS2, port=20490)})
+    assert index.location_of("pv") == at("/team/data", FS2)
+    index.targets = TunnelTargets()
+    assert index.location_of("pv") is None
+    assert index.directories.sharers(at("/team/data", FS2), "") == frozenset()
 
 
 def test_a_server_s_name_that_says_nothing_is_known_from_the_settings() -> None:
     direct = replace(volume("pv"), file_system_id=None, nfs=NfsSource(server="efs.example.com", path="/a"))
-    for inventory, location in (
-        (Inventory(), None),
-        (Inventory({"efs.example.com": FS2}), at("/a", FS2)),
+    for index, location in (
+        (VolumeIndex(), None),
+        (VolumeIndex({"efs.example.com": FS2}), at("/a", FS2)),
     ):
-        inventory.put_volume(direct)
-        assert inventory.location_of("pv") == location
+        index.put_volume(direct)
+        assert index.location_of("pv") == location
 
 
 # --- group ids
@@ -307,137 +307,137 @@ def with_gid(name: str, gid: int | None, path: str = "") -> Volume:
     return replace(volume(name, claim=name, path=path or f"/pvs/{name}"), gid=gid)
 
 
-def looking() -> Inventory:
+def looking() -> VolumeIndex:
     """A controller that looks at the directories of the base."""
-    made = Inventory()
+    made = VolumeIndex()
     made.gid_ledger.add_base(BASE)
     return made
 
 
-def scan(inventory: Inventory, **found: int) -> set[str]:
+def scan(index: VolumeIndex, **found: int) -> set[str]:
     """Directories of the base by the names of their volumes, with their groups."""
-    begun = inventory.gid_ledger.begin_look()
+    begun = index.gid_ledger.begin_look()
     places = {name: (at(f"/pvs/{name}"), gid) for name, gid in found.items()}
-    return inventory.found_directories(begun, BASE, places)
+    return index.found_directories(begun, BASE, places)
 
 
-def free(inventory: Inventory) -> int | None:
-    return inventory.gids.lowest_free(RANGE, "somebody")
+def free(index: VolumeIndex) -> int | None:
+    return index.gids.lowest_free(RANGE, "somebody")
 
 
 def test_groups_of_volumes_are_in_use() -> None:
-    inventory = looking()
-    inventory.replace_volumes([with_gid("a", 2000), with_gid("b", None), with_gid("c", 2001)])
-    assert len(inventory.gids) == 2
-    assert free(inventory) == 2002
+    index = looking()
+    index.replace_volumes([with_gid("a", 2000), with_gid("b", None), with_gid("c", 2001)])
+    assert len(index.gids) == 2
+    assert free(index) == 2002
 
 
 def test_a_removed_volume_frees_its_group_with_its_directory() -> None:
-    inventory = looking()
-    inventory.put_volume(with_gid("a", 2000))
-    inventory.removed_volume(with_gid("a", 2000), with_directory=True)
-    assert free(inventory) == 2000
+    index = looking()
+    index.put_volume(with_gid("a", 2000))
+    index.removed_volume(with_gid("a", 2000), with_directory=True)
+    assert free(index) == 2000
 
 
 def test_a_removed_volume_leaves_its_group_to_its_directory() -> None:
-    inventory = looking()
-    inventory.put_volume(with_gid("a", 2000))
-    inventory.removed_volume(with_gid("a", 2000), with_directory=False)
-    assert (free(inventory), dict(inventory.volumes)) == (2001, {})
-    inventory.put_volume(with_gid("a", 2000))  # late news
-    assert not inventory.volumes
+    index = looking()
+    index.put_volume(with_gid("a", 2000))
+    index.removed_volume(with_gid("a", 2000), with_directory=False)
+    assert (free(index), dict(index.volumes)) == (2001, {})
+    index.put_volume(with_gid("a", 2000))  # late news
+    assert not index.volumes
 
 
 def test_a_volume_that_vanishes_leaves_its_group_to_its_directory_until_that_is_gone() -> None:
-    inventory = looking()
-    inventory.put_volume(with_gid("a", 2000))
-    inventory.drop_volume(with_gid("a", 2000))
-    assert free(inventory) == 2001
-    assert scan(inventory, a=2000) == {"a"}
-    assert free(inventory) == 2001
-    scan(inventory)
-    assert free(inventory) == 2000
+    index = looking()
+    index.put_volume(with_gid("a", 2000))
+    index.drop_volume(with_gid("a", 2000))
+    assert free(index) == 2001
+    assert scan(index, a=2000) == {"a"}
+    assert free(index) == 2001
+    scan(index)
+    assert free(index) == 2000
 
 
 def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
-    inventory = looking()
+    index = looking()
     nowhere = replace(with_gid("a", 2000), nfs=None)
-    inventory.put_volume(nowhere)
-    inventory.drop_volume(nowhere)
-    assert free(inventory) == 2000
+    index.put_volume(nowhere)
+    index.drop_volume(nowhere)
+    assert free(index) == 2000
 
 
 @pytest.mark.parametrize("path", ["/elsewhere/a", "/pvs/deep/a"])
 def test_a_volume_where_nobody_looks_takes_its_group_with_it(path: str) -> None:
-    inventory = looking()
-    inventory.put_volume(with_gid("a", 2000, path))
-    scan(inventory)
-    assert free(inventory) == 2001
-    inventory.drop_volume(with_gid("a", 2000, path))
-    assert free(inventory) == 2000
+    index = looking()
+    index.put_volume(with_gid("a", 2000, path))
+    scan(index)
+    assert free(index) == 2001
+    index.drop_volume(with_gid("a", 2000, path))
+    assert free(index) == 2000
 
 
 def test_an_id_that_another_controller_has_is_held_until_the_next_look_shows_its_directory() -> None:
-    inventory = looking()
-    inventory.gid_ledger.taken_by_another(2000, at("/pvs/a"))
-    assert (free(inventory), inventory.gids.shared) == (2001, frozenset())
-    assert scan(inventory, other=2000) == {"other"}
-    assert (free(inventory), inventory.gids.shared) == (2001, frozenset())
-    scan(inventory)
-    assert free(inventory) == 2000
+    index = looking()
+    index.gid_ledger.taken_by_another(2000, at("/pvs/a"))
+    assert (free(index), index.gids.shared) == (2001, frozenset())
+    assert scan(index, other=2000) == {"other"}
+    assert (free(index), index.gids.shared) == (2001, frozenset())
+    scan(index)
+    assert free(index) == 2000
 
 
 def test_an_id_that_a_directory_was_given_by_hand_is_shared_until_one_of_both_is_gone() -> None:
-    inventory = looking()
+    index = looking()
     told: list[int] = []
-    inventory.gids.on_shared = told.append
+    index.gids.on_shared = told.append
     for name, gid in (("a", 2000), ("b", 2001)):
-        inventory.put_volume(with_gid(name, gid))
-    scan(inventory, a=2001, b=2001)
-    assert (told, inventory.gids.shared) == ([2001], frozenset({2001}))
-    assert inventory.gids.known_holders(2001) == {"b", str(at("/pvs/a"))}
-    scan(inventory, a=2000, b=2001)
-    assert (told, inventory.gids.shared) == ([2001], frozenset())
+        index.put_volume(with_gid(name, gid))
+    scan(index, a=2001, b=2001)
+    assert (told, index.gids.shared) == ([2001], frozenset({2001}))
+    assert index.gids.known_holders(2001) == {"b", str(at("/pvs/a"))}
+    scan(index, a=2000, b=2001)
+    assert (told, index.gids.shared) == ([2001], frozenset())
 
 
 def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
-    inventory = looking()
-    assert scan(inventory, a=2000) == {"a"}
-    inventory.put_volume(with_gid("a", 2000))
-    assert scan(inventory) == set()
-    assert free(inventory) == 2001
+    index = looking()
+    assert scan(index, a=2000) == {"a"}
+    index.put_volume(with_gid("a", 2000))
+    assert scan(index) == set()
+    assert free(index) == 2001
 
 
 def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
-    inventory = looking()
-    inventory.put_volume(with_gid("a", 2000))
+    index = looking()
+    index.put_volume(with_gid("a", 2000))
     migrated = replace(
         with_gid("a-csi", 2000), nfs=None, csi=CsiSource(handle="efs:fs-0123456789abcdef0:/pvs/./a")
     )
     place = at("/pvs/a", FileSystemId("fs-0123456789abcdef0"))
-    inventory.put_volume(migrated)
-    inventory.drop_volume(with_gid("a", 2000))
-    assert inventory.found_directories(inventory.gid_ledger.begin_look(), BASE, {"a": (place, 2000)}) == set()
-    assert free(inventory) == 2001
-    inventory.removed_volume(migrated, with_directory=True)
-    assert free(inventory) == 2001  # until it is seen that the directory is gone
-    scan(inventory)
-    assert free(inventory) == 2000
+    index.put_volume(migrated)
+    index.drop_volume(with_gid("a", 2000))
+    assert index.found_directories(index.gid_ledger.begin_look(), BASE, {"a": (place, 2000)}) == set()
+    assert free(index) == 2001
+    index.removed_volume(migrated, with_directory=True)
+    assert free(index) == 2001  # until it is seen that the directory is gone
+    scan(index)
+    assert free(index) == 2000
 
 
 def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None:
-    inventory = looking()
-    inventory.put_volume(with_gid("a", 2000))
-    assert scan(inventory, a=2001) == set()
-    assert free(inventory) == 2002
-    scan(inventory, a=2000)
-    assert free(inventory) == 2001
+    index = looking()
+    index.put_volume(with_gid("a", 2000))
+    assert scan(index, a=2001) == set()
+    assert free(index) == 2002
+    scan(index, a=2000)
+    assert free(index) == 2001
 
 
-def failing(inventory: Inventory, name: str, error: Exception, within: GidRange = RANGE) -> int | None:
+def failing(index: VolumeIndex, name: str, error: Exception, within: GidRange = RANGE) -> int | None:
     """The group that an attempt had which failed."""
     had: list[int | None] = []
-    with suppress(type(error)), inventory.gid_ledger.taking(within, name, at(f"/pvs/{name}")) as gid:
+    with suppress(type(error)), index.gid_ledger.taking(within, name, at(f"/pvs/{name}")) as gid:
         had.append(gid)
         raise error
     return had[0]
@@ -445,48 +445,48 @@ def failing(inventory: Inventory, name: str, error: Exception, within: GidRange 
 
 @pytest.mark.parametrize("error", [GidTaken("belongs to another"), WorkerRefused("has a link in the way")])
 def test_a_group_is_given_back_when_no_directory_was_made(error: WorkerFailed) -> None:
-    inventory = looking()
-    assert failing(inventory, "a", error) == 2000
-    assert free(inventory) == 2000
+    index = looking()
+    assert failing(index, "a", error) == 2000
+    assert free(index) == 2000
 
 
 def test_a_group_is_held_after_a_failure_until_a_look_finds_no_directory() -> None:
-    inventory = looking()
-    assert failing(inventory, "a", WorkerFailed("was killed")) == 2000
-    assert free(inventory) == 2001
-    scan(inventory)
-    assert free(inventory) == 2000
+    index = looking()
+    assert failing(index, "a", WorkerFailed("was killed")) == 2000
+    assert free(index) == 2001
+    scan(index)
+    assert free(index) == 2000
 
 
 def test_a_group_is_held_after_a_success_until_a_look_finds_no_directory() -> None:
-    inventory = looking()
-    with inventory.gid_ledger.taking(RANGE, "a", at("/pvs/a")):
+    index = looking()
+    with index.gid_ledger.taking(RANGE, "a", at("/pvs/a")):
         pass
-    assert free(inventory) == 2001
-    scan(inventory)
-    assert free(inventory) == 2000
+    assert free(index) == 2001
+    scan(index)
+    assert free(index) == 2000
 
 
 def test_a_group_that_a_directory_had_before_stays_with_it_when_the_block_fails() -> None:
-    inventory = looking()
-    scan(inventory, a=2000)
-    assert failing(inventory, "a", WorkerFailed("was killed")) == 2000
-    assert free(inventory) == 2001
+    index = looking()
+    scan(index, a=2000)
+    assert failing(index, "a", WorkerFailed("was killed")) == 2000
+    assert free(index) == 2001
 
 
 def test_a_range_that_is_full_is_no_group() -> None:
-    inventory = looking()
+    index = looking()
     one = GidRange(minimum=2000, maximum=2000)
-    inventory.put_volume(with_gid("a", 2000))
-    assert failing(inventory, "b", GidRangeFull("is full"), one) is None
-    assert inventory.gids.of("b") is None
+    index.put_volume(with_gid("a", 2000))
+    assert failing(index, "b", GidRangeFull("is full"), one) is None
+    assert index.gids.of("b") is None
 
 
 def test_nothing_is_known_at_first() -> None:
-    inventory = looking()
-    assert inventory.classes == dict[str, StorageClass]()
-    assert inventory.targets == TunnelTargets()
-    assert not inventory.discovery.complete
+    index = looking()
+    assert index.classes == dict[str, StorageClass]()
+    assert index.targets == TunnelTargets()
+    assert not index.discovery.complete
 
 
 @pytest.mark.parametrize(
@@ -501,10 +501,10 @@ def test_nothing_is_known_at_first() -> None:
 def test_removal_may_be_ordered_once_a_volume_is_terminating_with_the_policy_delete(
     before: ReclaimPolicy | None, terminating: ReclaimPolicy, may_be: bool
 ) -> None:
-    inventory = Inventory()
+    index = VolumeIndex()
     found = replace(volume("pv"), phase=VolumePhase.RELEASED)
     if before:
-        inventory.put_volume(replace(found, reclaim_policy=before))
+        index.put_volume(replace(found, reclaim_policy=before))
     ended = replace(found, deleting=True, reclaim_policy=terminating)
-    inventory.put_volume(ended)
-    assert inventory.may_be_ordered(ended) is may_be
+    index.put_volume(ended)
+    assert index.may_be_ordered(ended) is may_be

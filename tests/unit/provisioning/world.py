@@ -36,7 +36,7 @@ from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.guards import Guards
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Confirm
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -206,31 +206,31 @@ class World:
 
     def start(self) -> Engine:
         """A controller that has just read the cluster's state."""
-        self.inventory = Inventory({DIRECTORY_PROVISIONER.server: DIRECTORY_PROVISIONER.file_system_id})
-        self.inventory.classes = dict(self.classes)
-        self.inventory.discovery = Discovery(
+        self.index = VolumeIndex({DIRECTORY_PROVISIONER.server: DIRECTORY_PROVISIONER.file_system_id})
+        self.index.classes = dict(self.classes)
+        self.index.discovery = Discovery(
             file_systems={fs: reachable(fs) for fs in FILE_SYSTEMS}, complete=True
         )
-        self.inventory.targets = TunnelTargets(
+        self.index.targets = TunnelTargets(
             targets={
                 fs: TunnelTarget(file_system_id=fs, port=20490 + place)
                 for place, fs in enumerate(FILE_SYSTEMS)
             }
         )
-        self.inventory.replace_volumes(self.store.volumes.values())
-        self.store.on_change = self.inventory.put_volume
-        tunnel = TunnelBackend(provisioner=PROVISIONER, inventory=self.inventory, directories=self.folders)
+        self.index.replace_volumes(self.store.volumes.values())
+        self.store.on_change = self.index.put_volume
+        tunnel = TunnelBackend(provisioner=PROVISIONER, index=self.index, directories=self.folders)
         self.registry = CollectorRegistry()
         self.directory = DirectoryBackend(
             DIRECTORY_PROVISIONER,
-            inventory=self.inventory,
+            index=self.index,
             directories=self.folders,
             metrics=ControllerMetrics(self.registry),
             pace=self.pace,
         )
-        self.guards = Guards(inventory=self.inventory, store=self.store, roots=self.roots)
+        self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
         self.engine = Engine(
-            inventory=self.inventory,
+            index=self.index,
             backends=[tunnel, self.directory],
             store=self.store,
             guards=self.guards,
@@ -256,7 +256,7 @@ class World:
         """Volumes that are there and known."""
         for volume in volumes:
             self.store.volumes[volume.name] = volume
-            self.inventory.put_volume(volume)
+            self.index.put_volume(volume)
 
     async def provision(self, wanted: Claim) -> Volume:
         plan = self.engine.plan(wanted)

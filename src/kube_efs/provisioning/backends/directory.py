@@ -34,7 +34,7 @@ from kube_efs.model.gids import GidRange
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -49,7 +49,7 @@ class DirectoryPlan:
     """A directory and, if the class says so, a group id."""
 
     request: DirectoryRequest
-    inventory: Inventory
+    index: VolumeIndex
     directories: Directories
 
     @property
@@ -94,9 +94,9 @@ class DirectoryPlan:
         await self._make_with_group(gids, start)
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
-        name, ledger = volume_name(self.claim), self.inventory.gid_ledger
+        name, ledger = volume_name(self.claim), self.index.gid_ledger
         # An earlier request for the volume tells its id, and may still be carried out.
-        is_kept = start is None and self.inventory.is_expected(name)
+        is_kept = start is None and self.index.is_expected(name)
         with ledger.taking(gids, name, self.location, start=start, is_kept=is_kept) as gid:
             if gid is None:
                 _refuse_full(self.request)
@@ -109,11 +109,11 @@ class DirectoryPlan:
 
     def volume(self, attempt: int) -> Volume:
         """The volume, which has one name only: no other claim's can have this claim's uid."""
-        gid = self.inventory.gids.of(volume_name(self.claim)) if self.request.gids else None
+        gid = self.index.gids.of(volume_name(self.claim)) if self.request.gids else None
         request = self.request
         if request.port is not None:
             # The file system may have gone and come back with another one since the claim was planned.
-            port = tunnel_port(request.location.file_system_id, self.inventory.targets)
+            port = tunnel_port(request.location.file_system_id, self.index.targets)
             request = replace(request, port=port)
         return volume_for(request, gid=gid)
 
@@ -142,23 +142,23 @@ class DirectoryBackend:
         self,
         provisioner: DirectoryProvisioner,
         *,
-        inventory: Inventory,
+        index: VolumeIndex,
         directories: Directories,
         metrics: ControllerMetrics,
         has_tunnels: bool = True,
         pace: ScanPace | None = None,
     ) -> None:
         self._provisioner = provisioner
-        self._inventory = inventory
+        self._index = index
         self._directories = directories
         self._has_tunnels = has_tunnels
         self._pace = pace or ScanPace()
         self._alone: frozenset[str] = frozenset()
         metrics.directories_without_volume.labels(provisioner.name).set_function(
-            lambda: len(self._alone - inventory.volumes.keys())
+            lambda: len(self._alone - index.volumes.keys())
         )
         self._base = Location(file_system_id=provisioner.file_system_id, directory=provisioner.base)
-        inventory.gid_ledger.add_base(self._base)
+        index.gid_ledger.add_base(self._base)
         self._scan_wanted = asyncio.Event()
         self._said: set[tuple[str, str]] = set()
         self.scanned = asyncio.Event()
@@ -205,7 +205,7 @@ class DirectoryBackend:
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> DirectoryPlan:
         """A directory for the claim; raises ClaimRefused, GidRangeFull, NotYet."""
-        targets = self._inventory.targets if self._has_tunnels else None
+        targets = self._index.targets if self._has_tunnels else None
         request = parse_request(claim, storage_class, self._provisioner, targets)
         self._mention(storage_class)
         if not self.scanned.is_set():
@@ -215,11 +215,11 @@ class DirectoryBackend:
                 value=str(self._base),
                 remedy="it is tried again",
             )
-        is_full = request.gids and self._inventory.gids.lowest_free(request.gids, volume_name(claim)) is None
+        is_full = request.gids and self._index.gids.lowest_free(request.gids, volume_name(claim)) is None
         if is_full:
             self._scan_wanted.set()
             _refuse_full(request)
-        return DirectoryPlan(request=request, inventory=self._inventory, directories=self._directories)
+        return DirectoryPlan(request=request, index=self._index, directories=self._directories)
 
     def owns(self, volume: Volume) -> bool:
         """Whether the volume is on its file system: others may use the same name for another one."""
@@ -243,7 +243,7 @@ class DirectoryBackend:
 
     async def _scan(self) -> None:
         found, made_for_volumes = {}, set()
-        look = self._inventory.gid_ledger.begin_look()
+        look = self._index.gid_ledger.begin_look()
         for child in await self._directories.children(self._base):
             # Users of the file system give what names they like; these are only looked at.
             directory = Directory((*self._base.directory.parts, child.name))
@@ -253,7 +253,7 @@ class DirectoryBackend:
                 made_for_volumes.add(volume)
             is_first = volume is not None and volume not in found
             found[volume if volume and is_first else str(location)] = (location, child.gid)
-        without_volume = self._inventory.found_directories(look, self._base, found)
+        without_volume = self._index.found_directories(look, self._base, found)
         self._alone = frozenset(made_for_volumes & without_volume)
         for name in sorted(self._alone):
             log.warning(

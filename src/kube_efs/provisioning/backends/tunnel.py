@@ -18,7 +18,7 @@ from kube_efs.model.tunnel_volumes import (
 )
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
 
@@ -28,7 +28,7 @@ class TunnelPlan:
 
     request: TunnelRequest
     provisioner: str
-    inventory: Inventory
+    index: VolumeIndex
     directories: Directories
 
     @property
@@ -59,7 +59,7 @@ class TunnelPlan:
 
         The file system may have gone and come back with another one since the claim was planned.
         """
-        port = tunnel_port(self.request.location.file_system_id, self.inventory.targets)
+        port = tunnel_port(self.request.location.file_system_id, self.index.targets)
         return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
 
     async def adopt(self, found: Volume) -> None:
@@ -69,9 +69,9 @@ class TunnelPlan:
 class TunnelBackend:
     """Serves the classes of one provisioner name."""
 
-    def __init__(self, *, provisioner: str, inventory: Inventory, directories: Directories) -> None:
+    def __init__(self, *, provisioner: str, index: VolumeIndex, directories: Directories) -> None:
         self._provisioner = provisioner
-        self._inventory = inventory
+        self._index = index
         self._directories = directories
 
     @property
@@ -93,7 +93,7 @@ class TunnelBackend:
         """A directory and a port for the claim."""
         if not is_served(claim):
             return None
-        known = self._inventory
+        known = self._index
         view = ClusterView(
             discovery=known.discovery,
             targets=known.targets,
@@ -104,7 +104,7 @@ class TunnelBackend:
         request = parse_request(claim, storage_class, view)
         tunnel_port(request.location.file_system_id, known.targets)  # Without one, the claim waits.
         return TunnelPlan(
-            request=request, provisioner=self._provisioner, inventory=known, directories=self._directories
+            request=request, provisioner=self._provisioner, index=known, directories=self._directories
         )
 
     def owns(self, volume: Volume) -> bool:
@@ -114,7 +114,7 @@ class TunnelBackend:
     async def removal(self, volume: Volume) -> Removal:
         """The directory of the volume; raises NotYet while the file system is out of reach."""
         location = removable_location(volume)
-        if self._inventory.targets.port_of(location.file_system_id) is None:
+        if self._index.targets.port_of(location.file_system_id) is None:
             remedy = "if the file system is gone for good, delete the volume and take its finalizer away"
             value = str(location.file_system_id)
             raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)

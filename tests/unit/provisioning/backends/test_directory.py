@@ -79,8 +79,8 @@ def well(world: World) -> None:
 
 
 def use_class(world: World, **parameters: str) -> StorageClass:
-    world.inventory.classes[AWS_EFS.name] = replace(AWS_EFS, parameters=parameters)
-    return world.inventory.classes[AWS_EFS.name]
+    world.index.classes[AWS_EFS.name] = replace(AWS_EFS, parameters=parameters)
+    return world.index.classes[AWS_EFS.name]
 
 
 async def release(world: World, volume: Volume, **changes: object) -> Volume:
@@ -107,7 +107,7 @@ async def test_a_class_may_do_without_groups(world: World) -> None:
     volume = await world.provision(ONE)
     assert volume.gid is None
     assert world.folders.permissions == {place_of(ONE): Permissions(mode=0o777, enforced=True)}
-    assert len(world.inventory.gids) == 0
+    assert len(world.index.gids) == 0
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(
     world.store.volumes[before.name] = before
     assert await world.engine.provision(plan) == before
     assert world.folders.permissions[place_of(ONE)] == Permissions(mode=0o2771, gid=2002, enforced=True)
-    assert world.inventory.gids.of(before.name) == 2002
+    assert world.index.gids.of(before.name) == 2002
     # The directory was marked with 2000 before its volume was seen.
     assert (await world.provision(TWO)).gid == 2001
 
@@ -228,13 +228,13 @@ async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_
     def show(moment: str) -> int:
         if moment == "after make":
             world.store.volumes[before.name] = before
-            world.inventory.put_volume(before)
+            world.index.put_volume(before)
         return 0
 
     world.moment.on_moment = show
     assert await world.engine.provision(plan) == before
     assert world.folders.permissions[place_of(ONE)] == Permissions(mode=0o2771, gid=2002, enforced=True)
-    assert world.inventory.gids.of(before.name) == 2002
+    assert world.index.gids.of(before.name) == 2002
 
 
 async def test_directory_keeps_the_group_that_an_unclear_request_for_its_volume_tells(world: World) -> None:
@@ -295,7 +295,7 @@ async def test_the_fourth_of_three_waits_until_one_is_gone(world: World) -> None
     volumes = [await world.provision(one) for one in (ONE, TWO, THREE)]
     world.moment.passed.clear()
     freed = list[None]()
-    world.inventory.gids.on_free = lambda: freed.append(None)
+    world.index.gids.on_free = lambda: freed.append(None)
     with pytest.raises(GidRangeFull) as caught:
         world.engine.plan(FOUR)
     assert str(caught.value) == FULL
@@ -328,12 +328,12 @@ async def test_a_group_that_one_s_claim_has_already_needs_no_room(world: World) 
 async def test_a_full_range_is_looked_through_again_for_directories_that_are_gone(world: World) -> None:
     (kept, *_) = [await world.provision(one) for one in (ONE, TWO, THREE)]
     freed = asyncio.Event()
-    world.inventory.gids.on_free = freed.set
+    world.index.gids.on_free = freed.set
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(world.directory.run())
         # Somebody deletes a volume, and its directory after it.
         del world.store.volumes[kept.name]
-        world.inventory.drop_volume(kept)
+        world.index.drop_volume(kept)
         with pytest.raises(GidRangeFull):
             world.engine.plan(FOUR)
         for _ in range(20):
@@ -366,9 +366,9 @@ async def test_a_group_is_free_when_its_volume_is_gone_and_not_before(world: Wor
 
 async def test_the_class_may_be_gone_when_its_volumes_are_deleted(world: World) -> None:
     released = await release(world, await world.provision(ONE))
-    world.inventory.classes.clear()
+    world.index.classes.clear()
     await world.engine.reclaim(released)
-    assert (world.store.volumes, world.folders.there, len(world.inventory.gids)) == ({}, set(), 0)
+    assert (world.store.volumes, world.folders.there, len(world.index.gids)) == ({}, set(), 0)
 
 
 async def test_a_group_stays_with_a_directory_that_others_use(world: World) -> None:
@@ -433,7 +433,7 @@ async def test_directories_are_read_again_though_no_range_is_full() -> None:
         running = tasks.create_task(world.directory.run())
         await world.directory.scanned.wait()
         put(world, "by hand", 2000)
-        while not world.inventory.gids.holders(2000):  # noqa: ASYNC110
+        while not world.index.gids.holders(2000):  # noqa: ASYNC110
             await asyncio.sleep(0)
         running.cancel()
     assert (await world.provision(ONE)).gid == 2001
@@ -496,7 +496,7 @@ async def test_directories_without_a_volume_are_counted_and_named(world: World) 
     assert _lines(logs, "directory-without-volume") == [f"fs-1:/pvs/web-pvc-{TWO.uid}"]
     assert orphans(world) == 1
     # The claim it was made for is still there, and is served.
-    world.inventory.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={})
+    world.index.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={})
     await world.provision(replace(TWO, name="web"))
     assert orphans(world) == 0
 
@@ -577,7 +577,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(number=_NUMBERS, fault=_FAULTS)
     def reclaim(self, number: int, fault: _Fault) -> None:
-        volume = self.world.inventory.volumes.get(self._name(number))
+        volume = self.world.index.volumes.get(self._name(number))
         if volume is None:
             return
         stored = self.world.store.volumes.get(volume.name)
@@ -595,12 +595,12 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def hear_the_news(self) -> None:
-        inventory, stored = self.world.inventory, self.world.store.volumes
+        index, stored = self.world.index, self.world.store.volumes
         for volume in stored.values():
-            inventory.put_volume(volume)
-        for volume in list(inventory.volumes.values()):
+            index.put_volume(volume)
+        for volume in list(index.volumes.values()):
             if volume.name not in stored:
-                inventory.drop_volume(volume)
+                index.drop_volume(volume)
 
     @rule()
     def restart(self) -> None:

@@ -1,4 +1,4 @@
-"""Which file system a claim of tunnel volumes gets, from what the inventory knows."""
+"""Which file system a claim of tunnel volumes gets, from what the index knows."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def world() -> World:
 
 
 def place_of(world: World, name: str = "data") -> FileSystemId:
-    backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
+    backend = TunnelBackend(provisioner=PROVISIONER, index=world.index, directories=world.folders)
     plan = backend.plan(claim(name), EFS)
     assert plan is not None
     return plan.request.location.file_system_id
@@ -33,30 +33,30 @@ def place_of(world: World, name: str = "data") -> FileSystemId:
 async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(world: World) -> None:
     plan = world.engine.plan(claim("data"))
     assert isinstance(plan, TunnelPlan)
-    fs, targets = plan.request.location.file_system_id, world.inventory.targets
+    fs, targets = plan.request.location.file_system_id, world.index.targets
     (port,) = plan.volume(0).loopback_ports
     others = {one: target for one, target in targets.targets.items() if one != fs}
     others[FS0] = TunnelTarget(file_system_id=FS0, port=port)
-    world.inventory.targets = TunnelTargets(targets=others)
+    world.index.targets = TunnelTargets(targets=others)
     with pytest.raises(NotYet, match="no tunnel port"):
         await world.engine.provision(plan)
     assert not world.store.volumes
     # It comes back.
-    world.inventory.targets = TunnelTargets(targets={**others, fs: replace(targets.targets[fs], port=20999)})
+    world.index.targets = TunnelTargets(targets={**others, fs: replace(targets.targets[fs], port=20999)})
     assert (await world.engine.provision(plan)).loopback_ports == {20999}
 
 
 def see(world: World, *file_systems: FileSystemId) -> None:
     found = {fs: reachable(fs) for fs in file_systems}
-    world.inventory.discovery = Discovery(file_systems=found, complete=True)
+    world.index.discovery = Discovery(file_systems=found, complete=True)
 
 
 def make(world: World, policy: ReclaimPolicy, phase: VolumePhase) -> None:
     """The volume of an earlier claim for the same directory."""
-    backend = TunnelBackend(provisioner=PROVISIONER, inventory=world.inventory, directories=world.folders)
+    backend = TunnelBackend(provisioner=PROVISIONER, index=world.index, directories=world.folders)
     plan = backend.plan(claim("data"), EFS)
     assert plan is not None
-    world.inventory.put_volume(replace(plan.volume(0), uid="pv", reclaim_policy=policy, phase=phase))
+    world.index.put_volume(replace(plan.volume(0), uid="pv", reclaim_policy=policy, phase=phase))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_claim_gets_the_data_of_its_directory_wherever_a_new_file_system_sorts
 def test_a_claim_waits_while_its_data_cannot_be_reached(world: World) -> None:
     see(world, FS2)
     make(world, ReclaimPolicy.RETAIN, VolumePhase.RELEASED)
-    world.inventory.discovery = Discovery(
+    world.index.discovery = Discovery(
         file_systems={FS1: reachable(FS1)}, unclear=frozenset({FS2}), complete=True
     )
     with pytest.raises(NotYet, match="fs-2"):
@@ -91,7 +91,7 @@ def test_a_file_system_of_the_controller_s_own_vpc_is_preferred(world: World) ->
         fs: replace(reachable(fs), mount_targets=(replace(reachable(fs).mount_targets[0], vpc_id=vpc),))
         for fs, vpc in ((FS1, VpcId("vpc-b")), (FS2, VpcId("vpc-a")))
     }
-    world.inventory.discovery = Discovery(file_systems=found, complete=True)
+    world.index.discovery = Discovery(file_systems=found, complete=True)
     assert place_of(world) == FS1
-    world.inventory.own_vpcs = frozenset({VpcId("vpc-a")})
+    world.index.own_vpcs = frozenset({VpcId("vpc-a")})
     assert place_of(world) == FS2

@@ -47,7 +47,7 @@ from kube_efs.model.gids import GidRange
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class AccessPoints:
     def __init__(
         self,
         api: AwsAccessPoints,
-        inventory: Inventory,
+        index: VolumeIndex,
         *,
         quota: int,
         tags: tuple[Tag, ...] = (),
@@ -101,7 +101,7 @@ class AccessPoints:
     ) -> None:
         self._api = api
         self._is_alone = is_alone
-        self._inventory = inventory
+        self._index = index
         self._quota = quota
         self._tags = tags
         self._known: dict[FileSystemId, dict[AccessPointId, AccessPoint]] = {}
@@ -381,7 +381,7 @@ class AccessPoints:
     def _settle(self, volume: str) -> None:
         """It is known what became of the creation: the ids are those of the access point, or free."""
         self._unclear.pop(volume, None)
-        self._inventory.gids.release(volume)
+        self._index.gids.release(volume)
 
     def _late_seconds(self, file_system_id: FileSystemId, token: str) -> float:
         """For how long AWS may still carry out a creation that it did not answer."""
@@ -394,7 +394,7 @@ class AccessPoints:
         if uid is not None and gid is not None:
             return PosixUser(uid=uid, gid=gid)
         # An earlier attempt that may still be carried out tells its id, even when another has it by now.
-        kept = self._inventory.gids.of(request.name) if request.name in self._unclear else None
+        kept = self._index.gids.of(request.name) if request.name in self._unclear else None
         taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
         if taken is None:
             raise GidRangeFull(
@@ -410,10 +410,10 @@ class AccessPoints:
 
         Those of access points that are gone while their directories may be there come last.
         """
-        taken = self._inventory.gids.take(within, holder, start=start)
+        taken = self._index.gids.take(within, holder, start=start)
         if taken is None and self._retired:
             self._release_retired()
-            taken = self._inventory.gids.take(within, holder, start=start)
+            taken = self._index.gids.take(within, holder, start=start)
         return taken
 
     def _has_room(self, file_system_id: FileSystemId) -> bool:
@@ -468,10 +468,10 @@ class AccessPoints:
         self._by_token[found.file_system_id, found.client_token] = found.access_point_id
         if found.user is None:
             return
-        self._inventory.gids.hold(found.user.gid, found.access_point_id)
+        self._index.gids.hold(found.user.gid, found.access_point_id)
         if found.user.uid != found.user.gid:
             # The number of a volume with a fixed gid is its uid.
-            self._inventory.gids.hold(found.user.uid, _user_of(found.access_point_id))
+            self._index.gids.hold(found.user.uid, _user_of(found.access_point_id))
 
     def _forget(self, gone: AccessPoint) -> None:
         self._drop(gone)
@@ -496,7 +496,7 @@ class AccessPoints:
 
     def _release(self, access_point_id: AccessPointId) -> None:
         for holder in (access_point_id, _user_of(access_point_id)):
-            self._inventory.gids.release(holder)
+            self._index.gids.release(holder)
 
 
 def _user_of(access_point_id: AccessPointId) -> str:

@@ -31,12 +31,12 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         own: AwsGateway,
         options: AwsOptions,
         metrics: AwsMetrics,
-        index: Callable[[AwsGateway], AccessPoints],
+        access_points_of: Callable[[AwsGateway], AccessPoints],
     ) -> None:
         self._options = options
         self._metrics = metrics
-        self._index = index
-        self._own = Account(gateway=own, access_points=index(own))
+        self._access_points_of = access_points_of
+        self._own = Account(gateway=own, access_points=access_points_of(own))
         self._others: dict[tuple[str, str | None], Account] = {}
         self._stack = AsyncExitStack()
 
@@ -59,7 +59,7 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
             gateway = AwsGateway(replace(self._options, credentials_source=self._source(role)), self._metrics)
             # Entering makes no call and so gives nobody else the time to do the same.
             await self._stack.enter_async_context(gateway)
-            self._others[key] = Account(gateway=gateway, access_points=self._index(gateway))
+            self._others[key] = Account(gateway=gateway, access_points=self._access_points_of(gateway))
         return self._others[key]
 
     @property

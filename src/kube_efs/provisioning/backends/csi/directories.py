@@ -24,7 +24,7 @@ from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
 from kube_efs.provisioning.guards import Order, Removal, Reservations
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.single_flight import SingleFlight
 
@@ -45,13 +45,13 @@ class CsiDirectories:
         self,
         directories: Directories,
         *,
-        inventory: Inventory,
+        index: VolumeIndex,
         reservations: Reservations,
         is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directories = directories
-        self._inventory = inventory
+        self._index = index
         self._reservations = reservations
         self._is_alone = is_alone
         self._clock = clock
@@ -103,7 +103,7 @@ class CsiDirectories:
             return
         while folders := [
             folder
-            for folder in map(_parent_of, self._inventory.without_id.values())
+            for folder in map(_parent_of, self._index.without_id.values())
             if folder.file_system_id in file_system_ids
         ]:
             # Reading that is under way may have begun before the last of them came.
@@ -117,7 +117,7 @@ class CsiDirectories:
             await account.access_points.loaded(place.file_system_id)
         base = _base_of(parameters, place)
         await self._scan(base)
-        if self._inventory.volumes_at(place) and self._inventory.gids.of(str(place)) is None:
+        if self._index.volumes_at(place) and self._index.gids.of(str(place)) is None:
             await self._scan(_parent_of(place))
         start = None
         # Of two volumes of one directory, the second gets what the first has got.
@@ -156,7 +156,7 @@ class CsiDirectories:
             await self._make_at(place, parameters, uid, gid, own_group=own_group)
         except GidTaken:
             log.info("gid-taken", location=str(place), gid=taken)
-            self._inventory.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
+            self._index.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
             self._release(place, taken)
             raise
         except WorkerRefused:  # so that there is no directory
@@ -167,8 +167,8 @@ class CsiDirectories:
 
     def _release(self, place: Location, taken: int) -> None:
         """Free the id of a directory that was not made, unless there are volumes all the same."""
-        if self._inventory.gids.of(str(place)) == taken and not self._has_volumes(place):
-            self._inventory.gids.release(str(place))
+        if self._index.gids.of(str(place)) == taken and not self._has_volumes(place):
+            self._index.gids.release(str(place))
 
     async def _make_at(
         self, place: Location, parameters: VolumeParameters, uid: int, gid: int, *, own_group: bool = False
@@ -181,12 +181,12 @@ class CsiDirectories:
 
         It stays even when somebody else has it: another one would take the directory from those volumes.
         """
-        taken = self._inventory.gids.of(str(place))
+        taken = self._index.gids.of(str(place))
         return taken if taken is not None and taken in gids and self._has_volumes(place) else None
 
     def _has_volumes(self, place: Location) -> bool:
         """Whether volumes have that directory, or get it as soon as their objects are made."""
-        return place in self._made or bool(self._inventory.volumes_at(place))
+        return place in self._made or bool(self._index.volumes_at(place))
 
     async def _scan(self, base: Location) -> None:
         """Learn once which ids the directories there have: no volume tells those of directories."""
@@ -200,7 +200,7 @@ class CsiDirectories:
         return self._readers[base]
 
     async def _read_ids(self, base: Location) -> None:
-        without_id = self._inventory.without_id
+        without_id = self._index.without_id
         unknown = [name for name, place in without_id.items() if _parent_of(place) == base]
         try:
             children = await self._directories.children(base)
@@ -211,8 +211,8 @@ class CsiDirectories:
         for child in children:
             directory = Directory((*base.directory.parts, child.name))
             place = Location(file_system_id=base.file_system_id, directory=directory)
-            if self._inventory.gids.of(str(place)) is None:
-                self._inventory.gids.hold(child.gid, str(place))
+            if self._index.gids.of(str(place)) is None:
+                self._index.gids.hold(child.gid, str(place))
         self._scanned[base] = self._clock()
         # Those that are not there, and have no id, are not looked for again.
         for name in unknown:
@@ -226,7 +226,7 @@ class CsiDirectories:
         if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
             return False
         # Asked first: what is made meanwhile is not among them.
-        held = self._inventory.gids.holders_within(gids)
+        held = self._index.gids.holders_within(gids)
         self._scanned[base] = self._clock()
         there = {child.name for child in await self._directories.children(base)}
         prefix = _inside(base)
@@ -236,9 +236,9 @@ class CsiDirectories:
                 continue
             directory = Directory((*base.directory.parts, name))
             place = Location(file_system_id=base.file_system_id, directory=directory)
-            if place not in self._choosing and not self._inventory.volumes_at(place):
+            if place not in self._choosing and not self._index.volumes_at(place):
                 self._made.discard(place)
-                self._inventory.gids.release(holder)
+                self._index.gids.release(holder)
         return True
 
 

@@ -34,7 +34,7 @@ from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Removal
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class CsiVolumes:
         accounts: Accounts,
         references: References,
         directories: CsiDirectories | None,
-        inventory: Inventory,
+        index: VolumeIndex,
         guards: Guards,
         removes_directories: bool,
         clock: Callable[[], float] = time.monotonic,
@@ -85,7 +85,7 @@ class CsiVolumes:
         self._accounts = accounts
         self._references = references
         self._directories = directories
-        self._inventory = inventory
+        self._index = index
         self._guards = guards
         self._removes_directories = removes_directories
         self._clock = clock
@@ -195,7 +195,7 @@ class CsiVolumes:
         if removal.access_point is None:
             if removal.location is not None:
                 await self._hands().remove(removal, order)
-                self._inventory.gids.release(str(removal.location))
+                self._index.gids.release(str(removal.location))
             return
         try:
             if removal.location is not None and removal.with_directory:
@@ -267,8 +267,8 @@ class CsiVolumes:
     def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
         """A reused access point must not go with the volume of an earlier claim of that name."""
         # The volume itself may be there already, from an attempt whose answer got lost.
-        users = self._inventory.volumes_through(made.access_point_id) - {request.name}
-        known = self._inventory.volumes
+        users = self._index.volumes_through(made.access_point_id) - {request.name}
+        known = self._index.volumes
         leaving = sorted(
             name for name in users if name in known and (known[name].to_be_reclaimed or known[name].deleting)
         )

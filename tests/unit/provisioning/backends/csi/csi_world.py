@@ -30,7 +30,7 @@ from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import Guards
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Confirm
 
 FS = FileSystemId("fs-0123456789abcdef0")
@@ -187,17 +187,17 @@ class Folders:
 
 
 class Listed(VolumeStore):
-    """The API server has the volumes that the inventory knows, and ``newer`` ones."""
+    """The API server has the volumes that the index knows, and ``newer`` ones."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
+    def __init__(self, index: VolumeIndex) -> None:
+        self._index = index
         self.newer: dict[str, Volume] = {}
 
     async def list(self) -> Sequence[Volume]:
-        return tuple({**self._inventory.volumes, **self.newer}.values())
+        return tuple({**self._index.volumes, **self.newer}.values())
 
     async def get(self, name: str) -> Volume:
-        found = {**self._inventory.volumes, **self.newer}
+        found = {**self._index.volumes, **self.newer}
         if name not in found:
             raise KubeNotFound("answered 404", field=f"volume {name}")
         return found[name]
@@ -217,14 +217,14 @@ class CsiWorld:
     ) -> None:
         self.gateway, self.texts, self.folders = Gateway(), Texts(), Folders()
         self.api = self.gateway.api
-        self.inventory = Inventory()
-        self.store = Listed(self.inventory)
-        points = AccessPoints(self.api, self.inventory, quota=quota, is_alone=is_alone, clock=clock)
+        self.index = VolumeIndex()
+        self.store = Listed(self.index)
+        points = AccessPoints(self.api, self.index, quota=quota, is_alone=is_alone, clock=clock)
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
-        guards = self.guards = Guards(inventory=self.inventory, store=self.store, roots=self.roots)
+        guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
         directories = CsiDirectories(
             self.folders,
-            inventory=self.inventory,
+            index=self.index,
             reservations=guards.reservations,
             is_alone=is_alone,
             clock=clock,
@@ -233,7 +233,7 @@ class CsiWorld:
             accounts=self.accounts,
             references=self.texts,
             directories=directories if has_workers else None,
-            inventory=self.inventory,
+            index=self.index,
             guards=guards,
             removes_directories=removes_directories,
             clock=clock,
@@ -248,7 +248,7 @@ class CsiWorld:
     def note(self, name: str, handle: object, **changes: object) -> None:
         """A volume of Kubernetes with that handle is there."""
         volume = Volume(name=name, uid=f"uid-of-{name}", csi=CsiSource(handle=str(handle)))
-        self.inventory.put_volume(replace(volume, **changes))  # type: ignore[arg-type]
+        self.index.put_volume(replace(volume, **changes))  # type: ignore[arg-type]
 
 
 def request(name: str = "pvc-1", **parameters: str) -> VolumeRequest:

@@ -18,7 +18,7 @@ from kube_efs.model.errors import AwsDenied, AwsLimitReached, AwsUnavailable, Gi
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
-from kube_efs.provisioning.volume_index import Inventory
+from kube_efs.provisioning.volume_index import VolumeIndex
 
 NARROW = {"gidRangeStart": "1000", "gidRangeEnd": "1001"}
 BOTH = {"fileSystemId": f"{FS},{OTHER}"}
@@ -35,8 +35,8 @@ class Scene:
 
     def restart(self) -> None:
         """Another controller, which knows nothing yet."""
-        self.inventory = Inventory()
-        self.points = AccessPoints(self.api, self.inventory, quota=self.quota, clock=lambda: self.now)
+        self.index = VolumeIndex()
+        self.points = AccessPoints(self.api, self.index, quota=self.quota, clock=lambda: self.now)
 
     async def create(self, wanted: VolumeRequest, *places: FileSystemId) -> AccessPoint:
         return await self.points.create(wanted, places or [FS])
@@ -58,7 +58,7 @@ class Scene:
     @property
     def held(self) -> set[int]:
         """The ids of the range that are not free."""
-        return {gid for gid in (1000, 1001) if self.inventory.gids.holders(gid)}
+        return {gid for gid in (1000, 1001) if self.index.gids.holders(gid)}
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ async def test_a_lost_answer_is_followed_by_the_same_access_point(scene: Scene) 
 
 async def test_a_creation_is_repeated_with_its_id_even_if_somebody_else_has_it_by_now(scene: Scene) -> None:
     await scene.lose(request(**NARROW))
-    scene.inventory.gids.hold(1000, "a volume that was made again late")
-    scene.inventory.gids.hold(1001, "another one")
+    scene.index.gids.hold(1000, "a volume that was made again late")
+    scene.index.gids.hold(1001, "another one")
     assert (await scene.create(request(**NARROW))).user == PosixUser(uid=1000, gid=1000)
 
 
@@ -147,10 +147,10 @@ async def test_an_id_of_a_creation_that_nobody_repeats_is_settled_by_a_later_lis
     scene.now += 299
     await scene.points.refresh_known()
     assert scene.held == {1000}
-    assert scene.inventory.gids.of("pvc-1") == 1000  # it may still be carried out
+    assert scene.index.gids.of("pvc-1") == 1000  # it may still be carried out
     scene.now += 1
     await scene.points.refresh_known()
-    assert scene.inventory.gids.of("pvc-1") is None
+    assert scene.index.gids.of("pvc-1") is None
     assert scene.held == ({1000} if is_made else set())
 
 
@@ -206,7 +206,7 @@ async def test_an_access_point_that_is_being_deleted_is_given_to_nobody(scene: S
     scene.restart()
     with pytest.raises(VolumePending, match="is being deleted"):
         await scene.create(request(**NARROW))
-    assert scene.inventory.gids.of("pvc-1") is None
+    assert scene.index.gids.of("pvc-1") is None
 
 
 async def test_an_access_point_that_cannot_be_the_volume_s_holds_no_id(scene: Scene) -> None:
@@ -214,7 +214,7 @@ async def test_an_access_point_that_cannot_be_the_volume_s_holds_no_id(scene: Sc
     scene.restart()
     with pytest.raises(ExistingVolumeDiffers):
         await scene.create(request(basePath="/elsewhere", gidRangeStart="5", gidRangeEnd="6"))
-    assert not scene.inventory.gids.holders(5)
+    assert not scene.index.gids.holders(5)
 
 
 # --- deletions

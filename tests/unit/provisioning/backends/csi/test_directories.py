@@ -54,7 +54,7 @@ async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
     if is_made:
         gate.set()
         world.note("pvc-1", (await first).handle)
-    world.inventory.gids.hold(5, "a volume that was made again late")
+    world.index.gids.hold(5, "a volume that was made again late")
     second = asyncio.create_task(world.volumes.create(request("pvc-2", **plain)))
     await asyncio.sleep(0)
     gate.set()

@@ -190,7 +190,7 @@ async def test_a_volume_whose_release_has_not_been_seen_is_no_reason_to_wait() -
     world.note("going", handle, phase=VolumePhase.BOUND)
     with pytest.raises(RemovalRefused, match="leads to the data of volume going too"):
         await world.volumes.delete(handle)
-    seen = world.inventory.volumes["going"]
+    seen = world.index.volumes["going"]
     world.store.newer["going"] = replace(seen, **LEAVING)  # type: ignore[arg-type]
     await world.volumes.delete(handle)
     assert not world.api.points
@@ -279,13 +279,13 @@ async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(pr
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
     world.note("pvc-1", handle, **LEAVING)
-    volume = world.inventory.volumes["pvc-1"]
+    volume = world.index.volumes["pvc-1"]
     place = Location(file_system_id=FS, directory=parse_directory("/pvc-1"))
     async with world.guards.reservations.making(place):
         removal = asyncio.create_task(world.volumes.delete(handle))
         await asyncio.sleep(0)
         # Set to Retain first, and let go by csi-provisioner.
-        world.inventory.drop_volume(volume)
+        world.index.drop_volume(volume)
     with pytest.raises(NotYet, match="has been deleted since its removal was asked for"):
         await removal
     assert not world.folders.removed
