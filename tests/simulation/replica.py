@@ -19,7 +19,7 @@ from kube_efs.aws.connection import AwsOptions
 from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.csi_socket import open_controller
 from kube_efs.controllers.directory_backends import DirectoryService
-from kube_efs.controllers.leading import Surroundings, lead
+from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.controllers.process import _lease_terms, _while_leading
 from kube_efs.csi.controller import Controller
 from kube_efs.kube.leases import Leadership
@@ -97,7 +97,7 @@ class Replica(Container):
             stack.push_async_callback(leadership.release)
             self.is_leading, self._world.efs.leader = True, process.name
             self._world.history.note("{} leads", process.name)
-            surroundings = Surroundings(
+            context = LeaderContext(
                 settings=settings,
                 client=client,
                 aws=aws,
@@ -111,7 +111,7 @@ class Replica(Container):
                 loaded=lambda: None,
                 own_vpcs=_no_vpcs(),
             )
-            await _while_leading(leadership, lead(surroundings), settings.lease_name)
+            await _while_leading(leadership, lead(context), settings.lease_name)
 
     async def _serve_csi(
         self, client: AsyncClient, aws: Aws, metrics: ControllerMetrics, duties: Duties

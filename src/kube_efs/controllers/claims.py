@@ -12,7 +12,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
@@ -41,7 +41,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         *,
         engine: Engine,
         index: VolumeIndex,
-        announcer: Announcer,
+        events: ProvisioningEvents,
         metrics: ControllerMetrics,
         backoff_seconds: float,
         begin: asyncio.Event | None = None,
@@ -49,7 +49,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._begin = begin
         self._engine = engine
         self._index = index
-        self._announcer = announcer
+        self._events = events
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
         self._pending: dict[ClaimUid, Claim] = {}
@@ -109,7 +109,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             if claim.storage_class == name:
                 self._queue.add(claim.uid)
 
-    def world_changed(self) -> None:
+    def file_systems_changed(self) -> None:
         """File systems or their ports have changed."""
         for uid in self._pending:
             self._queue.add(uid)
@@ -131,7 +131,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
                     self._outlasted.clear()
                     await self._outlasted.wait()
         begun.clear()
-        self.world_changed()
+        self.file_systems_changed()
 
     def _has_all_volumes(self, uid: ClaimUid) -> None:
         self._index.maybe_begun.discard(uid)
@@ -165,7 +165,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
                 self._short_of_gids.add(uid)
                 self._metrics.gid_range_full.labels(claim.storage_class).inc()
             self._waits(uid)
-            self._announcer.failed(claim, error, retry_seconds=self._backoff_seconds)
+            self._events.failed(claim, error, retry_seconds=self._backoff_seconds)
             self._count(claim, Outcome.RETRIED)
             return self._backoff_seconds
         return None
@@ -175,17 +175,17 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         is_refused = claim.rejection is not None or claim.uid in self._said
         is_marked = is_refused and self._engine.marks_refused(claim)
         if is_marked:
-            await self._announcer.accepted(claim)
+            await self._events.accepted(claim)
         self._said.pop(claim.uid, None)
         return is_marked
 
     async def _serve(self, plan: Plan) -> None:
         started = self._waits(plan.claim.uid)
-        self._announcer.provisioning(plan)
+        self._events.provisioning(plan)
         volume = await self._engine.provision(plan, again=self._persistence(plan))
         self._begun.pop(plan.claim.uid, None)
         self._has_all_volumes(plan.claim.uid)
-        self._announcer.provisioned(plan, volume)
+        self._events.provisioned(plan, volume)
         self._waits_no_more(plan.claim.uid)
         self._count(plan.claim, Outcome.SUCCEEDED)
         self._metrics.provisioning_seconds.labels(self._provisioner(plan.claim)).observe(
@@ -208,7 +208,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             attempts += 1
             if not is_unclear and not (is_gone and attempts <= _ATTEMPTS_FOR_A_GONE_CLAIM):
                 return False
-            self._announcer.failed(claim, error, retry_seconds=pause)
+            self._events.failed(claim, error, retry_seconds=pause)
             self._count(claim, Outcome.RETRIED)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS) if is_gone else self._backoff_seconds
@@ -235,9 +235,9 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         if reason == self._said.get(claim.uid, claim.rejection):
             return None
         try:
-            await self._announcer.refused(claim, reason, marked=self._engine.marks_refused(claim))
+            await self._events.refused(claim, reason, marked=self._engine.marks_refused(claim))
         except KubeEfsError as failure:
-            self._announcer.failed(claim, failure, retry_seconds=self._backoff_seconds)
+            self._events.failed(claim, failure, retry_seconds=self._backoff_seconds)
             return self._backoff_seconds
         self._said[claim.uid] = reason
         self._count(claim, Outcome.REFUSED)

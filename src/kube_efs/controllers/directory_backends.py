@@ -49,6 +49,11 @@ async def directory_services(
         for one in settings.directory_provisioners:
             mounted = await _find(one, settings, _server(one, settings, region))
             base = _base(one, mounted)
+            directories = None
+            if mounted:
+                directories = await stack.enter_async_context(
+                    MountedDirectories([mounted], timeout_seconds=settings.mount_timeout_seconds)
+                )
             services.append(
                 DirectoryService(
                     provisioner=DirectoryProvisioner(
@@ -57,7 +62,7 @@ async def directory_services(
                         server=_server(one, settings, region),
                         base=base,
                     ),
-                    mounted=await stack.enter_async_context(_hands(mounted, settings)) if mounted else None,
+                    mounted=directories,
                 )
             )
             log.info(
@@ -118,10 +123,6 @@ async def _find(
             log.info("worker-pods-make-directories", provisioner=one.name, reason=str(error))
             return None
         raise
-
-
-def _hands(mounted: Mounted, settings: ControllerSettings) -> MountedDirectories:
-    return MountedDirectories([mounted], timeout_seconds=settings.mount_timeout_seconds)
 
 
 async def check_file_system(

@@ -1,4 +1,4 @@
-"""What people are told about claims and volumes: events, and the contract's annotations of refusal."""
+"""Events of claims and volumes, and the contract's annotations of refused claims."""
 
 import structlog
 from lightkube import AsyncClient
@@ -16,8 +16,8 @@ from kube_efs.provisioning.engine import Plan, Reclaimed
 log = structlog.get_logger(__name__)
 
 
-class Announcer:
-    """Tells about claims and volumes."""
+class ProvisioningEvents:
+    """Publishes events of claims and volumes, and marks refused claims."""
 
     def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
         self._client = client

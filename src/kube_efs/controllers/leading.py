@@ -17,7 +17,7 @@ from kube_efs.aws.catalogue import Catalogue
 from kube_efs.controllers.claims import ClaimController, watch_claims, watch_classes
 from kube_efs.controllers.csi import Aws, CsiService, access_point_roots, csi_service, open_accounts
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.group_ids import SharedGids, watch_gid_ranges
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.shared_volumes import serve_shared_volumes
@@ -57,7 +57,7 @@ _FIRST_LOOK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class LeaderContext:
     """What a replica has before it leads; ``loaded`` is called once the cluster's state has been read.
 
     ``own_vpcs`` are the VPCs that this process is in, empty where that is not known.
@@ -77,34 +77,34 @@ class Surroundings:
     own_vpcs: Awaitable[frozenset[VpcId]]
 
 
-async def lead(around: Surroundings) -> None:
+async def lead(context: LeaderContext) -> None:
     """Serve claims and volumes until cancelled."""
-    settings, client = around.settings, around.client
+    settings, client = context.settings, context.client
     index = VolumeIndex(
-        {one.provisioner.server: one.provisioner.file_system_id for one in around.directories}
+        {one.provisioner.server: one.provisioner.file_system_id for one in context.directories}
     )
     async with AsyncExitStack() as stack:
-        stack.callback(_leave_what_is_unclear, inventory, around.leadership)
+        stack.callback(_leave_what_is_unclear, index, context.leadership)
         recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
-        announcer = Announcer(client, await stack.enter_async_context(recorder))
+        events = ProvisioningEvents(client, await stack.enter_async_context(recorder))
         pool = None
         if BackendName.TUNNEL in settings.backends:
             pool = await stack.enter_async_context(
-                WorkerPool(client, WorkerOptions.from_settings(settings), around.metrics)
+                WorkerPool(client, WorkerOptions.from_settings(settings), context.metrics)
             )
         directories = [
-            directory_backend(one, index=index, workers=pool, metrics=around.metrics)
-            for one in around.directories
+            directory_backend(one, index=index, workers=pool, metrics=context.metrics)
+            for one in context.directories
         ]
         backends: list[Backend] = [*_tunnel_backend(settings, index, pool), *directories]
         csi, store = None, VolumeStore(client)
-        accounts = await open_accounts(stack, settings, around.aws, index)
+        accounts = await open_accounts(stack, settings, context.aws, index)
         guards = Guards(index=index, store=store, roots=access_point_roots(accounts))
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
             csi = csi_service(
                 settings,
                 client,
-                around.aws,
+                context.aws,
                 index,
                 pool,
                 accounts=accounts,
@@ -120,8 +120,8 @@ async def lead(around: Surroundings) -> None:
             ClaimController(
                 engine=engine,
                 index=index,
-                announcer=announcer,
-                metrics=around.metrics,
+                events=events,
+                metrics=context.metrics,
                 backoff_seconds=settings.provision_backoff_seconds,
                 begin=begin,
             )
@@ -130,46 +130,46 @@ async def lead(around: Surroundings) -> None:
             VolumeController(
                 engine=engine,
                 index=index,
-                announcer=announcer,
-                metrics=around.metrics,
+                events=events,
+                metrics=context.metrics,
                 backoff_seconds=settings.provision_backoff_seconds,
                 begin=begin_removals,
             )
         )
         index.gids.on_free = claims.gid_released
-        around.metrics.gids_in_use.set_function(lambda: len(index.gids))
+        context.metrics.gids_in_use.set_function(lambda: len(index.gids))
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
-        watch_gid_ranges(around.metrics, index, giving_gids)
-        SharedGids(index, recorder, around.metrics, giving_gids)
-        targets = _targets(around, index, pool, claims, announcer) if pool else None
+        watch_gid_ranges(context.metrics, index, giving_gids)
+        SharedGids(index, recorder, context.metrics, giving_gids)
+        targets = _targets(context, index, pool, claims, events) if pool else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        keep = around.duties.keep
+        keep = context.duties.keep
         if csi:
             tasks.create_task(keep("access points", csi.refresh_for_ever))
         if settings.shared_volumes:
-            shared_volume_metrics = around.shared_volume_metrics
+            shared_volume_metrics = context.shared_volume_metrics
             tasks.create_task(
                 keep(
                     "shared volumes",
                     lambda: serve_shared_volumes(client, settings, recorder, shared_volume_metrics),
                 )
             )
-        usage = _usage(around, index, recorder, pool, csi)
+        usage = _usage(context, index, recorder, pool, csi)
         controllers = Controllers(claims, volumes, targets, directories, usage)
-        await _serve(around, tasks, controllers, index)
-        emptiers = (pool, *(one.mounted for one in around.directories))
-        rounds = trash_rounds(settings, client, index, recorder, around.metrics, emptiers)
+        await _serve(context, tasks, controllers, index)
+        emptiers = (pool, *(one.mounted for one in context.directories))
+        rounds = trash_rounds(settings, client, index, recorder, context.metrics, emptiers)
         tasks.create_task(rounds.run())
-        if around.leadership.follows_a_crash:
+        if context.leadership.follows_a_crash:
             claims.expect_late_volumes()
         begin.set()
         await claims.outlast_late_volumes()
         begin_removals.set()
 
 
-def _leave_what_is_unclear(inventory: Inventory, leadership: Leadership) -> None:
+def _leave_what_is_unclear(index: VolumeIndex, leadership: Leadership) -> None:
     """The next leader outlasts what this one has asked for only when the Lease was not released."""
-    if inventory.expects_volumes:
+    if index.expects_volumes:
         leadership.leave_to_expire()
 
 
@@ -193,13 +193,13 @@ class Controllers:
 
 
 async def _serve(
-    around: Surroundings, tasks: asyncio.TaskGroup, controllers: Controllers, index: VolumeIndex
+    context: LeaderContext, tasks: asyncio.TaskGroup, controllers: Controllers, index: VolumeIndex
 ) -> None:
     """Read what is there, and follow it; returns when claims may be served.
 
     No claim is looked at before all volumes are known, or one could get a second volume.
     """
-    client, targets = around.client, controllers.targets
+    client, targets = context.client, controllers.targets
     if targets:
         await _load_targets(targets)
     listed = [asyncio.Event() for _ in range(3)]
@@ -212,15 +212,15 @@ async def _serve(
         tasks.create_task(watch)
     for one in listed:
         await one.wait()
-    around.loaded()
+    context.loaded()
     log.info("cluster-read", volumes=len(index.volumes), classes=len(index.classes))
-    keep = around.duties.keep
+    keep = context.duties.keep
     if targets:
-        index.own_vpcs = await around.own_vpcs
-        around.catalogue.expected = targets.expected
+        index.own_vpcs = await context.own_vpcs
+        context.catalogue.expected = targets.expected
         tasks.create_task(keep("tunnel targets", targets.run))
-        tasks.create_task(keep("discovery", around.catalogue.run))
-        tasks.create_task(keep("changes of file systems", partial(_follow, around.catalogue, targets)))
+        tasks.create_task(keep("discovery", context.catalogue.run))
+        tasks.create_task(keep("changes of file systems", partial(_follow, context.catalogue, targets)))
     for backend in controllers.directories:
         tasks.create_task(keep("directories", partial(_scan, backend, controllers)))
     with suppress(TimeoutError):
@@ -240,7 +240,7 @@ async def _scan(backend: DirectoryBackend, controllers: Controllers) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(backend.run())
         await backend.scanned.wait()
-        controllers.claims.world_changed()
+        controllers.claims.file_systems_changed()
 
 
 def _tunnel_backend(
@@ -252,50 +252,50 @@ def _tunnel_backend(
 
 
 def _usage(
-    around: Surroundings,
+    context: LeaderContext,
     index: VolumeIndex,
     recorder: EventRecorder,
     pool: WorkerPool | None,
     csi: CsiService | None,
 ) -> UsageRounds | None:
-    if not around.settings.usage_interval_seconds:
+    if not context.settings.usage_interval_seconds:
         return None
     parts = UsageParts(
-        client=around.client,
-        store=UsageStore(around.client, around.settings.namespace),
+        client=context.client,
+        store=UsageStore(context.client, context.settings.namespace),
         index=index,
         recorder=recorder,
-        metrics=around.usage_metrics,
-        meter_for=meters([one.mounted for one in around.directories], index, pool),
+        metrics=context.usage_metrics,
+        meter_for=meters([one.mounted for one in context.directories], index, pool),
         locate=AccessPointPlaces(csi.accounts).locate if csi else nowhere,
     )
-    interval = around.settings.usage_interval_seconds
-    return UsageRounds(parts, measuring_terms(around.settings), interval_seconds=interval)
+    interval = context.settings.usage_interval_seconds
+    return UsageRounds(parts, measuring_terms(context.settings), interval_seconds=interval)
 
 
 def _targets(
-    around: Surroundings,
+    context: LeaderContext,
     index: VolumeIndex,
     pool: WorkerPool,
     claims: ClaimController,
-    announcer: Announcer,
+    events: ProvisioningEvents,
 ) -> TunnelTargetsController:
-    settings = around.settings
+    settings = context.settings
     roots = RootVolumes(
-        around.client,
+        context.client,
         index,
         namespace=settings.namespace,
         provisioner=settings.provisioner_name,
         release=pool.forget,
     )
     return TunnelTargetsController(
-        around.client,
+        context.client,
         index,
         roots,
         namespace=settings.namespace,
         base_port=settings.base_stunnel_port,
-        changed=claims.world_changed,
-        unknown_ports=UnknownPorts(announcer, around.metrics).update,
+        changed=claims.file_systems_changed,
+        unknown_ports=UnknownPorts(events, context.metrics).update,
     )
 
 

@@ -24,7 +24,7 @@ from kube_efs.aws.location import find_vpcs, resolve_region, until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.directory_backends import check_file_system, directory_services
-from kube_efs.controllers.leading import Surroundings, lead
+from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeUnavailable
@@ -129,7 +129,7 @@ async def _run(settings: ControllerSettings) -> None:
             checking = partial(check_file_system, gateway, one.provisioner)
             tasks.create_task(duties.keep("file system check", checking))
         work = lead(
-            Surroundings(
+            LeaderContext(
                 settings=settings,
                 client=client,
                 aws=aws,

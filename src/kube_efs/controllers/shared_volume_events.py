@@ -1,4 +1,4 @@
-"""What people and Prometheus are told about SharedVolumes."""
+"""Events, log lines and metrics of SharedVolumes."""
 
 import structlog
 
@@ -19,7 +19,7 @@ from kube_efs.telemetry.metrics import SharedVolumeMetrics
 log = structlog.get_logger(__name__)
 
 
-class SharedVolumeNews:
+class SharedVolumeEvents:
     """Writes events and log lines, and counts."""
 
     def __init__(self, recorder: EventRecorder, metrics: SharedVolumeMetrics) -> None:

@@ -11,7 +11,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim
 
 from kube_efs.controllers.queue import WorkQueue
-from kube_efs.controllers.shared_volume_events import SharedVolumeNews
+from kube_efs.controllers.shared_volume_events import SharedVolumeEvents
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import Json
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
@@ -57,13 +57,13 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         self,
         store: SharedVolumeStore,
         steps: SharedVolumeSteps,
-        news: SharedVolumeNews,
+        events: SharedVolumeEvents,
         *,
         backoff_seconds: float,
     ) -> None:
         self._store = store
         self._steps = steps
-        self._news = news
+        self._events = events
         self._backoff_seconds = backoff_seconds
         self._known: set[Owner] = set()
         self._failed: set[Owner] = set()
@@ -94,7 +94,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         """A SharedVolume is gone."""
         self._known.discard(owner)
         self._failed.discard(owner)
-        self._news.gone(owner)
+        self._events.gone(owner)
 
     def touched(self, owner: Owner) -> None:
         """A volume or claim that may be this SharedVolume's is new, has changed or is gone."""
@@ -132,7 +132,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
                 retry_seconds=self._backoff_seconds,
             )
             return self._backoff_seconds
-        self._news.gone(owner)
+        self._events.gone(owner)
         return None
 
     async def _bring_on(self, shared: SharedVolume) -> float | None:
@@ -149,7 +149,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
                 if isinstance(decision, Status):
                     return found.shared, decision
                 after = await self._steps.take(decision, found)
-                self._news.taken(decision, found)
+                self._events.taken(decision, found)
                 if after is None:
                     return None
                 found = after
@@ -164,7 +164,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         owner = shared.owner
         is_failed = status.phase is SharedVolumePhase.FAILED
         (self._failed.add if is_failed else self._failed.discard)(owner)
-        self._news.settled(shared, status)
+        self._events.settled(shared, status)
         if status != shared.status:
             await self._store.write_status(shared, status)
         if is_failed:
@@ -182,7 +182,7 @@ async def serve_shared_volumes(
         controller = SharedVolumeController(
             store,
             SharedVolumeSteps(store, settings.shared_volume_limits),
-            SharedVolumeNews(recorder, metrics),
+            SharedVolumeEvents(recorder, metrics),
             backoff_seconds=settings.provision_backoff_seconds,
         )
         await stack.enter_async_context(controller)

@@ -18,7 +18,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
 from lightkube.types import PatchType
 
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
@@ -224,8 +224,8 @@ class TunnelTargetsController:
 class UnknownPorts:
     """Counts the volumes whose port belongs to no file system that is known, and warns once about each."""
 
-    def __init__(self, announcer: Announcer, metrics: ControllerMetrics) -> None:
-        self._announcer = announcer
+    def __init__(self, events: ProvisioningEvents, metrics: ControllerMetrics) -> None:
+        self._events = events
         self._metrics = metrics
         self._warned: set[str] = set()
 
@@ -234,7 +234,7 @@ class UnknownPorts:
         self._metrics.volumes_of_unknown_port.set(len(volumes))
         for volume in volumes:
             if volume.uid not in self._warned:
-                self._announcer.port_unknown(volume)
+                self._events.port_unknown(volume)
         self._warned = {volume.uid for volume in volumes}
 
 

@@ -10,7 +10,7 @@ import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
 
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
@@ -32,7 +32,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         *,
         engine: Engine,
         index: VolumeIndex,
-        announcer: Announcer,
+        events: ProvisioningEvents,
         metrics: ControllerMetrics,
         backoff_seconds: float,
         begin: asyncio.Event | None = None,
@@ -40,7 +40,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._begin = begin
         self._engine = engine
         self._index = index
-        self._announcer = announcer
+        self._events = events
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
         # The removals that others are in the way of, or may be: while one is tried, nobody knows.
@@ -99,7 +99,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
             return self._not_reclaimed(volume, error, Outcome.RETRIED, self._backoff_seconds)
         self._hindered.discard(name)
         if done is not None:
-            self._announcer.reclaimed(done)
+            self._events.reclaimed(done)
             self._metrics.deletions.labels(volume.provisioned_by or "", Outcome.SUCCEEDED).inc()
         return delay
 
@@ -116,7 +116,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
     def _not_reclaimed(
         self, volume: Volume, error: KubeEfsError, outcome: Outcome, delay: float | None
     ) -> float | None:
-        self._announcer.not_reclaimed(volume, error)
+        self._events.not_reclaimed(volume, error)
         self._metrics.deletions.labels(volume.provisioned_by or "", outcome).inc()
         return delay
 

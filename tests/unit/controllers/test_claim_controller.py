@@ -1,4 +1,4 @@
-"""Claims on their way, with the engine's small world and an announcer that notes what people are told."""
+"""Claims on their way, with the engine's small world and events that are noted instead of published."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_claim, reachable
 
 from kube_efs.controllers.claims import ClaimController
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable, NotYet, WorkerFailed
 from kube_efs.model.file_systems import Discovery
@@ -24,7 +24,7 @@ MISSING = "spec.selector.matchLabels.volume_name: is missing; name the directory
 UNKNOWN = "file system: 'fs-9' is not known (yet); known file systems: fs-1, fs-2"
 
 
-class Told(Announcer):
+class Told(ProvisioningEvents):
     """What people are told, instead of telling them."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Scene:
         self.claims = ClaimController(
             engine=self.world.engine,
             index=self.world.index,
-            announcer=self.told,
+            events=self.told,
             metrics=ControllerMetrics(self.registry),
             backoff_seconds=backoff_seconds,
         )
@@ -121,7 +121,7 @@ async def test_a_claim_is_served_once() -> None:
     async with scene() as here:
         await here.see(claim())
         await here.see(claim())
-        here.claims.world_changed()
+        here.claims.file_systems_changed()
         here.claims.class_changed("efs")
         await here.rest()
         assert here.told.lines == ["provisioning", "provisioned"]
@@ -161,7 +161,7 @@ async def test_a_refusal_is_said_once_whatever_comes_by() -> None:
         # Our own annotation, a foreign one, other news.
         marked = replace(NAMELESS, rejection=MISSING, resource_version="2")
         await here.see(marked, replace(marked, resource_version="3"))
-        here.claims.world_changed()
+        here.claims.file_systems_changed()
         here.claims.class_changed("efs")
         await here.rest()
         assert here.told.lines == [f"refused {MISSING}"]
@@ -172,7 +172,7 @@ async def test_late_news_from_before_the_annotation_repeat_nothing() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
         await here.see(replace(NAMELESS, resource_version="2"))
-        here.claims.world_changed()
+        here.claims.file_systems_changed()
         await here.rest()
         assert here.told.lines == [f"refused {MISSING}"]
 
@@ -245,7 +245,7 @@ async def test_a_file_system_that_appears_serves_whoever_waits_for_it() -> None:
         await here.see(asking_for("fs-9"))
         assert (here.told.lines, here.waiting, here.count("retried")) == ([f"failed {UNKNOWN}"], 1, 1)
         here.add_file_system("fs-9")
-        here.claims.world_changed()
+        here.claims.file_systems_changed()
         await here.rest()
         assert here.told.lines[1:] == ["provisioning", "provisioned"]
         assert (here.volumes, here.waiting) == (["u1"], 0)
@@ -361,7 +361,7 @@ async def test_a_refused_directory_claim_is_not_marked_and_comes_back_without_a_
         await here.world.scan()
         here.world.index.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={"gidMin": "1"})
         await here.see(directory_claim())
-        here.claims.world_changed()
+        here.claims.file_systems_changed()
         await here.rest()
         (line,) = here.told.lines
         assert line.startswith("refused StorageClass aws-efs parameters.gidMin: '1' is no group id")
@@ -465,7 +465,7 @@ async def test_a_volume_that_an_earlier_leader_may_have_asked_for_is_waited_for(
         await here.rest()
         assert not waiting.done()
         here.add_file_system("fs-9")
-        here.claims.world_changed()
+        here.claims.file_systems_changed()
         await waiting
         assert here.volumes == ["u1"]
 

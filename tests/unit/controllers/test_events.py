@@ -13,7 +13,7 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.core_v1 import Event, PersistentVolumeClaim
 
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
@@ -46,9 +46,9 @@ async def claim(kube: AsyncClient) -> Claim:
 
 
 @pytest.fixture
-async def announcer(kube: AsyncClient) -> AsyncIterator[Announcer]:
+async def told(kube: AsyncClient) -> AsyncIterator[ProvisioningEvents]:
     async with EventRecorder(kube, component="kube-efs-controller") as recorder:
-        yield Announcer(kube, recorder)
+        yield ProvisioningEvents(kube, recorder)
 
 
 async def annotations(kube: AsyncClient) -> dict[str, str]:
@@ -62,9 +62,9 @@ async def events(kube: AsyncClient) -> list[dict[str, Any]]:
 
 
 async def test_a_refusal_is_an_event_and_the_contract_s_annotations(
-    kube: AsyncClient, announcer: Announcer, claim: Claim, eventually: Eventually
+    kube: AsyncClient, told: ProvisioningEvents, claim: Claim, eventually: Eventually
 ) -> None:
-    await announcer.refused(claim, "because", marked=True)
+    await told.refused(claim, "because", marked=True)
     assert await annotations(kube) == {
         "owner": "somebody",
         "efs-stunnel.gnuthought.com/rejected": "true",
@@ -77,36 +77,36 @@ async def test_a_refusal_is_an_event_and_the_contract_s_annotations(
 
 
 async def test_what_is_taken_back_leaves_no_trace(
-    kube: AsyncClient, announcer: Announcer, claim: Claim
+    kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
-    await announcer.refused(claim, "because", marked=True)
-    await announcer.accepted(claim)
+    await told.refused(claim, "because", marked=True)
+    await told.accepted(claim)
     assert await annotations(kube) == {"owner": "somebody"}
 
 
 async def test_a_new_claim_of_that_name_is_not_marked(
-    kube: AsyncClient, announcer: Announcer, claim: Claim
+    kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
     with pytest.raises(KubeInvalid):
-        await announcer.refused(replace(claim, uid=ClaimUid("of-a-former-one")), "because", marked=True)
+        await told.refused(replace(claim, uid=ClaimUid("of-a-former-one")), "because", marked=True)
     assert await annotations(kube) == {"owner": "somebody"}
 
 
 async def test_a_refusal_that_is_not_to_be_written_is_an_event_only(
-    kube: AsyncClient, announcer: Announcer, claim: Claim
+    kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
-    await announcer.refused(claim, "because", marked=False)
-    async with announcer._recorder:
+    await told.refused(claim, "because", marked=False)
+    async with told._recorder:
         pass
     assert [event["message"] for event in await events(kube)] == ["because"]
     assert await annotations(kube) == {"owner": "somebody"}
 
 
 async def test_a_claim_that_is_gone_is_no_error(
-    kube: AsyncClient, announcer: Announcer, claim: Claim
+    kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
-    await announcer.refused(replace(claim, name="gone"), "because", marked=True)
-    await announcer.accepted(replace(claim, name="gone"))
+    await told.refused(replace(claim, name="gone"), "because", marked=True)
+    await told.accepted(replace(claim, name="gone"))
 
 
 class _Plan:
@@ -130,21 +130,17 @@ class _Plan:
         raise NotImplementedError
 
 
-async def test_every_event_has_its_words(kube: AsyncClient, announcer: Announcer, claim: Claim) -> None:
+async def test_every_event_has_its_words(kube: AsyncClient, told: ProvisioningEvents, claim: Claim) -> None:
     plan = _Plan(claim)
-    announcer.provisioning(plan)
-    announcer.failed(claim, KubeUnavailable("is down", field="pod"), retry_seconds=60)
-    announcer.provisioned(plan, VOLUME)
-    announcer.reclaimed(
-        Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.SHARED, reason="a uses it too")
-    )
-    announcer.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED))
-    announcer.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED, above=("backup",)))
-    announcer.port_unknown(
-        replace(VOLUME, nfs=NfsSource(server="::1", path="/"), mount_options=("port=20497",))
-    )
-    announcer.not_reclaimed(VOLUME, RemovalRefused("is the trash folder", field="directory", value="/x"))
-    async with announcer._recorder:
+    told.provisioning(plan)
+    told.failed(claim, KubeUnavailable("is down", field="pod"), retry_seconds=60)
+    told.provisioned(plan, VOLUME)
+    told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.SHARED, reason="a uses it too"))
+    told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED))
+    told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED, above=("backup",)))
+    told.port_unknown(replace(VOLUME, nfs=NfsSource(server="::1", path="/"), mount_options=("port=20497",)))
+    told.not_reclaimed(VOLUME, RemovalRefused("is the trash folder", field="directory", value="/x"))
+    async with told._recorder:
         pass
     assert {
         (event["involvedObject"]["kind"], event["type"], event["reason"], event["message"])

@@ -19,7 +19,7 @@ from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.controllers.csi import Aws
-from kube_efs.controllers.leading import Surroundings, lead
+from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.ids import Region, VpcId
 from kube_efs.settings import ControllerSettings
@@ -45,13 +45,13 @@ class Held(httpx2.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
-def around(client: AsyncClient, loaded: Callable[[], None]) -> Surroundings:
+def context(client: AsyncClient, loaded: Callable[[], None]) -> LeaderContext:
     """A controller of CSI volumes, which asks nothing of AWS before there is a claim."""
     registry = CollectorRegistry()
     metrics, options = AwsMetrics(registry), AwsOptions(region=Region("us-east-1"))
     gateway = AwsGateway(options, metrics)
     own_vpcs: asyncio.Future[frozenset[VpcId]] = asyncio.Future()
-    return Surroundings(
+    return LeaderContext(
         settings=ControllerSettings.model_validate({"KUBE_EFS_BACKENDS": "csi", "POD_NAME": "efs-manager-0"}),
         client=client,
         aws=Aws(gateway=gateway, options=options, metrics=metrics),
@@ -90,7 +90,7 @@ async def test_it_is_ready_once_all_lists_were_read(
     loaded = asyncio.Event()
 
     async with AsyncClient(cluster, transport=transport) as client:
-        leading = asyncio.create_task(lead(around(client, loaded.set)))
+        leading = asyncio.create_task(lead(context(client, loaded.set)))
         try:
             await asyncio.wait_for(transport.asked.wait(), 10)
             # Whatever else it reads has long been answered after a few requests of ours.

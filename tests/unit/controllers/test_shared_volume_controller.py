@@ -15,7 +15,7 @@ from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.controllers.events import Events
 
-from kube_efs.controllers.shared_volume_events import SharedVolumeNews
+from kube_efs.controllers.shared_volume_events import SharedVolumeEvents
 from kube_efs.controllers.shared_volumes import SharedVolumeController, watch_limits
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
@@ -134,9 +134,9 @@ def _claim(phase: ClaimPhase) -> MarkedClaim:
 class Scene:
     def __init__(self, backoff_seconds: float, limits: Limits) -> None:
         self.api, self.events, self.registry = Api(), Events(), CollectorRegistry()
-        news = SharedVolumeNews(cast("EventRecorder", self.events), SharedVolumeMetrics(self.registry))
+        events = SharedVolumeEvents(cast("EventRecorder", self.events), SharedVolumeMetrics(self.registry))
         self.controller = SharedVolumeController(
-            self.api, SharedVolumeSteps(self.api, limits), news, backoff_seconds=backoff_seconds
+            self.api, SharedVolumeSteps(self.api, limits), events, backoff_seconds=backoff_seconds
         )
 
     @property

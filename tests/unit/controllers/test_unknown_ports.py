@@ -2,13 +2,13 @@
 
 from prometheus_client import CollectorRegistry
 
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.tunnel_targets import UnknownPorts
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 
-class Noting(Announcer):
+class Noting(ProvisioningEvents):
     """Notes the volumes that are told of."""
 
     def __init__(self) -> None:
@@ -24,13 +24,13 @@ def static(name: str) -> Volume:
 
 
 def test_each_is_counted_and_told_of_once_while_it_lasts() -> None:
-    announcer, registry = Noting(), CollectorRegistry()
-    ports = UnknownPorts(announcer, ControllerMetrics(registry))
+    events, registry = Noting(), CollectorRegistry()
+    ports = UnknownPorts(events, ControllerMetrics(registry))
     ports.update([static("a")])
     ports.update([static("a"), static("b")])
-    assert announcer.told == ["a", "b"]
+    assert events.told == ["a", "b"]
     assert registry.get_sample_value("kube_efs_volumes_of_unknown_port") == 2
     ports.update([])
     assert registry.get_sample_value("kube_efs_volumes_of_unknown_port") == 0
     ports.update([static("a")])
-    assert announcer.told == ["a", "b", "a"]
+    assert events.told == ["a", "b", "a"]

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.world import EFS, World, claim
 
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable
@@ -17,7 +17,7 @@ from kube_efs.provisioning.engine import Reclaimed
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 
-class Told(Announcer):
+class Told(ProvisioningEvents):
     """What people are told, instead of telling them."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Scene:
         self.volumes = VolumeController(
             engine=self.world.engine,
             index=self.world.index,
-            announcer=self.told,
+            events=self.told,
             metrics=ControllerMetrics(self.registry),
             backoff_seconds=backoff_seconds,
         )

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.world import EFS, PROVISIONER, World
 
 from kube_efs.controllers.claims import ClaimController, watch_claims, watch_classes
-from kube_efs.controllers.events import Announcer
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController, watch_volumes
@@ -63,18 +63,18 @@ class Scene:
             store=VolumeStore(client),
             guards=Guards(index=world.index, store=VolumeStore(client)),
         )
-        announcer, metrics = Announcer(client, recorder), ControllerMetrics(CollectorRegistry())
+        events, metrics = ProvisioningEvents(client, recorder), ControllerMetrics(CollectorRegistry())
         self.claims = ClaimController(
             engine=engine,
             index=world.index,
-            announcer=announcer,
+            events=events,
             metrics=metrics,
             backoff_seconds=3600,
         )
         self.volumes = VolumeController(
             engine=engine,
             index=world.index,
-            announcer=announcer,
+            events=events,
             metrics=metrics,
             backoff_seconds=3600,
         )
@@ -87,7 +87,7 @@ class Scene:
             roots,
             namespace="default",
             base_port=20490,
-            changed=self.claims.world_changed,
+            changed=self.claims.file_systems_changed,
             unknown_ports=lambda _: None,
         )
         self.volumes_listed, self.classes_listed, self.claims_listed = (asyncio.Event() for _ in range(3))

@@ -99,7 +99,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     """Makes and removes directories of mounted file systems; use as ``async with``."""
 
     def __init__(self, mounts: Iterable[Mounted], *, timeout_seconds: float = 60) -> None:
-        self._hands = [_Hands(mounted, timeout_seconds) for mounted in mounts]
+        self._mounts = [_MountWorker(mounted, timeout_seconds) for mounted in mounts]
         self._removed: Callable[[FileSystemId], None] = lambda _: None
 
     async def __aenter__(self) -> Self:
@@ -108,12 +108,12 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for hands in self._hands:
-            hands.close()
+        for mount in self._mounts:
+            mount.close()
 
     def file_system_ids(self) -> frozenset[FileSystemId]:
         """What is mounted, wholly or in part."""
-        return frozenset(hands.mounted.file_system_id for hands in self._hands)
+        return frozenset(mount.mounted.file_system_id for mount in self._mounts)
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
         """Have that called whenever a directory was moved into the trash of a file system."""
@@ -124,10 +124,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
 
         Raises InvalidValue unless it is strictly inside what is mounted, WorkerFailed when it cannot be made.
         """
-        hands, directory = self._place(location, InvalidValue)
+        mount, directory = self._place(location, InvalidValue)
         if directory.is_root:
             raise _outside(location, InvalidValue)
-        await hands.make(directory, permissions)
+        await mount.make(directory, permissions)
 
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
@@ -138,10 +138,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         when a link or file is in its place, and WorkerFailed.
         """
         file_system.refuse_outside(location.directory, base)
-        hands, directory = self._place(location, RemovalRefused)
+        mount, directory = self._place(location, RemovalRefused)
         if directory.is_root:
             raise _outside(location, RemovalRefused)
-        await hands.remove(directory, confirm, tenant)
+        await mount.remove(directory, confirm, tenant)
         self._removed(location.file_system_id)
 
     async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
@@ -152,9 +152,9 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         """
         return together(
             [
-                await hands.empty(terms)
-                for hands in self._hands
-                if hands.mounted.file_system_id == file_system_id
+                await mount.empty(terms)
+                for mount in self._mounts
+                if mount.mounted.file_system_id == file_system_id
             ]
         )
 
@@ -163,12 +163,12 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
         """The directories in this one; none when it is not there; raises InvalidValue and WorkerFailed."""
-        hands, directory = self._place(location, InvalidValue)
-        return await hands.children(directory)
+        mount, directory = self._place(location, InvalidValue)
+        return await mount.children(directory)
 
     def holds(self, location: Location) -> bool:
         """Whether the directory is in what is mounted here."""
-        return any(hands.mounted.local(location) is not None for hands in self._hands)
+        return any(mount.mounted.local(location) is not None for mount in self._mounts)
 
     async def measure(
         self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
@@ -177,16 +177,16 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         found = []
         for directory in directories:
             location = Location(file_system_id=file_system_id, directory=directory)
-            hands, local = self._place(location, InvalidValue)
-            found += [replace(one, directory=directory) for one in await hands.measure(local, terms)]
+            mount, local = self._place(location, InvalidValue)
+            found += [replace(one, directory=directory) for one in await mount.measure(local, terms)]
         return found
 
-    def _place(self, location: Location, refusal: type[InvalidValue]) -> "tuple[_Hands, Directory]":
+    def _place(self, location: Location, refusal: type[InvalidValue]) -> "tuple[_MountWorker, Directory]":
         """Who works there, and the directory as seen from the mount point; raises the refusal."""
-        for hands in self._hands:
-            directory = hands.mounted.local(location)
+        for mount in self._mounts:
+            directory = mount.mounted.local(location)
             if directory is not None:
-                return hands, directory
+                return mount, directory
         raise _outside(location, refusal)
 
 
@@ -199,7 +199,7 @@ def _outside(location: Location, refusal: type[InvalidValue]) -> InvalidValue:
     )
 
 
-class _Hands:
+class _MountWorker:
     """The threads that work on one file system."""
 
     def __init__(self, mounted: Mounted, timeout_seconds: float) -> None:

@@ -110,7 +110,7 @@ class CsiVolumes:
             await self._directories.learn_ids_of_others(candidates)
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
             place = Location(file_system_id=candidates[0], directory=directory)
-            handle, directory_id = await self._hands().make(request, place, account)
+            handle, directory_id = await self._required_directories().make(request, place, account)
         else:
             handle = await self._make_access_point(request, candidates, account, role)
             directory_id = None
@@ -194,12 +194,12 @@ class CsiVolumes:
         """Remove it once the order is confirmed; a directory that others use stays. Raises KubeEfsError."""
         if removal.access_point is None:
             if removal.location is not None:
-                await self._hands().remove(removal, order)
+                await self._required_directories().remove(removal, order)
                 self._index.gids.release(str(removal.location))
             return
         try:
             if removal.location is not None and removal.with_directory:
-                await self._hands().remove(removal, order)
+                await self._required_directories().remove(removal, order)
         except DataKept as kept:
             log.warning("directory-kept", volume=str(removal.access_point), reason=kept.problem)
         account = await self._accounts.of(removal.role)
@@ -275,7 +275,7 @@ class CsiVolumes:
         if leaving:
             raise _pending(f"is about to be removed with volume {', '.join(leaving)}", made)
 
-    def _hands(self) -> CsiDirectories:
+    def _required_directories(self) -> CsiDirectories:
         if self._directories is None:
             raise PlatformError(
                 "needs worker pods, which this controller does not run",
