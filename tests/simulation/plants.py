@@ -30,7 +30,7 @@ from kube_efs.model.errors import RemovalRefused
 from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
-from kube_efs.provisioning import guards, volume_index
+from kube_efs.provisioning import guards
 from kube_efs.provisioning.backends.csi import access_points
 from kube_efs.provisioning.backends.csi import volumes as csi_volumes
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -80,6 +80,8 @@ def plant(leads_to: re.Pattern[str], theme: str = "") -> Callable[[Callable[[], 
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner} has no {name}: the plant would change nothing")
     setattr(owner, name, value)
 
 
@@ -337,7 +339,6 @@ def group_ids_are_not_held() -> None:
 
     hold = GidIndex.hold
     _put(GidIndex, "hold", only_taken)
-    _put(VolumeIndex, "_hold_gid", lambda *_: None)
 
 
 @plant(STUCK, "file systems")
@@ -348,7 +349,7 @@ def relists_forget_nothing() -> None:
         for one in volumes:
             self.put_volume(one)
 
-    _put(volume_index.VolumeIndex, "replace_volumes", added_only)
+    _put(VolumeIndex, "replace_volumes", added_only)
 
 
 # --- claims and leaders
