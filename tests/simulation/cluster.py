@@ -18,9 +18,16 @@ from tests.simulation.virtual import VirtualLoop
 from kube_efs.model.directories import FoundDirectory, parse_directory
 from kube_efs.model.errors import GidTaken, KubeEfsError, RemovalRefused
 from kube_efs.model.trash import TrashReport
-from kube_efs.provisioning.workers import program as worker
+from kube_efs.provisioning.workers import program
 from kube_efs.provisioning.workers.file_system import refuse_outside
-from kube_efs.provisioning.workers.orders import Action, parse_item, path_in, render_children, render_trash
+from kube_efs.provisioning.workers.orders import (
+    Action,
+    parse_item,
+    path_in,
+    render_children,
+    render_report,
+    render_trash,
+)
 
 _PV_FINALIZER = "kubernetes.io/pv-protection"
 _PVC_FINALIZER = "kubernetes.io/pvc-protection"
@@ -453,12 +460,12 @@ class Nodes:
             pod["metadata"]["namespace"],
         )
 
-    # --- what runs in the pods, in the order of the real worker (provisioning.worker and file_system)
+    # --- what runs in the pods, in the order of the real worker (workers.program and file_system)
 
     def _work(
         self, container: _Container, file_system: FileSystem, arguments: list[str]
     ) -> "Generator[None, None, tuple[int, str]]":
-        options = worker._parser().parse_args(arguments[1:])
+        options = program._parser().parse_args(arguments[1:])
         failed: dict[str, str] = {}
         refused: set[str] = set()
         taken: set[str] = set()
@@ -482,7 +489,7 @@ class Nodes:
                     refused.add(path_in(item))
                 if isinstance(error, GidTaken):
                     taken.add(path_in(item))
-        return (1 if failed else 0, worker.render_report(failed, refused, taken))
+        return (1 if failed else 0, render_report(failed, refused, taken))
 
     def _make(self, file_system: FileSystem, options: Any, item: str, why: str) -> Iterator[None]:
         wanted = parse_item(item)

@@ -44,8 +44,9 @@ class ProvisioningEvents:
 
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         """The claim has its volume."""
-        log.info("volume-provisioned", claim=plan.claim.key, volume=volume.name, location=plan.place)
-        message = f"Volume {volume.name} is ready at {plan.place}"
+        place = plan.place_of(volume)
+        log.info("volume-provisioned", claim=plan.claim.key, volume=volume.name, location=place)
+        message = f"Volume {volume.name} is ready at {place}"
         self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "ProvisioningSucceeded", message)
 
     def failed(self, claim: Claim, error: KubeEfsError, *, retry_seconds: float) -> None:

@@ -53,6 +53,16 @@ _CHANGES_FOLLOWED = 5
 _LATE_SECONDS = 300.0
 
 
+class Made(Protocol):
+    """What the volume of a claim stands on, once it is there."""
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume; ``attempt`` counts names that turned out to belong to other claims."""
+
+    async def adopt(self, found: Volume) -> None:
+        """Make this agree with the volume that the claim had got before; raises KubeEfsError."""
+
+
 class Plan(Protocol):
     """Everything that is needed to make one volume for one claim."""
 
@@ -65,20 +75,17 @@ class Plan(Protocol):
 
     @property
     def place(self) -> str:
-        """The same in words."""
+        """What is going to be made, for people."""
+
+    def place_of(self, volume: Volume) -> str:
+        """Where the data of the volume lies that was made by this plan, for people."""
 
     @property
     def oddities(self) -> Sequence[str]:
         """What in the claim or its class has no effect, for the person who wrote it."""
 
-    async def make(self) -> None:
+    async def make(self) -> Made:
         """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
-
-    def volume(self, attempt: int) -> Volume:
-        """The volume; ``attempt`` counts names that turned out to belong to other claims."""
-
-    async def adopt(self, found: Volume) -> None:
-        """Make what was made agree with the volume that the claim had got before; raises KubeEfsError."""
 
 
 class Backend(Protocol):
@@ -181,10 +188,9 @@ class Engine:
         """
         if not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
-        storage_class = self._index.classes.get(claim.storage_class or "")
-        backend = self._backends.get(storage_class.provisioner) if storage_class else None
+        storage_class, backend = self._served_by(claim)
         if storage_class is None or backend is None or _is_for_another(claim, backend):
-            self._complain(claim)
+            self._check_given_to_us(claim, storage_class)
             return None
         if storage_class.waits_for_consumer and not claim.selected_node:
             return None
@@ -197,21 +203,23 @@ class Engine:
         """
         if claim.storage_class in {None, "", ROOT_CLASS}:
             return False
-        storage_class = self._index.classes.get(claim.storage_class or "")
-        backend = self._backends.get(storage_class.provisioner) if storage_class else None
+        storage_class, backend = self._served_by(claim)
         return storage_class is None or (backend is not None and backend.shares_directories)
 
     def marks_refused(self, claim: Claim) -> bool:
         """Whether the refusal of that claim is written into its annotations."""
-        storage_class = self._index.classes.get(claim.storage_class or "")
-        backend = self._backends.get(storage_class.provisioner) if storage_class else None
+        _, backend = self._served_by(claim)
         return backend is not None and backend.marks_refused_claims
 
-    def _complain(self, claim: Claim) -> None:
-        """Tell of a claim that Kubernetes has given to us while its class is none of ours; raises NotYet."""
+    def _served_by(self, claim: Claim) -> tuple[StorageClass | None, Backend | None]:
+        """The class of the claim and the backend of that class, as far as they are there."""
+        storage_class = self._index.classes.get(claim.storage_class or "")
+        return storage_class, self._backends.get(storage_class.provisioner) if storage_class else None
+
+    def _check_given_to_us(self, claim: Claim, storage_class: StorageClass | None) -> None:
+        """Raise NotYet for a claim that Kubernetes has given to us while its class is none of ours."""
         if claim.storage_provisioner not in self._backends or claim.storage_class == ROOT_CLASS:
             return
-        storage_class = self._index.classes.get(claim.storage_class or "")
         if storage_class is None:
             raise NotYet(
                 "does not exist",
@@ -243,7 +251,7 @@ class Engine:
         locations = await plan.locations()
         async with self._guards.reservations.making(*locations) as has_waited:
             if has_waited and not is_begun:
-                await self._check_still_so(plan, locations)
+                await self._check_same_locations(plan, locations)
             try:
                 while True:
                     if (volume := await self._attempt(plan, again)) is not None:
@@ -251,7 +259,7 @@ class Engine:
             finally:
                 self._lost.pop(plan.claim.uid, None)
 
-    async def _check_still_so(self, plan: Plan, locations: Sequence[Location]) -> None:
+    async def _check_same_locations(self, plan: Plan, locations: Sequence[Location]) -> None:
         """Raise NotYet when another plan would be made by now: volumes of a directory decide where it is."""
         now = self.plan(plan.claim)
         if now is not None and set(await now.locations()) != set(locations):
@@ -270,8 +278,7 @@ class Engine:
         if uid in self._lost and (known := self._index.volume_of(uid)):
             return known
         try:
-            await plan.make()
-            volume = await self._create(plan)
+            volume = await self._create(plan, await plan.make())
         except KubeEfsError as error:
             # A clear refusal to make what the volume stands on settles what was unclear about that.
             is_unclear = await self._is_unclear(plan.claim) or error.outcome_unknown
@@ -306,15 +313,15 @@ class Engine:
         del self._lost[claim.uid]
         return False
 
-    async def _create(self, plan: Plan) -> Volume:
+    async def _create(self, plan: Plan, made: Made) -> Volume:
         for attempt in range(_NAMES_TRIED):
             # Nothing may come between the two: what the volume has is only now nobody else's to get.
-            wanted = replace(plan.volume(attempt), finalizers=(FINALIZER,))
+            wanted = replace(made.volume(attempt), finalizers=(FINALIZER,))
             self._index.expect_volume(wanted)
             try:
                 return await self._store.create(wanted)
             except KubeAlreadyExists:
-                if found := await self._claims_own(wanted, plan):
+                if found := await self._claims_own(wanted, plan, made):
                     return found
                 self._index.refused_volume(wanted)
                 log.warning("volume-name-taken", volume=wanted.name, claim=plan.claim.key)
@@ -327,11 +334,11 @@ class Engine:
         raise KubeAlreadyExists(
             "belongs to another claim",
             field="volume",
-            value=plan.volume(0).name,
+            value=made.volume(0).name,
             remedy="delete the volumes of that name that nobody uses",
         )
 
-    async def _claims_own(self, wanted: Volume, plan: Plan) -> Volume | None:
+    async def _claims_own(self, wanted: Volume, plan: Plan, made: Made) -> Volume | None:
         """The volume of that name if an earlier attempt made it for this claim."""
         try:
             found = await self._store.get(wanted.name)
@@ -341,7 +348,7 @@ class Engine:
             raise
         if found.claim is None or found.claim.uid != plan.claim.uid:
             return None
-        await plan.adopt(found)
+        await made.adopt(found)
         return found
 
     def _lose(self, wanted: Volume, plan: Plan) -> None:

@@ -21,7 +21,7 @@ from kube_efs.model.directories import parse_directory
 from kube_efs.model.errors import KubeInvalid, KubeUnavailable, RemovalRefused
 from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.volumes import Location, NfsSource, Volume
-from kube_efs.provisioning.engine import DataFate, Reclaimed
+from kube_efs.provisioning.engine import DataFate, Made, Reclaimed
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
@@ -120,13 +120,10 @@ class _Plan:
     async def locations(self) -> tuple[Location, ...]:
         return (LOCATION,)
 
-    async def make(self) -> None:
-        raise NotImplementedError
+    def place_of(self, volume: Volume) -> str:
+        return self.place
 
-    def volume(self, attempt: int) -> Volume:
-        raise NotImplementedError
-
-    async def adopt(self, found: Volume) -> None:
+    async def make(self) -> Made:
         raise NotImplementedError
 
 

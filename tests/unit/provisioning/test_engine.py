@@ -37,6 +37,7 @@ from kube_efs.model.volumes import (
     Volume,
     VolumePhase,
 )
+from kube_efs.provisioning.backends.tunnel import TunnelPlan
 from kube_efs.provisioning.engine import DataFate
 
 FS1 = FileSystemId("fs-1")
@@ -205,7 +206,7 @@ async def test_a_volume_of_its_own_is_found_again(world: World) -> None:
 
 async def test_a_name_of_somebody_else_s_is_passed_by(world: World) -> None:
     plan = world.engine.plan(claim())
-    assert plan is not None
+    assert isinstance(plan, TunnelPlan)
     taken = [replace(plan.volume(attempt), claim=None) for attempt in range(2)]
     for volume in taken:
         world.store.volumes[volume.name] = volume
@@ -216,7 +217,7 @@ async def test_a_name_of_somebody_else_s_is_passed_by(world: World) -> None:
 
 async def test_when_every_name_is_taken_it_says_so(world: World) -> None:
     plan = world.engine.plan(claim())
-    assert plan is not None
+    assert isinstance(plan, TunnelPlan)
     for attempt in range(4):
         volume = plan.volume(attempt)
         world.store.volumes[volume.name] = replace(
@@ -257,7 +258,7 @@ def test_whatever_fails_a_claim_gets_one_volume_of_one_name(
     async def scenario() -> None:
         world = World()
         plan = world.engine.plan(claim())
-        assert plan is not None
+        assert isinstance(plan, TunnelPlan)
         for attempt in range(taken):
             foreign = replace(plan.volume(attempt), claim=None)
             world.store.volumes[foreign.name] = foreign

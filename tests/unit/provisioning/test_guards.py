@@ -27,6 +27,7 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.model.volumes import FINALIZER, CsiSource, Location, NfsSource, Volume, VolumePhase
+from kube_efs.provisioning.backends.tunnel import TunnelPlan
 from kube_efs.provisioning.engine import DataFate
 from kube_efs.provisioning.guards import Order, Permit
 
@@ -263,7 +264,7 @@ async def test_choice_of_before_a_removal_is_made_anew_unless_something_was_made
     elsewhere = Location(file_system_id=FileSystemId("fs-2"), directory=DATA.directory)
     world.add(replace(SHARER, provisioned_by=RELEASED.provisioned_by))
     plan = world.engine.plan(claim("u2"))
-    assert plan is not None
+    assert isinstance(plan, TunnelPlan)
     assert list(await plan.locations()) == [DATA]
     async with world.guards.reservations.removing(DATA):
         making = asyncio.create_task(world.engine.provision(plan, is_begun=is_begun))
@@ -302,7 +303,7 @@ async def test_unclear_creation_holds_the_directory_no_longer_than_it_may_be_car
     world: World, is_carried_out: bool
 ) -> None:
     plan = world.engine.plan(claim("u2", volume_name="other"))
-    assert plan is not None
+    assert isinstance(plan, TunnelPlan)
     unclear: list[float] = []
 
     def fail(moment: str) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import structlog
 
@@ -68,30 +68,36 @@ class DirectoryPlan:
 
     @property
     def place(self) -> str:
-        """The same in words."""
+        """The directory."""
         return str(self.location)
+
+    def place_of(self, volume: Volume) -> str:
+        """The same."""
+        return self.place
 
     @property
     def oddities(self) -> tuple[str, ...]:
         """Nobody is told of any."""
         return ()
 
-    async def make(self) -> None:
+    async def make(self) -> Self:
         """Take a group id and make the directory; a failure gives the group id back.
 
         An id that turns out to be another directory's is kept from further claims, and the next one tried.
+        The ledger has the id for the volume.
         """
         gids = self.request.gids
         if gids is None:
             await self.directories.make(self.location, permissions_for(None))
-            return
+            return self
         start = None
         for attempt in range(1, _IDS_TRIED):
             with suppress(GidTaken):
                 await self._make_with_group(gids, start)
-                return
+                return self
             start = gids.elsewhere(f"{attempt} {volume_name(self.claim)}")
         await self._make_with_group(gids, start)
+        return self
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
         name, ledger = volume_name(self.claim), self.index.gid_ledger

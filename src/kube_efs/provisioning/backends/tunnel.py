@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.directories import Permissions
@@ -42,17 +43,22 @@ class TunnelPlan:
 
     @property
     def place(self) -> str:
-        """The same in words."""
+        """The directory."""
         return str(self.request.location)
+
+    def place_of(self, volume: Volume) -> str:
+        """The same."""
+        return self.place
 
     @property
     def oddities(self) -> tuple[str, ...]:
         """Nobody is told of any."""
         return ()
 
-    async def make(self) -> None:
-        """Make the directory."""
+    async def make(self) -> Self:
+        """Make the directory; the plan has all that its volume needs."""
         await self.directories.make(self.request.location, Permissions())
+        return self
 
     def volume(self, attempt: int) -> Volume:
         """The volume of that attempt, with the port of now; raises NotYet.

@@ -32,7 +32,7 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import FINALIZER, Location, NfsSource, Volume, VolumePhase
-from kube_efs.provisioning.backends.directory import ScanPace
+from kube_efs.provisioning.backends.directory import DirectoryPlan, ScanPace
 from kube_efs.provisioning.engine import DataFate
 
 FS1 = FileSystemId("fs-1")
@@ -210,7 +210,7 @@ async def test_a_group_of_a_directory_made_without_an_answer_is_given_to_nobody_
 
 async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(world: World) -> None:
     plan = world.engine.plan(ONE)
-    assert plan is not None
+    assert isinstance(plan, DirectoryPlan)
     before = replace(plan.volume(0), gid=2002, uid="before")
     world.store.volumes[before.name] = before
     assert await world.engine.provision(plan) == before
@@ -222,7 +222,7 @@ async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(
 
 async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_group(world: World) -> None:
     plan = world.engine.plan(ONE)
-    assert plan is not None
+    assert isinstance(plan, DirectoryPlan)
     before = replace(plan.volume(0), gid=2002, uid="before")
 
     def show(moment: str) -> int:
@@ -239,7 +239,7 @@ async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_
 
 async def test_directory_keeps_the_group_that_an_unclear_request_for_its_volume_tells(world: World) -> None:
     plan = world.engine.plan(ONE)
-    assert plan is not None
+    assert isinstance(plan, DirectoryPlan)
     failing_at(world, "before create", KubeUnavailable("did not answer"))
     late: list[Volume] = []
 
@@ -276,7 +276,7 @@ async def test_a_volume_that_is_there_is_found_again(world: World) -> None:
 )
 async def test_a_volume_that_leads_elsewhere_is_no_success(world: World, nfs: NfsSource | None) -> None:
     plan = world.engine.plan(ONE)
-    assert plan is not None
+    assert isinstance(plan, DirectoryPlan)
     foreign = replace(plan.volume(0), nfs=nfs, gid=2002)
     world.store.volumes[foreign.name] = foreign
     with pytest.raises(KubeAlreadyExists) as caught:

@@ -47,6 +47,7 @@ class Kubelet:
         self.gate.set()
         self.ending: Callable[[Pod], Ending | None] = lambda _: None
         self.pods: list[Pod] = []
+        self.has_started_one = asyncio.Event()
         self.most_at_once: Counter[str] = Counter()
 
     def root(self, file_system_id: str) -> Path:
@@ -84,6 +85,7 @@ class Kubelet:
 
     async def _work(self, pod: Pod) -> None:
         self.pods.append(pod)
+        self.has_started_one.set()
         file_system_id = file_system_of(pod)
         self._running[file_system_id] += 1
         self.most_at_once |= self._running

@@ -396,8 +396,7 @@ async def test_a_pod_of_a_former_leader_is_waited_for(kube: AsyncClient, kubelet
 
 async def pool_idle(kubelet: Kubelet) -> None:
     """Longer than it takes to start a second pod when nothing is in the way."""
-    while not kubelet.pods:
-        await asyncio.sleep(0.01)
+    await kubelet.has_started_one.wait()
     await asyncio.sleep(0.6)
     assert len(kubelet.pods) == 1
 

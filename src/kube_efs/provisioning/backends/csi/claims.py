@@ -2,7 +2,7 @@
 
 import math
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -21,6 +21,27 @@ from kube_efs.provisioning.guards import Order, Removal, tenant_of
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsiMade:
+    """The access point or the directory of the claim's volume."""
+
+    request: CsiRequest
+    made: CsiVolume
+
+    def volume(self, attempt: int) -> Volume:
+        """The volume, which has one name only: no other claim's can have this claim's uid."""
+        attributes = render_attributes(self.made.attributes)
+        source = CsiSource(driver=DRIVER, handle=str(self.made.handle), attributes=attributes)
+        volume = volume_for(self.request, source, self.made.zone)
+        return replace(volume, directory_id=self.made.directory_id)
+
+    async def adopt(self, found: Volume) -> None:
+        """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
+        if _handle(found) != _handle(self.volume(0)):
+            remedy = "look at its handle; it is not what this driver makes for the claim"
+            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+
+
 class CsiPlan:
     """An access point or a directory for the claim."""
 
@@ -28,7 +49,6 @@ class CsiPlan:
         self._request = request
         self._volumes = volumes
         self._references = references
-        self._made: CsiVolume | None = None
 
     @property
     def claim(self) -> Claim:
@@ -42,35 +62,22 @@ class CsiPlan:
 
     @property
     def place(self) -> str:
-        """The volume in words."""
-        if self._made is not None:
-            return str(self._made.handle)
+        """The kind of volume: which access point it gets is not known yet."""
         return f"a volume ({self._request.volume.parameters.provisioning})"
+
+    def place_of(self, volume: Volume) -> str:
+        """The handle of the volume."""
+        return volume.csi.handle if volume.csi else self.place
 
     @property
     def oddities(self) -> tuple[str, ...]:
         """What in the claim or its class has no effect."""
         return self._request.oddities
 
-    async def make(self) -> None:
+    async def make(self) -> CsiMade:
         """Make the access point or the directory; raises KubeEfsError."""
         role = await _role(self._request.secret, self._references)
-        self._made = await self._volumes.create(self._request.volume, role)
-
-    def volume(self, attempt: int) -> Volume:
-        """The volume, which has one name only: no other claim's can have this claim's uid."""
-        if self._made is None:
-            raise RuntimeError("there is no volume before it was made")
-        attributes = render_attributes(self._made.attributes)
-        source = CsiSource(driver=DRIVER, handle=str(self._made.handle), attributes=attributes)
-        volume = volume_for(self._request, source, self._made.zone)
-        return replace(volume, directory_id=self._made.directory_id)
-
-    async def adopt(self, found: Volume) -> None:
-        """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
-        if _handle(found) != _handle(self.volume(0)):
-            remedy = "look at its handle; it is not what this driver makes for the claim"
-            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+        return CsiMade(request=self._request, made=await self._volumes.create(self._request.volume, role))
 
 
 class CsiBackend:

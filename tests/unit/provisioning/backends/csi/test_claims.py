@@ -10,7 +10,7 @@ from kube_efs.model.csi_errors import InvalidArgument
 from kube_efs.model.errors import AwsUnavailable, KubeAlreadyExists, NotYet, RemovalRefused
 from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import CsiSource, Volume
-from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiPlan
+from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiMade
 from kube_efs.provisioning.guards import Order, Permit
 
 ARN = "arn:aws:iam::123456789012:role/storage"
@@ -31,10 +31,8 @@ def backend(world: CsiWorld) -> CsiBackend:
     return CsiBackend(volumes=world.volumes, references=world.texts)
 
 
-async def made(backend: CsiBackend) -> CsiPlan:
-    plan = backend.plan(CLAIM, CLASS)
-    await plan.make()
-    return plan
+async def made(backend: CsiBackend) -> CsiMade:
+    return await backend.plan(CLAIM, CLASS).make()
 
 
 def volume(handle: str, **changes: object) -> Volume:
@@ -53,12 +51,9 @@ async def test_a_plan_gives_the_volume_once_there_is_one(backend: CsiBackend) ->
     plan = backend.plan(CLAIM, CLASS)
     assert (plan.claim, plan.place) == (CLAIM, "a volume (efs-ap)")
     assert [str(one) for one in await plan.locations()] == [f"{FS}:/{NAME}"]
-    with pytest.raises(RuntimeError):
-        plan.volume(0)
-    await plan.make()
-    wanted = plan.volume(0)
+    wanted = (await plan.make()).volume(0)
     assert wanted.csi == CsiSource(handle=f"efs:{FS}::fsap-{1:017x}")
-    assert (wanted.name, plan.place) == (NAME, f"efs:{FS}::fsap-{1:017x}")
+    assert (wanted.name, plan.place_of(wanted)) == (NAME, f"efs:{FS}::fsap-{1:017x}")
 
 
 async def test_the_size_is_counted_in_bytes(world: CsiWorld, backend: CsiBackend) -> None:
@@ -107,8 +102,8 @@ async def test_a_role_is_read_for_making_and_for_removing(world: CsiWorld, backe
     assert "hush" not in str(caught.value)
     world.texts.secrets["team/role"] = {"awsRoleArn": ARN, "crossaccount": "true"}
 
-    await plan.make()
-    await backend.remove(await backend.removal(plan.volume(0)), Order(permitted))
+    wanted = (await plan.make()).volume(0)
+    await backend.remove(await backend.removal(wanted), Order(permitted))
 
     assert {role.role_arn for role in world.accounts.roles if role} == {ARN}
     assert None not in world.accounts.roles
