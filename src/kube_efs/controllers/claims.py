@@ -1,4 +1,22 @@
-"""Pending claims: each is planned, served, and told about; looked at again when anything it needs changes."""
+"""Pending claims: each is planned, served, and told about; looked at again when anything it needs changes.
+
+Whether a claim gets a volume follows from the claim and the volumes that are there (``Engine.plan``), never
+from what this process remembers: a restart loses nothing. What the controller remembers, by the claim's uid:
+
+* ``_pending``: each claim that wants a volume, as the watch has shown it last. A uid that is in the queue and
+  not in here is a claim that is gone or served.
+* ``_begun``: plans whose attempt has failed and may have left something. When such a claim goes, its plan is
+  finished all the same: then Kubernetes finds the volume's claim gone, and the volume is removed in the
+  ordinary way with all that was made for it. A claim that is served needs its entry no more.
+* ``_said``: the refusal that people were told of. The annotation says so too, but watches show it later.
+* ``_short_of_gids``: claims whose class has no group id left; they are tried again when one is free.
+* ``_waiting_since``: since when each claim has waited, for metrics alone.
+
+``VolumeIndex.maybe_begun`` has the claims whose volume an earlier leader may have asked for: those that were
+pending when this one began to lead. Each leaves it with its volume or when it goes, all of them when the API
+server carries out late requests no more. Until it is empty, no volume is removed; and for a claim that is in
+it no file system is chosen that the class leaves open, as the late volume may lie on another one.
+"""
 
 import asyncio
 import time
@@ -16,7 +34,7 @@ from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
-from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.claims import Claim
 from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
 from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -54,11 +72,8 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._backoff_seconds = backoff_seconds
         self._pending: dict[ClaimUid, Claim] = {}
         self._waiting_since: dict[ClaimUid, float] = {}
-        # Why each claim was refused, as far as this process has said so; watches show it later.
         self._said: dict[ClaimUid, str] = {}
         self._short_of_gids: set[ClaimUid] = set()
-        # Attempts that may have left something: when the claim goes, they are finished for the volume to be
-        # removed in the ordinary way.
         self._begun: dict[ClaimUid, Plan] = {}
         self._outlasted = asyncio.Event()
         self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
@@ -73,7 +88,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, claims: Sequence[Claim]) -> None:
-        """These are all the claims there are."""
+        """Take over a full list of claims."""
         listed = {claim.uid for claim in claims}
         for claim in [one for uid, one in self._pending.items() if uid not in listed]:
             self.gone(claim)
@@ -268,14 +283,16 @@ async def watch_claims(
 
     ``root_changed`` is for root claims that go.
     """
-    async for change in follow(client, PersistentVolumeClaim, read=_claim, namespace="*"):
-        _tell_claims(claims, change, root_changed)
+    async for change in follow(
+        client, PersistentVolumeClaim, read=lambda found: read_claim(found.to_dict()), namespace="*"
+    ):
+        _apply(claims, change, root_changed)
         listed.set()
         # Nobody keeps the claims of a list that have their volumes, which is nearly all of them.
         del change
 
 
-def _tell_claims(claims: ClaimController, change: Change[Claim], root_changed: Callable[[], None]) -> None:
+def _apply(claims: ClaimController, change: Change[Claim], root_changed: Callable[[], None]) -> None:
     match change:
         case Listed(objects):
             claims.listed(objects)
@@ -291,7 +308,9 @@ async def watch_classes(
     client: AsyncClient, index: VolumeIndex, claims: ClaimController, listed: asyncio.Event
 ) -> None:
     """Keep the index's classes, until cancelled; ``listed`` is set once all are known."""
-    async for change in follow(client, StorageClassResource, read=_storage_class):
+    async for change in follow(
+        client, StorageClassResource, read=lambda found: read_storage_class(found.to_dict())
+    ):
         match change:
             case Listed(objects):
                 found_now = {one.name: one for one in objects}
@@ -319,11 +338,3 @@ def _asks(claim: Claim) -> tuple[object, ...]:
         claim.selected_node,
         claim.storage_provisioner,
     )
-
-
-def _claim(found: PersistentVolumeClaim) -> Claim:
-    return read_claim(found.to_dict())
-
-
-def _storage_class(found: StorageClassResource) -> StorageClass:
-    return read_storage_class(found.to_dict())

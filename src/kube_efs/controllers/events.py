@@ -31,7 +31,7 @@ class ProvisioningEvents:
             await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
 
     async def accepted(self, claim: Claim) -> None:
-        """Whatever was wrong with the claim is so no more. Raises KubeError."""
+        """The claim is no longer refused. Raises KubeError."""
         log.info("claim-accepted", claim=claim.key)
         await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
 

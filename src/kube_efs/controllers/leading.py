@@ -1,5 +1,19 @@
 """What only the leader does: it reads the cluster's whole state, then serves claims and volumes.
 
+An earlier leader may have been killed at any moment, and what it asked for may still be carried out. The
+order of the steps is what makes this safe:
+
+1. The ports in the ConfigMap are read. Without them, volumes would be taken for those of other file systems.
+2. Volumes, classes and claims are listed. No claim is looked at before all volumes are known, or it could get
+   a second one.
+3. File systems are discovered and base directories are read. This is waited for, but not for long: a claim
+   that is served without them is told of a fault that is none, and tried again.
+4. Claims are served.
+5. Volumes are removed, once no volume can come any more that an earlier leader asked for: the data of such a
+   volume may be the data that is to be removed.
+
+Nothing is handed over. Who loses the lead ends, and its successor reads everything anew.
+
 The parts of tunnel volumes are left out of a controller that makes directory volumes only, which then
 needs no more rights than efs-provisioner has always had.
 """
@@ -96,7 +110,10 @@ async def lead(context: LeaderContext) -> None:
             directory_backend(one, index=index, workers=pool, metrics=context.metrics)
             for one in context.directories
         ]
-        backends: list[Backend] = [*_tunnel_backend(settings, index, pool), *directories]
+        backends: list[Backend] = [*directories]
+        if pool is not None:
+            tunnel = TunnelBackend(provisioner=settings.provisioner_name, index=index, directories=pool)
+            backends.insert(0, tunnel)
         csi, store = None, VolumeStore(client)
         accounts = await open_accounts(stack, settings, context.aws, index)
         guards = Guards(index=index, store=store, roots=access_point_roots(accounts))
@@ -112,9 +129,6 @@ async def lead(context: LeaderContext) -> None:
             )
             backends.append(csi.backend)
         engine = Engine(index=index, backends=backends, store=store, guards=guards)
-        # A volume that an earlier leader has asked for may be made at any moment, and the data of another one
-        # removed from under it: nothing is removed before the volume is known, or its time is over. One that
-        # has released the Lease knows the answers to all that it asked for.
         begin, begin_removals = asyncio.Event(), asyncio.Event()
         claims = await stack.enter_async_context(
             ClaimController(
@@ -241,14 +255,6 @@ async def _scan(backend: DirectoryBackend, controllers: Controllers) -> None:
         tasks.create_task(backend.run())
         await backend.scanned.wait()
         controllers.claims.file_systems_changed()
-
-
-def _tunnel_backend(
-    settings: ControllerSettings, index: VolumeIndex, pool: WorkerPool | None
-) -> list[TunnelBackend]:
-    if pool is None:
-        return []
-    return [TunnelBackend(provisioner=settings.provisioner_name, index=index, directories=pool)]
 
 
 def _usage(

@@ -1,4 +1,4 @@
-"""Volumes: ours are held, and a released one is removed with its data when its policy and guards say so."""
+"""Volumes: ours get a finalizer; a Released one is removed with its data if policy and guards allow it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, volumes: Sequence[Volume]) -> None:
-        """These are all the volumes there are."""
+        """Take over a full list of volumes."""
         self._index.replace_volumes(volumes)
         for volume in volumes:
             if self._concerns(volume):

@@ -189,7 +189,9 @@ class Engine:
         if not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
         storage_class, backend = self._served_by(claim)
-        if storage_class is None or backend is None or _is_for_another(claim, backend):
+        # Kubernetes may not have given the claim to anybody yet.
+        is_ours = backend is not None and claim.storage_provisioner in {None, backend.provisioner}
+        if storage_class is None or backend is None or not is_ours:
             self._check_given_to_us(claim, storage_class)
             return None
         if storage_class.waits_for_consumer and not claim.selected_node:
@@ -251,24 +253,21 @@ class Engine:
         locations = await plan.locations()
         async with self._guards.reservations.making(*locations) as has_waited:
             if has_waited and not is_begun:
-                await self._check_same_locations(plan, locations)
+                # Volumes of a directory decide where it is, and one of them has just gone.
+                now = self.plan(plan.claim)
+                if now is not None and set(await now.locations()) != set(locations):
+                    raise NotYet(
+                        "was chosen before a removal that has changed the choice",
+                        field="directory",
+                        value=plan.place,
+                        remedy="it is chosen anew",
+                    )
             try:
                 while True:
                     if (volume := await self._attempt(plan, again)) is not None:
                         return volume
             finally:
                 self._lost.pop(plan.claim.uid, None)
-
-    async def _check_same_locations(self, plan: Plan, locations: Sequence[Location]) -> None:
-        """Raise NotYet when another plan would be made by now: volumes of a directory decide where it is."""
-        now = self.plan(plan.claim)
-        if now is not None and set(await now.locations()) != set(locations):
-            raise NotYet(
-                "was chosen before a removal that has changed the choice",
-                field="directory",
-                value=plan.place,
-                remedy="it is chosen anew",
-            )
 
     async def _attempt(
         self, plan: Plan, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None
@@ -364,7 +363,11 @@ class Engine:
         if backend is None:
             return None
         if _is_let_go(volume) and backend.owns(volume):
-            return await self._let_go(volume, _why_kept(volume))
+            if volume.reclaim_policy is ReclaimPolicy.DELETE:
+                reason = f"it was {volume.phase} when somebody deleted it, and not Released"
+            else:
+                reason = f"its reclaim policy is {volume.reclaim_policy}"
+            return await self._let_go(volume, reason)
         if not _is_to_go(volume):
             return None
         try:
@@ -475,11 +478,6 @@ class Engine:
         return live if live.uid == volume.uid else None
 
 
-def _is_for_another(claim: Claim, backend: Backend) -> bool:
-    """Whether Kubernetes has given the claim to somebody else; it may not have come to that yet."""
-    return claim.storage_provisioner not in {None, backend.provisioner}
-
-
 def _is_to_go(volume: Volume) -> bool:
     return (
         volume.to_be_reclaimed
@@ -496,9 +494,3 @@ def _is_let_go(volume: Volume) -> bool:
         and volume.phase is not VolumePhase.BOUND
         and not _is_to_go(volume)
     )
-
-
-def _why_kept(volume: Volume) -> str:
-    if volume.reclaim_policy is ReclaimPolicy.DELETE:
-        return f"it was {volume.phase} when somebody deleted it, and not Released"
-    return f"its reclaim policy is {volume.reclaim_policy}"

@@ -238,7 +238,8 @@ class GidLedger:
 
     def vanished(self, name: str, location: Location | None) -> None:
         """Note that a volume is gone; its group stays in use while its directory may be there."""
-        if location is not None and self._is_looked_at(location) and self.gids.of(name) is not None:
+        is_looked_at = location is not None and any(location.is_child_of(base) for base in self._bases)
+        if location is not None and is_looked_at and self.gids.of(name) is not None:
             self._linger(name, location)
         elif name not in self._lingering:
             self.gids.release(name)
@@ -275,6 +276,3 @@ class GidLedger:
 
     def _linger(self, name: str, location: Location) -> None:
         self._lingering[name] = _Lingering(location=location, since=self._looks)
-
-    def _is_looked_at(self, location: Location) -> bool:
-        return any(location.is_child_of(base) for base in self._bases)

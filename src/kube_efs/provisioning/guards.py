@@ -11,6 +11,9 @@ took them. So once our own watch has shown the volume Terminating, it has shown 
 before, and the index of volumes has all of them. Where the volume object is not ours to delete
 (csi-provisioner's), all volumes are listed anew instead.
 
+``Reservations`` keep operations of this process out of each other's way meanwhile. Other processes are kept
+out by the gates of worker pods (``workers/pods.py``).
+
 What lies at the same directory keeps the data; the volume object may go. What lies below refuses the removal.
 What lies above, such as a volume of the whole file system for backups, is no obstacle.
 """
@@ -286,8 +289,9 @@ class Guards:
         await self._check_unlocated(removal.location, itself, view)
         users = await self._users(removal, removal.location, itself, view)
         if users.below and removal.access_point is None:
+            below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
             raise RemovalRefused(
-                f"lies above the directory of {_listed(users.below)}",
+                f"lies above the directory of {below}",
                 field="directory",
                 value=str(removal.location),
                 remedy="delete those first, or set this volume to Retain",
@@ -316,7 +320,11 @@ class Guards:
         self, access_point_id: AccessPointId, itself: frozenset[str], view: VolumeIndex
     ) -> None:
         others = view.volumes_through(access_point_id) - itself
-        staying = [one for one in sorted(others) if await self._stays(one)]
+        staying = [
+            name
+            for name in sorted(others)
+            if (live := await self._live(name)) is not None and not live.to_be_reclaimed
+        ]
         if staying:
             raise RemovalRefused(
                 f"leads to the data of volume {', '.join(staying)} too",
@@ -390,10 +398,6 @@ class Guards:
                 break
         return found
 
-    async def _stays(self, name: str) -> bool:
-        live = await self._live(name)
-        return live is not None and not live.to_be_reclaimed
-
     async def _live(self, name: str) -> Volume | None:
         try:
             return await self._store.get(name)
@@ -418,7 +422,3 @@ def _inside(found: AccessPoint, volume: Volume | None) -> Directory:
     except InvalidValue:
         return found.directory
     return Directory((*found.directory.parts, *handle.directory.parts))
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"volume {one}" if " " not in one else one for one in sorted(names))

@@ -1,7 +1,21 @@
-"""What this process knows of the cluster's volumes and classes, kept up by the watches.
+"""What this process knows of the cluster's volumes, kept up by the watch of volumes.
 
 Every question asked while a claim is served is answered from here in constant time, so that one more
-volume costs the same however many there are.
+volume costs the same however many there are. Beside volumes the index has what claims are planned with:
+classes, file systems and their ports, and group ids (``gid_ledger.py``).
+
+Watches are late, and answers get lost. So the index errs on one side: what may be there counts as there.
+
+* A volume that is about to be made is *expected* (``expect_volume``): its directory counts as used before the
+  request is sent, and no list that is older than the request takes it away. Watches show it, or the API
+  server refuses it (``refused_volume``).
+* A volume that this process has removed is *gone* by its uid (``removed_volume``): a watch that is behind
+  does not bring it back.
+* Who needs to know that a volume is not there does not ask the index alone: the guards wait until the watch
+  has come far enough (``seen_terminating``), and look up what is in the way.
+
+A volume is found by its name, by its claim, by its directory, by its access point and by its port. All of
+these are kept by ``_locate`` and ``_unlocate`` alone.
 """
 
 import asyncio
@@ -18,7 +32,7 @@ from kube_efs.model.ids import ClaimUid, FileSystemId, VpcId
 from kube_efs.model.loopback import is_loopback
 from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volume_handles import AccessPointId, parse_volume_handle
+from kube_efs.model.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
 from kube_efs.provisioning.gid_ledger import GidLedger
 
@@ -79,7 +93,7 @@ def _above(location: Location) -> list[Location]:
 
 
 class VolumeIndex:
-    """Volumes, classes, file systems, ports and group ids as last seen.
+    """Volumes as last seen, with the classes, file systems, ports and group ids of the cluster.
 
     ``servers`` are names of file systems that do not tell which one they are of.
     """
@@ -104,9 +118,12 @@ class VolumeIndex:
         self.without_id: dict[str, Location] = {}
         # Those that are mounted from the node's own loopback, also while they are being made.
         self._behind_ports: dict[str, Volume] = {}
+        # By the volume's name, the access point that it leads through; and the other way round.
         self._entrances: dict[str, AccessPointId] = {}
         self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
+        # By their uids, those that this process has removed while watches may still show them.
         self._gone: set[str] = set()
+        # By their names, those that were asked for and that no watch has shown.
         self._expected: set[str] = set()
         # By their uids, those that had the policy Retain when they were last seen and not Terminating.
         self._retained: set[str] = set()
@@ -141,7 +158,8 @@ class VolumeIndex:
     def has_access_points(self, file_system_id: FileSystemId) -> bool:
         """Whether any volume leads through an access point of the file system; it looks at all of them."""
         names = [name for names in self._through.values() for name in names]
-        return any(_file_system_of(self._volumes.get(name)) == file_system_id for name in names)
+        handles = (_handle_of(self._volumes[name]) for name in names if name in self._volumes)
+        return any(handle is not None and handle.file_system_id == file_system_id for handle in handles)
 
     def empty_copy(self) -> "VolumeIndex":
         """One that reads volumes as this one does, and has none yet."""
@@ -322,10 +340,10 @@ class VolumeIndex:
             self.directories.add(location, volume.name)
         elif volume.storage_class != ROOT_CLASS and (directory := unlocated_directory(volume)) is not None:
             self.unlocated[volume.name] = directory
-        access_point_id = _access_point_of(volume)
-        if access_point_id is not None:
-            self._entrances[volume.name] = access_point_id
-            self._through[access_point_id].add(volume.name)
+        handle = _handle_of(volume)
+        if handle is not None and handle.access_point_id is not None:
+            self._entrances[volume.name] = handle.access_point_id
+            self._through[handle.access_point_id].add(volume.name)
 
     def _unlink(self, name: str) -> None:
         volume = self._volumes.pop(name, None)
@@ -356,25 +374,15 @@ def _port_use(volumes: Iterable[Volume]) -> PortUse:
     )
 
 
-def _access_point_of(volume: Volume) -> AccessPointId | None:
+def _handle_of(volume: Volume) -> VolumeHandle | None:
+    """The parts of a CSI volume's handle; None for one that cannot be read."""
     try:
-        return parse_volume_handle(volume.csi.handle).access_point_id if volume.csi else None
+        return parse_volume_handle(volume.csi.handle) if volume.csi else None
     except InvalidValue:
         return None
 
 
 def _is_directory(volume: Volume) -> bool:
     """Whether it is a directory of the CSI driver that was made for it, without an access point."""
-    if volume.csi is None or volume.csi.driver != DRIVER:
-        return False
-    try:
-        return parse_volume_handle(volume.csi.handle).base is not None
-    except InvalidValue:
-        return False
-
-
-def _file_system_of(volume: Volume | None) -> FileSystemId | None:
-    try:
-        return parse_volume_handle(volume.csi.handle).file_system_id if volume and volume.csi else None
-    except InvalidValue:
-        return None
+    handle = _handle_of(volume) if volume.csi and volume.csi.driver == DRIVER else None
+    return handle is not None and handle.base is not None

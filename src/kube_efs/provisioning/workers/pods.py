@@ -39,7 +39,7 @@ from lightkube.types import PatchType
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
-from kube_efs.model.directories import Directory, FoundDirectory
+from kube_efs.model.directories import Directory
 from kube_efs.model.errors import (
     KubeAlreadyExists,
     KubeConflict,
@@ -232,9 +232,15 @@ class WorkerPods:
             ) from error
 
     async def _succeeded(self, name: str, action: Action) -> WorkerReport:
+        """What a pod has found; raises WorkerFailed when its log is not all there, and KubeError."""
         try:
             if action is Action.LIST:
-                return WorkerReport(children=await self._children(name))
+                children = parse_children(await self._log(name))
+                if children is None:
+                    problem = "has a log in which directories are missing"
+                    remedy = "let its node keep more of a container's log (containerLogMaxSize)"
+                    raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy)
+                return WorkerReport(children=children)
             if action is Action.MEASURE:
                 return WorkerReport(measured=parse_measured(await self._log(name)))
             if action is Action.EMPTY:
@@ -251,15 +257,6 @@ class WorkerPods:
                     name, namespace=self._options.namespace, tail_lines=_LOG_LINES_MAX, newlines=False
                 )
                 return [line async for line in lines]
-
-    async def _children(self, name: str) -> tuple[FoundDirectory, ...]:
-        """What a pod's log lists; raises WorkerFailed when it is not all there, and KubeError."""
-        children = parse_children(await self._log(name))
-        if children is None:
-            problem = "has a log in which directories are missing"
-            remedy = "let its node keep more of a container's log (containerLogMaxSize)"
-            raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy)
-        return children
 
     async def forget(self, root_claim: str) -> None:
         """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""

@@ -191,7 +191,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             if isinstance(reason, Busy):
                 await self._pods.changed(within_seconds=_LOOK_AGAIN_SECONDS)
         except KubeEfsError as error:
-            _fail(batch, error)
+            for task in batch:
+                if not task.done.done():
+                    task.done.set_exception(error)
         except BaseException:
             for task in batch:
                 task.done.cancel()
@@ -263,9 +265,3 @@ def _settle(batch: Sequence[_Task], report: WorkerReport) -> None:
             if path in report.taken:
                 kind = GidTaken
             task.done.set_exception(kind(problem, field="directory", value=path))
-
-
-def _fail(batch: Sequence[_Task], error: KubeEfsError) -> None:
-    for task in batch:
-        if not task.done.done():
-            task.done.set_exception(error)
