@@ -8,7 +8,7 @@ from what this process remembers: a restart loses nothing. What the controller r
 * ``_begun``: plans whose attempt has failed and may have left something. When such a claim goes, its plan is
   finished all the same: then Kubernetes finds the volume's claim gone, and the volume is removed in the
   ordinary way with all that was made for it. A claim that is served needs its entry no more.
-* ``_said``: the refusal that people were told of. The annotation says so too, but watches show it later.
+* ``_refusals``: why each was refused, as published. The annotation says so too, but watches show it later.
 * ``_short_of_gids``: claims whose class has no group id left; they are tried again when one is free.
 * ``_waiting_since``: since when each claim has waited, for metrics alone.
 
@@ -72,7 +72,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._backoff_seconds = backoff_seconds
         self._pending: dict[ClaimUid, Claim] = {}
         self._waiting_since: dict[ClaimUid, float] = {}
-        self._said: dict[ClaimUid, str] = {}
+        self._refusals: dict[ClaimUid, str] = {}
         self._short_of_gids: set[ClaimUid] = set()
         self._begun: dict[ClaimUid, Plan] = {}
         self._outlasted = asyncio.Event()
@@ -104,7 +104,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._pending[claim.uid] = claim
         is_cleared = known is not None and known.rejection is not None and claim.rejection is None
         if is_cleared:
-            self._said.pop(claim.uid, None)
+            self._refusals.pop(claim.uid, None)
         if known is None or is_cleared or _asks(known) != _asks(claim):
             self._queue.add(claim.uid)
 
@@ -112,7 +112,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         """A claim is gone, or needs nothing any more."""
         self._pending.pop(claim.uid, None)
         self._has_all_volumes(claim.uid)
-        self._said.pop(claim.uid, None)
+        self._refusals.pop(claim.uid, None)
         self._short_of_gids.discard(claim.uid)
         self._waits_no_more(claim.uid)
         if claim.uid in self._begun:
@@ -187,11 +187,11 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
 
     async def _accept(self, claim: Claim) -> bool:
         """Take back whatever was said against the claim; whether something had to be written for that."""
-        is_refused = claim.rejection is not None or claim.uid in self._said
+        is_refused = claim.rejection is not None or claim.uid in self._refusals
         is_marked = is_refused and self._engine.marks_refused(claim)
         if is_marked:
             await self._events.accepted(claim)
-        self._said.pop(claim.uid, None)
+        self._refusals.pop(claim.uid, None)
         return is_marked
 
     async def _serve(self, plan: Plan) -> None:
@@ -247,14 +247,14 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
     async def _refuse(self, claim: Claim, error: ClaimRefused) -> float | None:
         self._waits_no_more(claim.uid)
         reason = str(error)
-        if reason == self._said.get(claim.uid, claim.rejection):
+        if reason == self._refusals.get(claim.uid, claim.rejection):
             return None
         try:
             await self._events.refused(claim, reason, marked=self._engine.marks_refused(claim))
         except KubeEfsError as failure:
             self._events.failed(claim, failure, retry_seconds=self._backoff_seconds)
             return self._backoff_seconds
-        self._said[claim.uid] = reason
+        self._refusals[claim.uid] = reason
         self._count(claim, Outcome.REFUSED)
         return None
 

@@ -215,20 +215,20 @@ class TrashRounds:
             file_system=trash.file_system_id,
             examples=[str(one) for one in trash.report.examples],
         )
-        await self._tell(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
+        await self._publish(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
         trash.told = True
 
     async def _tell_failed(self, trash: _Trash, error: KubeEfsError) -> None:
         message = f"the trash could not be emptied: {error}. It is tried again"
-        await self._tell(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
+        await self._publish(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
         trash.told = True
 
     async def _tell_well(self, trash: _Trash) -> None:
         message = "nothing in the trash resists any more"
-        await self._tell(trash, EventType.NORMAL, TRASH_EMPTIED, message)
+        await self._publish(trash, EventType.NORMAL, TRASH_EMPTIED, message)
         trash.told = False
 
-    async def _tell(self, trash: _Trash, kind: EventType, reason: str, message: str) -> None:
+    async def _publish(self, trash: _Trash, kind: EventType, reason: str, message: str) -> None:
         subject = await trash.of.subject(trash.file_system_id)
         self._recorder.publish(subject, kind, reason, f"File system {trash.file_system_id}: {message}")
 

@@ -89,7 +89,7 @@ class TunnelTargetsController:
         self._published: TunnelTargets | None = None
         # The version of the ConfigMap that is known; None when there is none.
         self._version: str | None = None
-        self._told: tuple[TunnelTargets, Discovery] | None = None
+        self._notified: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
         """Start from the ConfigMap that is there; raises KubeError."""
@@ -141,7 +141,7 @@ class TunnelTargetsController:
     async def _reconcile_for_ever(self) -> None:
         while True:
             if not await self._is_due(_RESYNC_SECONDS):
-                self._told = None
+                self._notified = None
             self._due.clear()
             try:
                 await self._reconcile()
@@ -180,13 +180,13 @@ class TunnelTargetsController:
         try:
             await self._roots.follow(wanted, discovery.unclear)
         finally:
-            self._tell(wanted, discovery)
+            self._notify(wanted, discovery)
 
-    def _tell(self, targets: TunnelTargets, discovery: Discovery) -> None:
-        """Say what is new, and only that: claims that wait for their next try must not have it early."""
+    def _notify(self, targets: TunnelTargets, discovery: Discovery) -> None:
+        """Call ``changed`` for changes alone: claims that wait for their next try must not have it early."""
         self.settled.set()
-        if self._told != (targets, discovery):
-            self._told = (targets, discovery)
+        if self._notified != (targets, discovery):
+            self._notified = (targets, discovery)
             self._changed()
 
     async def _publish(self, targets: TunnelTargets) -> None:

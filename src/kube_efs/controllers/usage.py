@@ -306,9 +306,9 @@ class UsageRounds:
         over = is_over(found.size, one.requested_bytes, was_over=was_over)
         self._known[one.name] = VolumeUsage(size=found.size, measured_at=datetime.now(UTC), over=over)
         if over != was_over:
-            self._tell(one, self._known[one.name])
+            self._publish(one, self._known[one.name])
 
-    def _tell(self, one: Measurable, usage: VolumeUsage) -> None:
+    def _publish(self, one: Measurable, usage: VolumeUsage) -> None:
         used, requested = in_words(usage.size.used_bytes), in_words(one.requested_bytes)
         log.info("volume-over-request" if usage.over else "volume-within-request", volume=one.name, used=used)
         subject = Subject(

@@ -180,7 +180,7 @@ class Reservations:
             for location in locations:
                 if not self._making[location]:
                     del self._making[location]
-            self._tell()
+            self._wake()
 
     @asynccontextmanager
     async def removing(self, *locations: Location) -> AsyncIterator[None]:
@@ -192,9 +192,9 @@ class Reservations:
             yield
         finally:
             self._removing.difference_update(locations)
-            self._tell()
+            self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._let_go.set()
         self._let_go = asyncio.Event()
 

@@ -166,7 +166,7 @@ class DirectoryBackend:
         self._base = Location(file_system_id=provisioner.file_system_id, directory=provisioner.base)
         index.gid_ledger.add_base(self._base)
         self._scan_wanted = asyncio.Event()
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self.scanned = asyncio.Event()
 
     @property
@@ -213,7 +213,7 @@ class DirectoryBackend:
         """A directory for the claim; raises ClaimRefused, GidRangeFull, NotYet."""
         targets = self._index.targets if self._has_tunnels else None
         request = parse_request(claim, storage_class, self._provisioner, targets)
-        self._mention(storage_class)
+        self._warn_of_oddities(storage_class)
         if not self.scanned.is_set():
             raise NotYet(
                 "has not been read yet",
@@ -266,11 +266,11 @@ class DirectoryBackend:
                 "directory-without-volume", provisioner=self.provisioner, location=str(found[name][0])
             )
 
-    def _mention(self, storage_class: StorageClass) -> None:
-        """Say once what is strange about the class."""
+    def _warn_of_oddities(self, storage_class: StorageClass) -> None:
+        """Warn once of each thing that is odd about the class."""
         for oddity in map(str, oddities(storage_class)):
-            if (storage_class.name, oddity) not in self._said:
-                self._said.add((storage_class.name, oddity))
+            if (storage_class.name, oddity) not in self._warned:
+                self._warned.add((storage_class.name, oddity))
                 log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
 
 

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
                 refused.add(path_in(item))
             if isinstance(problem, GidTaken):
                 taken.add(path_in(item))
-            _say(f"{options.action} {item}: {_reason(problem) if problem else 'done'}")
+            _print(f"{options.action} {item}: {_reason(problem) if problem else 'done'}")
     _leave(termination_log, render_report(failed, refused, taken))
     return 1 if failed else 0
 
@@ -74,7 +74,7 @@ def _measure(options: argparse.Namespace) -> None:
         total_seconds=options.total_seconds,
     )
     for found in measure_all(options.root, map(parse_directory, options.items), terms):
-        _say(render_measured(found))
+        _print(render_measured(found))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,16 +173,16 @@ def _do(options: argparse.Namespace, item: str) -> None:
             file_system.move_to_trash(options.root, wanted.directory, base=options.base, tenant=wanted.tenant)
         case Action.LIST:
             for line in render_children(file_system.list_children(options.root, parse_directory(item))):
-                _say(line)
+                _print(line)
         case Action.EMPTY:
             if not parse_directory(item).is_root:
                 raise InvalidValue("is not the root of the file system", field="item", value=item)
             deadline = time.monotonic() + options.total_seconds
             report = file_system.empty_trash(options.root, lambda: time.monotonic() < deadline)
-            _say(render_trash(report))
+            _print(render_trash(report))
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - the pod's log
 
 

@@ -93,7 +93,7 @@ class CsiBackend:
         self._volumes = volumes
         self._references = references
         self._has_driver_tags = has_driver_tags
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     @property
     def provisioner(self) -> str:
@@ -124,8 +124,8 @@ class CsiBackend:
             has_driver_tags=self._has_driver_tags,
         )
         for oddity in request.oddities:
-            if (storage_class.name, oddity) not in self._said:
-                self._said.add((storage_class.name, oddity))
+            if (storage_class.name, oddity) not in self._warned:
+                self._warned.add((storage_class.name, oddity))
                 log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
         return CsiPlan(request, self._volumes, self._references)
 
