@@ -10,7 +10,8 @@ order of the steps is what makes this safe:
    that is served without them is told of a fault that is none, and tried again.
 4. Claims are served.
 5. Volumes are removed, once no volume can come any more that an earlier leader asked for: the data of such a
-   volume may be the data that is to be removed.
+   volume may be the data that is to be removed. After an earlier leader that has released the Lease none can
+   come, since it does so only when it has all answers.
 
 Nothing is handed over. Who loses the lead ends, and its successor reads everything anew.
 
