@@ -125,7 +125,7 @@ STORIES: Mapping[str, Story] = {
     for module in (lifecycle, changing, reading, custom, storage, running, binding)
     for story in module.STORIES
 }
-ENOUGH = 550
+ENOUGH = 520
 _AT_ONCE = 8
 
 

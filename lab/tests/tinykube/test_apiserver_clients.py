@@ -20,7 +20,7 @@ from lightkube.models.core_v1 import (
     VolumeResourceRequirements,
 )
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Secret
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret
 from lightkube.types import CascadeType, PatchType
 
 from tinykube.api import ApiServer
@@ -334,29 +334,6 @@ async def test_an_operator_sees_claims_and_custom_resources(
             async for _, widget in client.watch(Widget):
                 if dict(widget).get("status") == {"double": 42}:
                     break
-
-
-async def test_both_apis_of_events_show_the_same_events(client: AsyncClient) -> None:
-    modern = create_namespaced_resource("events.k8s.io", "v1", "Event", "events")
-    await client.create(
-        modern(
-            metadata=ObjectMeta(name="e1"),
-            eventTime="2026-01-01T00:00:00.000000Z",
-            reportingController="kube-efs",
-            reportingInstance="tests",
-            action="Provision",
-            reason="Provisioning",
-            note="on its way",
-            type="Normal",
-            regarding={"kind": "PersistentVolumeClaim", "name": "data", "namespace": "default"},
-        )
-    )
-    core = await client.get(Event, "e1")
-    assert core.message == "on its way"
-    assert core.involvedObject is not None
-    assert core.involvedObject.name == "data"
-    found = client.list(Event, fields={"involvedObject.name": "data"})
-    assert [one.reason async for one in found] == ["Provisioning"]
 
 
 async def test_a_server_that_pauses_goes_on_at_its_address_with_what_it_has(

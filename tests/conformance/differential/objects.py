@@ -95,22 +95,6 @@ def event(name: str, namespace: str, **fields: Any) -> Json:
     return _object("Event", name, metadata={"namespace": namespace}, **given)
 
 
-def new_event(name: str, namespace: str, **fields: Any) -> Json:
-    about = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": "about"}
-    given = {
-        "regarding": about,
-        "eventTime": "2026-01-02T03:04:05.678901Z",
-        "reason": "Provisioning",
-        "action": "Provision",
-        "note": "the file system is being looked up",
-        "type": "Normal",
-        "reportingController": "example.com/kube-efs",
-        "reportingInstance": "kube-efs-0",
-        **fields,
-    }
-    return _object("Event", name, "events.k8s.io/v1", metadata={"namespace": namespace}, **given)
-
-
 def definition(plural: str, kind: str, schema: Json, **version: Any) -> Json:
     group = "differential.example.com"
     served = {

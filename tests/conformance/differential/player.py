@@ -30,17 +30,13 @@ _GROUPS: Mapping[str, str] = {
     "csidrivers": "storage.k8s.io/v1",
     "csinodes": "storage.k8s.io/v1",
     "customresourcedefinitions": "apiextensions.k8s.io/v1",
-    "cronjobs": "batch/v1",
     "daemonsets": "apps/v1",
     "deployments": "apps/v1",
-    "jobs": "batch/v1",
     "leases": "coordination.k8s.io/v1",
-    "poddisruptionbudgets": "policy/v1",
     "rolebindings": "rbac.authorization.k8s.io/v1",
     "roles": "rbac.authorization.k8s.io/v1",
     "statefulsets": "apps/v1",
     "storageclasses": "storage.k8s.io/v1",
-    "volumeattachments": "storage.k8s.io/v1",
 }
 _CLUSTER_SCOPED = frozenset(
     {
@@ -52,7 +48,6 @@ _CLUSTER_SCOPED = frozenset(
         "nodes",
         "persistentvolumes",
         "storageclasses",
-        "volumeattachments",
     }
 )
 

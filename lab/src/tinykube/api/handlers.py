@@ -12,10 +12,9 @@ from tinykube.api.lists import list_page
 from tinykube.api.negotiation import JSON, representation
 from tinykube.api.parameters import Parameters
 from tinykube.api.patching import patch_object
-from tinykube.api.paths import PROXY, ResourcePath
+from tinykube.api.paths import ResourcePath
 from tinykube.api.pod_commands import NOT_SERVED, PODS, PodCommands, run_command
 from tinykube.api.pod_logs import PodLogs, stream_log
-from tinykube.api.pod_proxy import parse_door, pass_on
 from tinykube.api.queries import Selection, parse_list_query, parse_selection, parse_watch_query
 from tinykube.api.rendering import Renderer, event_line
 from tinykube.api.request_bodies import (
@@ -132,10 +131,6 @@ class ResourceHandlers:
             raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
-        if path.subresource == PROXY:
-            door = parse_door(path.name)
-            found = self._backend.service.get(resource, ObjectKey(path.namespace, door.pod))
-            return await pass_on(request, found, door, path.beyond)
         if path.subresource == "exec":
             found = self._backend.service.get(resource, call.key)
             return await run_command(request, found, self._backend.pod_commands)

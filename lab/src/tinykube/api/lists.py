@@ -41,7 +41,7 @@ def list_page(store: Store, query: ListQuery) -> Page:
     selection, position = query.selection, query.position
     revision = _revision(store, query)
     try:
-        objects = store.snapshot(selection.resource.storage, selection.namespace, revision=revision)
+        objects = store.snapshot(selection.resource.group_resource, selection.namespace, revision=revision)
     except HistoryGone as error:
         raise _expired(query, error) from error
     if position is not None:

@@ -1,12 +1,11 @@
-"""Enough OpenAPI for kubectl: which write requests there are, their query parameters, and fields of kinds.
+"""Enough OpenAPI for kubectl: which write requests there are, and their query parameters.
 
-kubectl asks before it applies (does PATCH of this kind know ``fieldValidation`` and ``dryRun``?) and when it
-explains. How patches merge is not published here: kubectl has that built in.
+kubectl asks before it applies: does PATCH of this kind know ``fieldValidation`` and ``dryRun``? Fields of
+kinds are not published here, nor how patches merge, which kubectl has built in.
 """
 
 import hashlib
 
-from tinykube.api.openapi_schemas import schemas_of
 from tinykube.objects.json_types import Json
 from tinykube.objects.resources import Registry, ResourceType
 from tinykube.objects.storage import encode
@@ -22,18 +21,14 @@ def index_v3(registry: Registry) -> Json:
     for group, versions in registry.groups().items():
         for version in versions:
             name = f"apis/{group}/{version}" if group else f"api/{version}"
-            # Built-in schemas never change while a server runs, and take long to write.
-            document = document_v3(registry, group, version, built_in=False)
+            document = document_v3(registry, group, version)
             digest = hashlib.sha256(encode(document)).hexdigest()
             paths[name] = {"serverRelativeURL": f"/openapi/v3/{name}?hash={digest[:32].upper()}"}
     return {"paths": paths}
 
 
-def document_v3(registry: Registry, group: str, version: str, *, built_in: bool = True) -> Json | None:
-    """The OpenAPI 3 document of one group version; None when it is not served.
-
-    ``built_in`` tells whether it has the schemas of built-in kinds.
-    """
+def document_v3(registry: Registry, group: str, version: str) -> Json | None:
+    """The OpenAPI 3 document of one group version; None when it is not served."""
     types = registry.in_version(group, version)
     if not types:
         return None
@@ -41,7 +36,7 @@ def document_v3(registry: Registry, group: str, version: str, *, built_in: bool 
         "openapi": "3.0.0",
         "info": {"title": _TITLE, "version": "unversioned"},
         "paths": {path: item for resource in types for path, item in _paths(resource)},
-        "components": {"schemas": schemas_of(types, built_in=built_in)},
+        "components": {"schemas": {}},
     }
 
 

@@ -5,16 +5,11 @@ from urllib.parse import unquote
 
 # Below a namespace's name these are parts of the namespace object itself, not resources in it.
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
-PROXY = "proxy"
-"""The subresource that has a path of its own below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePath:
-    """A path such as ``/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE``.
-
-    ``beyond`` is what follows the subresource ``proxy``, still percent-encoded.
-    """
+    """A path such as ``/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE``."""
 
     group: str
     version: str
@@ -22,7 +17,6 @@ class ResourcePath:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    beyond: str = ""
 
 
 def parse_resource_path(raw_path: str) -> ResourcePath | None:
@@ -42,8 +36,7 @@ def parse_resource_path(raw_path: str) -> ResourcePath | None:
         else:
             namespace = ""
     resource, name, subresource = (*rest, "", "")[:3]
-    below = len(rest) - 3
-    if (below > 0 and subresource != PROXY) or not resource:
+    if len(rest) > 3 or not resource:
         return None
     return ResourcePath(
         group=group,
@@ -52,5 +45,4 @@ def parse_resource_path(raw_path: str) -> ResourcePath | None:
         namespace=namespace,
         name=name,
         subresource=subresource,
-        beyond="/".join(raw_path.lstrip("/").split("/")[len(parts) - below :]) if below > 0 else "",
     )

@@ -14,8 +14,6 @@ from tinykube.objects.statuses import ApiError, bad_request
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-# Go writes these also when they have not been set.
-_ABSENT_WHEN_EMPTY = frozenset({"text", "set", "count"})
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -26,8 +24,6 @@ _ENVELOPE: Message = {
     3: Field("contentEncoding", "skip"),
     4: Field("contentType", "skip"),
 }
-_QUANTITY: Message = {1: Field("text", "text")}
-_INT_OR_TEXT: Message = {1: Field("is_text", "count"), 2: Field("number", "number"), 3: Field("text", "text")}
 _Wire: TypeAlias = "int | memoryview"
 
 
@@ -71,7 +67,7 @@ def _decode(content: memoryview, message: Message) -> Json:
             result.setdefault(field.name, []).append(_value(value, field.type))
         else:
             found = _value(value, field.type)
-            if found or isinstance(field.type, Mapping) or field.type not in _ABSENT_WHEN_EMPTY:
+            if found != "":  # which Go writes for a text that has not been set, too
                 result[field.name] = found
     return result
 
@@ -84,15 +80,6 @@ def _text(value: _Wire) -> JsonValue:
     return bytes(_as_bytes(value)).decode()
 
 
-def _quantity(value: _Wire) -> JsonValue:
-    return _decode(_as_bytes(value), _QUANTITY).get("text", "")
-
-
-def _int_or_text(value: _Wire) -> JsonValue:
-    found = _decode(_as_bytes(value), _INT_OR_TEXT)
-    return found.get("text", "") if found.get("is_text") else found.get("number", 0)
-
-
 def _signed(value: _Wire) -> JsonValue:
     """A number, of which negative ones are sent as their complement of 64 bits."""
     if not isinstance(value, int):
@@ -103,12 +90,8 @@ def _signed(value: _Wire) -> JsonValue:
 _CONVERSIONS: Mapping[str, Callable[[_Wire], JsonValue]] = MappingProxyType(
     {
         "bytes": lambda value: base64.b64encode(_as_bytes(value)).decode(),
-        "count": _signed,
         "flag": bool,
-        "int-or-text": _int_or_text,
         "number": _signed,
-        "quantity": _quantity,
-        "set": bool,
         "text": _text,
     }
 )

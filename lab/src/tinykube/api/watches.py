@@ -81,7 +81,7 @@ def _initial_events(store: Store, query: WatchQuery) -> list[WatchEvent]:
     selection = query.selection
     events = [
         WatchEvent(EventType.ADDED, stored.revision, stored)
-        for stored in store.snapshot(selection.resource.storage, selection.namespace)
+        for stored in store.snapshot(selection.resource.group_resource, selection.namespace)
         if selection.includes(stored.json)
     ]
     if query.initial_events and query.bookmarks:
@@ -91,7 +91,7 @@ def _initial_events(store: Store, query: WatchQuery) -> list[WatchEvent]:
 
 def _changes(store: Store, selection: Selection, revision: int) -> list[Change]:
     try:
-        return store.changes_after(selection.resource.storage, revision)
+        return store.changes_after(selection.resource.group_resource, revision)
     except HistoryGone as error:
         raise expired(f"too old resource version: {revision} ({error.oldest})") from error
 
@@ -112,7 +112,7 @@ async def _moved(store: Store, selection: Selection, until: float) -> bool:
     """Wait for a change; false when there was none until that time of the loop."""
     try:
         async with asyncio.timeout_at(until):
-            await store.wait(selection.resource.storage)
+            await store.wait(selection.resource.group_resource)
     except TimeoutError:
         return False
     return True

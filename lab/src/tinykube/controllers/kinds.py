@@ -7,14 +7,9 @@ from lightkube.core.resource import NamespacedResource, Resource, api_info
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources import (
     apps_v1,
-    batch_v1,
     coordination_v1,
     core_v1,
-    discovery_v1,
-    networking_v1,
-    policy_v1,
     rbac_authorization_v1,
-    storage_v1,
 )
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
@@ -31,23 +26,15 @@ OWNING: tuple[Kind, ...] = (
     core_v1.Secret,
     core_v1.Service,
     core_v1.ServiceAccount,
-    apps_v1.ControllerRevision,
     apps_v1.DaemonSet,
     apps_v1.Deployment,
     apps_v1.ReplicaSet,
     apps_v1.StatefulSet,
-    batch_v1.CronJob,
-    batch_v1.Job,
     coordination_v1.Lease,
-    discovery_v1.EndpointSlice,
-    networking_v1.Ingress,
-    networking_v1.NetworkPolicy,
-    policy_v1.PodDisruptionBudget,
     rbac_authorization_v1.ClusterRole,
     rbac_authorization_v1.ClusterRoleBinding,
     rbac_authorization_v1.Role,
     rbac_authorization_v1.RoleBinding,
-    storage_v1.CSIStorageCapacity,
 )
 # In the order in which a namespace is emptied: what makes other objects goes first.
 NAMESPACED: tuple[Kind, ...] = (
@@ -63,8 +50,6 @@ NAMESPACED: tuple[Kind, ...] = (
     core_v1.ConfigMap,
     core_v1.Secret,
     core_v1.ServiceAccount,
-    core_v1.LimitRange,
-    core_v1.ResourceQuota,
     core_v1.Event,
 )
 

@@ -10,7 +10,6 @@ from tinykube.controllers.binder import Binder
 from tinykube.controllers.caches import Cache, Caches
 from tinykube.controllers.daemon_sets import DaemonSets
 from tinykube.controllers.deployments import Deployments, ReplicaSets
-from tinykube.controllers.disruptions import Disruptions
 from tinykube.controllers.garbage import GarbageCollector
 from tinykube.controllers.namespaces import NamespaceKeeper
 from tinykube.controllers.protection import Protection
@@ -70,7 +69,5 @@ async def _run_workloads(client: AsyncClient, caches: Caches) -> None:
         tasks.create_task(ReplicaSets(client, caches.pods, sets, set_events).run())
         tasks.create_task(Deployments(client, caches.pods, sets, deployments, deployment_events).run())
         tasks.create_task(DaemonSets(client, caches.pods, caches.nodes, daemons, daemon_events).run())
-        disruptions = Disruptions(client, caches.pods, sets, deployments, numbered)
-        tasks.create_task(disruptions.run())
-        for cache in (numbered, sets, deployments, daemons, disruptions.budgets):
+        for cache in (numbered, sets, deployments, daemons):
             tasks.create_task(cache.run(client))

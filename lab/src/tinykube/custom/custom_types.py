@@ -43,7 +43,6 @@ def _type(definition: Json, version: Json) -> ResourceType:
         unconditional_update=False,
         counts_generations=True,
         custom=True,
-        schema=schema,
         selectable_fields=tuple(selectable),
         printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
         merge_rules=rules_from_schema(schema),
@@ -123,7 +122,7 @@ class CustomTypes:
 
     def _delete_objects(self, definition: Json) -> None:
         for resource in types_of(definition)[:1]:
-            for stored in self._store.snapshot(resource.storage):
+            for stored in self._store.snapshot(resource.group_resource):
                 if "deletionTimestamp" not in stored.json["metadata"]:
                     self._service.delete(resource, stored.key, DeleteOptions())
 

@@ -55,22 +55,6 @@ _JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
         _Kind.TIME: (str,),
     }
 )
-JSON_SCHEMAS: Mapping[_Kind, Json] = types.MappingProxyType(
-    {
-        _Kind.ANY: {"x-kubernetes-preserve-unknown-fields": True},
-        _Kind.BOOL: {"type": "boolean"},
-        _Kind.INT: {"type": "integer"},
-        _Kind.INT_OR_TEXT: {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
-        _Kind.MAP: {"type": "object"},
-        _Kind.MICRO_TIME: {"type": "string", "format": "date-time"},
-        _Kind.NUMBER: {"type": "number"},
-        _Kind.OBJECT: {"type": "object"},
-        _Kind.TEXT: {"type": "string"},
-        _Kind.TEXT_MAP: {"type": "object", "additionalProperties": {"type": "string"}},
-        _Kind.TIME: {"type": "string", "format": "date-time"},
-    }
-)
-"""What a field of each kind is in OpenAPI, where it has no model of its own."""
 _KINDS: Mapping[object, _Kind] = types.MappingProxyType(
     {
         bool: _Kind.BOOL,
@@ -148,7 +132,7 @@ def shape_of(group: str, version: str, kind: str) -> Shape:
 
 
 def _decode(value: JsonValue, model: type[msgspec.Struct], path: str, unknown: list[str]) -> Json:
-    fields = fields_of(model)
+    fields = _fields_of(model)
     result: Json = {}
     for key, inner in value.items():
         here = f"{path}.{key}" if path else key
@@ -201,7 +185,7 @@ def _wrong_type(value: JsonValue, place: _Place, go_type: str) -> Undecodable:
 
 
 @cache
-def fields_of(model: type[msgspec.Struct]) -> Mapping[str, _Field]:
+def _fields_of(model: type[msgspec.Struct]) -> Mapping[str, _Field]:
     """The fields of a model by their names in JSON."""
     return types.MappingProxyType(
         {

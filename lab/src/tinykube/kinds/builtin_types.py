@@ -1,16 +1,14 @@
 """The built-in resource types, a row each, with the facts of kube-apiserver 1.36.
 
-Only types that somebody working with storage meets are here; those without a controller of their own in
-the embedded cluster (jobs, say) are kept and validated, and nothing more happens to them.
+Only types are here that kube-efs, its pages and those who follow them use.
 """
 
 from typing import Any
 
 from tinykube.kinds.builtin_shapes import shape_of
-from tinykube.kinds.event_forms import EVENTS_GROUP_FORM
 from tinykube.kinds.old_stateful_sets import old_form
 from tinykube.kinds.strategies import strategy_of
-from tinykube.objects.resources import ALL_VERBS, GroupResource, ResourceType
+from tinykube.objects.resources import ALL_VERBS, ResourceType
 
 _WITHOUT_DELETE_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
@@ -40,7 +38,6 @@ def _core() -> list[ResourceType]:
         _type("v1", "ConfigMap", "configmaps", "cm"),
         _type("v1", "Endpoints", "endpoints", "ep", creates_on_update=True),
         _type("v1", "Event", "events", "ev", creates_on_update=True),
-        _type("v1", "LimitRange", "limitranges", "limits", creates_on_update=True),
         _type(
             "v1",
             "Namespace",
@@ -78,10 +75,9 @@ def _core() -> list[ResourceType]:
             categories=("all",),
             has_status=True,
             counts_generations=True,
-            other_subresources=("binding", "eviction", "exec", "log", "proxy"),
+            other_subresources=("binding", "eviction", "exec", "log"),
             returns_deleted=True,
         ),
-        _type("v1", "ResourceQuota", "resourcequotas", "quota", has_status=True, returns_deleted=True),
         _type("v1", "Secret", "secrets"),
         _type(
             "v1",
@@ -121,14 +117,11 @@ def _workloads() -> list[ResourceType]:
 
     stateful_sets = workload("apps/v1", "StatefulSet", "statefulsets", "sts", scales=True)
     return [
-        _type("apps/v1", "ControllerRevision", "controllerrevisions"),
         workload("apps/v1", "DaemonSet", "daemonsets", "ds"),
         workload("apps/v1", "Deployment", "deployments", "deploy", scales=True),
         workload("apps/v1", "ReplicaSet", "replicasets", "rs", scales=True),
         stateful_sets,
         old_form(stateful_sets),
-        workload("batch/v1", "CronJob", "cronjobs", "cj"),
-        workload("batch/v1", "Job", "jobs"),
     ]
 
 
@@ -146,17 +139,7 @@ def _storage() -> list[ResourceType]:
         _type(
             group, "CSINode", "csinodes", namespaced=False, unconditional_update=False, returns_deleted=True
         ),
-        _type(group, "CSIStorageCapacity", "csistoragecapacities", unconditional_update=False),
         _type(group, "StorageClass", "storageclasses", "sc", namespaced=False, returns_deleted=True),
-        _type(
-            group,
-            "VolumeAttachment",
-            "volumeattachments",
-            namespaced=False,
-            has_status=True,
-            unconditional_update=False,
-            returns_deleted=True,
-        ),
     ]
 
 
@@ -181,7 +164,7 @@ def _access() -> list[ResourceType]:
 
 
 def _rest() -> list[ResourceType]:
-    networking, admission = "networking.k8s.io/v1", "admissionregistration.k8s.io/v1"
+    admission = "admissionregistration.k8s.io/v1"
     return [
         _type(
             admission,
@@ -202,36 +185,6 @@ def _rest() -> list[ResourceType]:
         ),
         _type(
             "coordination.k8s.io/v1", "Lease", "leases", creates_on_update=True, unconditional_update=False
-        ),
-        _type("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", counts_generations=True),
-        _type(
-            "events.k8s.io/v1",
-            "Event",
-            "events",
-            "ev",
-            creates_on_update=True,
-            stored_in=GroupResource("", "events"),
-            form=EVENTS_GROUP_FORM,
-        ),
-        _type(networking, "IngressClass", "ingressclasses", namespaced=False, counts_generations=True),
-        _type(networking, "Ingress", "ingresses", "ing", has_status=True, counts_generations=True),
-        _type(networking, "NetworkPolicy", "networkpolicies", "netpol", counts_generations=True),
-        _type(
-            "policy/v1",
-            "PodDisruptionBudget",
-            "poddisruptionbudgets",
-            "pdb",
-            has_status=True,
-            unconditional_update=False,
-            counts_generations=True,
-        ),
-        _type(
-            "scheduling.k8s.io/v1",
-            "PriorityClass",
-            "priorityclasses",
-            "pc",
-            namespaced=False,
-            counts_generations=True,
         ),
         _type(
             "apiextensions.k8s.io/v1",

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
-from tinykube.objects.json_types import Json, json_equal, lookup
+from tinykube.objects.json_types import Json, json_equal
 from tinykube.objects.label_syntax import label_key_problem
 from tinykube.objects.metadata import IMMUTABLE, with_metadata
-from tinykube.objects.names import subdomain_problem
 from tinykube.objects.statuses import Cause, invalid, not_supported, required
 from tinykube.objects.strategies import Strategy
 
@@ -78,25 +77,9 @@ def _driver_problems(new: Json, old: Json | None) -> Iterator[Cause]:
             yield invalid(f"spec.{shown}", spec.get(field), IMMUTABLE)
 
 
-def _attachment_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    spec = new.get("spec") or {}
-    if not spec.get("attacher"):
-        yield required("spec.attacher")
-    if not lookup(spec, "source", "persistentVolumeName") and not lookup(spec, "source", "inlineVolumeSpec"):
-        yield required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
-    if problem := subdomain_problem(spec.get("nodeName") or ""):
-        yield invalid("spec.nodeName", spec.get("nodeName") or "", problem)
-    if old is not None and not json_equal(spec, old.get("spec")):
-        yield invalid("spec", spec, IMMUTABLE)
-
-
 STRATEGIES = {
     (_GROUP, "StorageClass"): Strategy(default=_CLASS_DEFAULTS, problems=_class_problems),
     (_GROUP, "CSIDriver"): Strategy(
         default=_DRIVER_DEFAULTS, prepare_update=_with_generation, problems=_driver_problems
-    ),
-    (_GROUP, "VolumeAttachment"): Strategy(
-        prepare_create=lambda attachment: {**attachment, "status": {"attached": False}},
-        problems=_attachment_problems,
     ),
 }

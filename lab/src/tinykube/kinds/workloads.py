@@ -1,7 +1,6 @@
-"""The kinds of apps, batch and policy: their defaults and rules."""
+"""The kinds of apps: their defaults and rules."""
 
 from collections.abc import Iterator
-from types import MappingProxyType
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.kinds.label_selectors import selector_problems
@@ -13,9 +12,7 @@ from tinykube.objects.statuses import Cause, invalid, required
 from tinykube.objects.strategies import Strategy
 
 _NO_MATCH = "`selector` does not match template `labels`"
-_APPS, _BATCH = "apps", "batch"
-_UID_LABELS = ("controller-uid", "batch.kubernetes.io/controller-uid")
-_NAME_LABELS = ("job-name", "batch.kubernetes.io/job-name")
+_APPS = "apps"
 
 
 def _rolling(**values: object) -> Defaults:
@@ -36,48 +33,6 @@ def _workload(strategy_field: str, rolling: Defaults, **values: object) -> Defau
         inside={"template": POD_TEMPLATE, strategy_field: rolling},
     )
     return Defaults(values={"spec": {}}, inside={"spec": spec})
-
-
-def _job_counts(spec: Json) -> Json:
-    if spec.get("completions") is None and spec.get("parallelism") is None:
-        spec = {**spec, "completions": 1}
-    limit = 6 if spec.get("backoffLimitPerIndex") is None else 2**31 - 1
-    replacement = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
-    rest = {"parallelism": 1, "backoffLimit": limit, "podReplacementPolicy": replacement}
-    return Defaults(values=MappingProxyType(rest))(spec)
-
-
-_JOB_SPEC = Defaults(
-    values={"completionMode": "NonIndexed", "suspend": False, "manualSelector": False},
-    inside={"template": POD_TEMPLATE},
-    then=_job_counts,
-)
-
-
-def _job_labels(job: Json) -> Json:
-    template_labels = lookup(job, "spec", "template", "metadata", "labels")
-    if not template_labels or job["metadata"].get("labels"):
-        return job
-    return {**job, "metadata": {**job["metadata"], "labels": template_labels}}
-
-
-def _with_selector(job: Json) -> Json:
-    """The job with the selector and the template's labels that tell its pods from all others."""
-    job = {**job, "status": {}}
-    if job["spec"]["manualSelector"]:
-        return _job_labels(job)
-    metadata, template = job["metadata"], job["spec"]["template"]
-    labels = {
-        **(template["metadata"].get("labels") or {}),
-        **dict.fromkeys(_UID_LABELS, metadata["uid"]),
-        **dict.fromkeys(_NAME_LABELS, metadata.get("name", "")),
-    }
-    spec = {
-        **job["spec"],
-        "selector": {"matchLabels": {_UID_LABELS[1]: metadata["uid"]}},
-        "template": {**template, "metadata": {**template["metadata"], "labels": labels}},
-    }
-    return _job_labels({**job, "spec": spec})
 
 
 def _selector_problems(new: Json, old: Json | None) -> Iterator[Cause]:
@@ -106,7 +61,6 @@ def _template_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
     yield from pod_spec_problems("spec.template.spec", {**spec, "volumes": volumes})
 
 
-_BUDGET_COUNTS = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
 _NOBODY_SCHEDULED: Json = {
     "currentNumberScheduled": 0,
     "desiredNumberScheduled": 0,
@@ -150,37 +104,4 @@ STRATEGIES = {
         {"replicas": 0},
     ),
     (_APPS, "StatefulSet"): _strategy(_STATEFUL_SET, {"replicas": 0, "availableReplicas": 0}),
-    (_BATCH, "CronJob"): Strategy(
-        default=Defaults(
-            values={"spec": {}},
-            inside={
-                "spec": Defaults(
-                    values={
-                        "concurrencyPolicy": "Allow",
-                        "suspend": False,
-                        "successfulJobsHistoryLimit": 3,
-                        "failedJobsHistoryLimit": 1,
-                    },
-                    inside={
-                        "jobTemplate": Defaults(
-                            values={"metadata": {}},
-                            inside={"spec": Defaults(inside={"template": POD_TEMPLATE})},
-                        )
-                    },
-                )
-            },
-        ),
-        prepare_create=lambda job: {**job, "status": {}},
-    ),
-    ("policy", "PodDisruptionBudget"): Strategy(
-        prepare_create=lambda budget: {**budget, "status": dict.fromkeys(_BUDGET_COUNTS, 0)}
-    ),
-    (_BATCH, "Job"): Strategy(
-        default=Defaults(
-            values={"spec": {}},
-            inside={"spec": Defaults(values={"template": {}}, then=_JOB_SPEC)},
-        ),
-        prepare_create=_with_selector,
-        problems=_template_problems,
-    ),
 }

@@ -30,6 +30,6 @@ class Bootstrap:
 
     def _ensure(self, plural: str, key: ObjectKey) -> None:
         resource = self._registry.get("", "v1", plural)
-        if self._store.get(resource.storage, key) is None:
+        if self._store.get(resource.group_resource, key) is None:
             body: Json = {"metadata": {"name": key.name}}
             self._service.create(resource, key.namespace, body, _OPTIONS)

@@ -30,29 +30,20 @@ _SUPPORTED = {
     ("", "Namespace"): {"metadata.name", "status.phase"},
     ("", "Secret"): _METADATA | {"type"},
     ("", "Service"): _METADATA | {"spec.clusterIP", "spec.type"},
-    ("", "ReplicationController"): _METADATA | {"status.replicas"},
     ("", "Event"): _METADATA
     | {f"involvedObject.{part}" for part in _REFERENCE}
     | {"reason", "reportingComponent", "source", "type"},
     ("apps", "ReplicaSet"): _METADATA | {"status.replicas"},
-    ("batch", "Job"): _METADATA | {"status.successful"},
-    ("events.k8s.io", "Event"): _METADATA
-    | {f"regarding.{part}" for part in _REFERENCE}
-    | {"reason", "reportingController", "type"},
-    ("certificates.k8s.io", "CertificateSigningRequest"): {"metadata.name", "spec.signerName"},
 }
 # Where the value of a selectable field is not at the path of the same name.
 _ELSEWHERE = {
     "source": (("source", "component"), ("reportingComponent",)),
-    "reportingController": (("reportingController",), ("source", "component")),
-    "status.successful": (("status", "succeeded"),),
 }
 # Their zero values are left out of the JSON but can be selected by.
 _ZERO = {
     "spec.hostNetwork": "false",
     "spec.unschedulable": "false",
     "status.replicas": "0",
-    "status.successful": "0",
 }
 _TERM = re.compile(r"(?P<label>.*?)(?P<operator>!=|==|=)(?P<value>.*)", re.DOTALL)
 _PART_OF_TERMS = re.compile(r"((?:[^\\,]|\\.|\\$)*)(?:,|$)", re.DOTALL)

@@ -18,7 +18,6 @@ SUBRESOURCE_VERBS = {
     "status": ("get", "patch", "update"),
     "finalize": ("update",),
     "log": ("get",),
-    "proxy": ("get",),
     "binding": ("create",),
     "eviction": ("create",),
     "exec": ("create", "get"),
@@ -28,7 +27,6 @@ SUBRESOURCE_VERBS = {
 SUBRESOURCE_KINDS = {
     "eviction": ("policy", "v1", "Eviction"),
     "exec": ("", "v1", "PodExecOptions"),
-    "proxy": ("", "v1", "PodProxyOptions"),
     "scale": ("autoscaling", "v1", "Scale"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
@@ -71,8 +69,7 @@ class ResourceType:
     """One version of a resource, and what is particular about it.
 
     Every way in which one resource behaves unlike another (may an update create it? does a deletion
-    answer with the object?) is a field, after the registry strategies of kubernetes/kubernetes. ``schema``
-    is that of a custom resource.
+    answer with the object?) is a field, after the registry strategies of kubernetes/kubernetes.
     """
 
     group: str
@@ -91,10 +88,8 @@ class ResourceType:
     returns_deleted: bool = False
     counts_generations: bool = False
     custom: bool = False
-    schema: Json | None = None
     selectable_fields: tuple[str, ...] = ()
     list_kind: str = ""
-    stored_in: GroupResource | None = None
     printer: Printer | None = None
     form: Form | None = None
     decode: Decoder = _undecoded
@@ -111,15 +106,10 @@ class ResourceType:
         """The kind that rules are looked up by."""
         return GroupKind(self.group, self.kind)
 
-    @property
-    def group_resource(self) -> GroupResource:
-        """The resource without its version."""
-        return GroupResource(self.group, self.plural)
-
     @cached_property
-    def storage(self) -> GroupResource:
-        """Where the objects are kept; differs from ``group_resource`` for events.k8s.io only."""
-        return self.stored_in or self.group_resource
+    def group_resource(self) -> GroupResource:
+        """The resource without its version, under which the objects are kept."""
+        return GroupResource(self.group, self.plural)
 
     @cached_property
     def rules(self) -> Rules:

@@ -14,7 +14,6 @@ from tinykube.objects.admission import Admission
 from tinykube.objects.bindings import bound_pod
 from tinykube.objects.bodies import decoding, in_stored_form, in_wire_form
 from tinykube.objects.deletion import DeleteOptions, begin_deletion, removed_by_update
-from tinykube.objects.disruption_budgets import BUDGETS, spent_budget
 from tinykube.objects.evictions import evicted_pod
 from tinykube.objects.json_types import Json, json_equal, lookup, without
 from tinykube.objects.metadata import (
@@ -106,7 +105,7 @@ class ObjectService:
 
     def get(self, resource: ResourceType, key: ObjectKey) -> Stored:
         """The object; raises 404."""
-        found = self._store.get(resource.storage, key)
+        found = self._store.get(resource.group_resource, key)
         if found is None:
             raise not_found(resource.subject(key.name))
         return found
@@ -125,7 +124,7 @@ class ObjectService:
         with decoding(resource):
             new = _decoded(resource, body, options)
         check_identity(resource, key, new)
-        old = self._store.get(resource.storage, key)
+        old = self._store.get(resource.group_resource, key)
         check_uid(resource, key.name, new, old)
         if old is not None:
             return Written(self._update(resource, old, new, options), created=False)
@@ -152,7 +151,7 @@ class ObjectService:
         self, resource: ResourceType, key: ObjectKey, applied: Json, options: WriteOptions, *, force: bool
     ) -> Written:
         """The object after a server-side apply, which creates it when it is not there."""
-        old = self._store.get(resource.storage, key)
+        old = self._store.get(resource.group_resource, key)
         if old is None and options.subresource:
             raise not_found(resource.subject(key.name))
         with decoding(resource):
@@ -178,16 +177,9 @@ class ObjectService:
         self._put(resource, new, old, dry_run=dry_run)
 
     def evict(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> None:
-        """Have a pod end as by ``delete``, and its status say why.
-
-        Raises 409 when it is another pod, and 429 when its disruption budget does not allow that now.
-        """
+        """Have a pod end as by ``delete``, and its status say why; raises 409 when it is another pod."""
         old = self.get(resource, key)
         check_deletion(resource, old, options)
-        budgets = (stored.json for stored in self._store.snapshot(BUDGETS))
-        spent = spent_budget(old.json, budgets, self._clock())
-        if spent is not None and not options.dry_run:
-            self._store.put(BUDGETS, spent)
         told = self._put(resource, evicted_pod(old.json, self._clock()), old, dry_run=options.dry_run)
         if options.resource_version is not None:
             options = replace(options, resource_version=told.json["metadata"]["resourceVersion"])
@@ -203,7 +195,7 @@ class ObjectService:
         if deletion.marked is not None:
             last = self._put(resource, deletion.marked, old, dry_run=options.dry_run)
         if deletion.remove and not options.dry_run:
-            last = self._store.remove(resource.storage, key)
+            last = self._store.remove(resource.group_resource, key)
         return Deleted(last, gone=deletion.remove)
 
     def _update(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
@@ -233,7 +225,7 @@ class ObjectService:
             () if resource.custom else finalizer_problems(new),
         )
         options.warnings.extend(finalizer_warnings(new) if resource.custom else ())
-        if there := self._store.get(resource.storage, ObjectKey(namespace, name)):
+        if there := self._store.get(resource.group_resource, ObjectKey(namespace, name)):
             deleting = "deletionTimestamp" in there.json["metadata"]
             raise already_exists(resource.subject(name), deleting=deleting)
         return self._put(resource, new, None, dry_run=options.dry_run)
@@ -251,7 +243,7 @@ class ObjectService:
         )
         self._admission.check_update(resource, new, old.json)
         if removed_by_update(new, old.json, strategy.deletion) and not options.dry_run:
-            return Stored(self._store.remove(resource.storage, old.key).revision, new)
+            return Stored(self._store.remove(resource.group_resource, old.key).revision, new)
         return self._put(resource, new, old, dry_run=options.dry_run)
 
     def _with_only_what_may_change(
@@ -280,7 +272,7 @@ class ObjectService:
             return old
         if dry_run:
             return Stored(old.revision if old else 0, new)
-        return self._store.put(resource.storage, new)
+        return self._store.put(resource.group_resource, new)
 
 
 def _decoded(resource: ResourceType, body: Json, options: WriteOptions) -> Json:
@@ -303,6 +295,4 @@ def _with_generation(resource: ResourceType, new: Json, old: Json) -> Json:
 def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> None:
     causes = list(chain(*problems))
     if causes:
-        # Events of both groups are checked in the form in which they are stored.
-        subject = replace(resource.subject(name), group=resource.storage.group)
-        raise invalid_object(subject, causes)
+        raise invalid_object(resource.subject(name), causes)

@@ -14,7 +14,6 @@ from tinykube.objects.json_types import Json
 _NOTHING: Json = {}
 _PARTS: Json = {"spec": {}, "status": {}}
 _POD_TEMPLATE: Json = {"metadata": {}, "spec": {"containers": []}}
-_JOB: Json = {"template": _POD_TEMPLATE}
 NO_NODE_STATUS: Json = {
     "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
     "nodeInfo": dict.fromkeys(
@@ -44,13 +43,11 @@ _OBJECTS: Mapping[tuple[str, str], Json] = MappingProxyType(
             **dict.fromkeys(("firstTimestamp", "lastTimestamp", "eventTime")),
             **dict.fromkeys(("reportingComponent", "reportingInstance"), ""),
         },
-        ("", "LimitRange"): {"spec": {}},
         ("", "Namespace"): _PARTS,
         ("", "Node"): {"spec": {}, "status": NO_NODE_STATUS},
         ("", "PersistentVolume"): _PARTS,
         ("", "PersistentVolumeClaim"): {"spec": {"resources": {}}, "status": {}},
         ("", "Pod"): {"spec": {"containers": []}, "status": {}},
-        ("", "ResourceQuota"): _PARTS,
         ("", "Service"): {"spec": {}, "status": {"loadBalancer": {}}},
         ("apiextensions.k8s.io", "CustomResourceDefinition"): {
             "spec": {"names": {}},
@@ -60,23 +57,11 @@ _OBJECTS: Mapping[tuple[str, str], Json] = MappingProxyType(
         ("apps", "Deployment"): {"spec": {"template": _POD_TEMPLATE, "strategy": {}}, "status": {}},
         ("apps", "ReplicaSet"): {"spec": {"template": _POD_TEMPLATE}, "status": {}},
         ("apps", "StatefulSet"): {"spec": {"template": _POD_TEMPLATE, "updateStrategy": {}}, "status": {}},
-        ("batch", "CronJob"): {"spec": {"jobTemplate": {"metadata": {}, "spec": _JOB}}, "status": {}},
-        ("batch", "Job"): {"spec": _JOB, "status": {}},
         ("coordination.k8s.io", "Lease"): {"spec": {}},
-        ("events.k8s.io", "Event"): {
-            "regarding": {},
-            "deprecatedSource": {},
-            **dict.fromkeys(("deprecatedFirstTimestamp", "deprecatedLastTimestamp", "eventTime")),
-        },
-        ("networking.k8s.io", "Ingress"): {"spec": {}, "status": {"loadBalancer": {}}},
-        ("networking.k8s.io", "IngressClass"): {"spec": {}},
-        ("networking.k8s.io", "NetworkPolicy"): {"spec": {"podSelector": {}}},
-        ("policy", "PodDisruptionBudget"): _PARTS,
         ("rbac.authorization.k8s.io", "ClusterRoleBinding"): {"roleRef": _TARGET},
         ("rbac.authorization.k8s.io", "RoleBinding"): {"roleRef": _TARGET},
         ("storage.k8s.io", "CSIDriver"): {"spec": {}},
         ("storage.k8s.io", "CSINode"): {"spec": {"drivers": []}},
-        ("storage.k8s.io", "VolumeAttachment"): {"spec": {"source": {}}, "status": {}},
     }
 )
 

@@ -79,13 +79,6 @@ def _keyed(*keys: str, of: Rules = DEFAULT, **key_defaults: str) -> Rules:
 
 _METADATA = _struct(finalizers=_SET, ownerReferences=_keyed("uid", of=_ATOMIC))
 _CONDITIONS = _struct(conditions=_keyed("type"))
-# A job's conditions are atomic for apply only.
-_JOB_STATUS = _struct(
-    conditions=Rules(merge_key="type"),
-    uncountedTerminatedPods=_struct(
-        failed=Rules(list_type=ListType.SET), succeeded=Rules(list_type=ListType.SET)
-    ),
-)
 _SOURCE = _struct(
     configMapKeyRef=_ATOMIC,
     fieldRef=_ATOMIC,
@@ -167,7 +160,6 @@ _KINDS: Final[Mapping[tuple[str, str], Rules]] = MappingProxyType(
         ("", "PersistentVolume"): _kind(spec=_VOLUME_SPEC),
         ("", "PersistentVolumeClaim"): _kind(spec=_CLAIM_SPEC, status=_CONDITIONS),
         ("", "Pod"): _kind(spec=_POD_SPEC, status=_POD_STATUS),
-        ("", "ResourceQuota"): _kind(spec=_struct(scopeSelector=_ATOMIC)),
         ("", "Service"): _kind(
             spec=_struct(ports=_keyed("port", "protocol", protocol="TCP"), selector=_ATOMIC),
             status=_CONDITIONS,
@@ -178,21 +170,12 @@ _KINDS: Final[Mapping[tuple[str, str], Rules]] = MappingProxyType(
         ("apps", "Deployment"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("apps", "ReplicaSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("apps", "StatefulSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
-        ("batch", "CronJob"): _kind(spec=_struct(jobTemplate=_kind(spec=_WORKLOAD_SPEC))),
-        ("batch", "Job"): _kind(spec=_WORKLOAD_SPEC, status=_JOB_STATUS),
-        ("events.k8s.io", "Event"): _kind(regarding=_ATOMIC, related=_ATOMIC),
-        ("networking.k8s.io", "NetworkPolicy"): _kind(spec=_struct(podSelector=_ATOMIC)),
-        ("policy", "PodDisruptionBudget"): _kind(spec=_struct(selector=_ATOMIC), status=_CONDITIONS),
         ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _kind(roleRef=_ATOMIC),
         ("rbac.authorization.k8s.io", "RoleBinding"): _kind(roleRef=_ATOMIC),
         ("storage.k8s.io", "CSIDriver"): _kind(
             spec=_struct(volumeLifecycleModes=Rules(list_type=ListType.SET))
         ),
         ("storage.k8s.io", "CSINode"): _kind(spec=_struct(drivers=_keyed("name"))),
-        ("storage.k8s.io", "CSIStorageCapacity"): _kind(nodeTopology=_ATOMIC),
-        ("storage.k8s.io", "VolumeAttachment"): _kind(
-            spec=_struct(source=_struct(inlineVolumeSpec=_VOLUME_SPEC))
-        ),
     }
 )
 

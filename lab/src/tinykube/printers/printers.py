@@ -59,14 +59,12 @@ def _node_roles(labels: Mapping[str, str]) -> list[str]:
 
 
 def _event(event: Json, now: datetime) -> list[Cell]:
-    """Cells of an event of either API group; ``events.k8s.io`` names the older fields differently."""
-    subject = event.get("involvedObject") or event.get("regarding") or {}
-    source = event.get("source") or event.get("deprecatedSource") or {}
+    subject, source = event.get("involvedObject") or {}, event.get("source") or {}
     series = event.get("series") or {}
-    first_seen = _first(event, "firstTimestamp", "deprecatedFirstTimestamp", "eventTime")
-    last_seen = _first(event, "lastTimestamp", "deprecatedLastTimestamp") or first_seen
+    first_seen = _first(event, "firstTimestamp", "eventTime")
+    last_seen = event.get("lastTimestamp") or first_seen
     reporter = (
-        source.get("component") or _first(event, "reportingComponent", "reportingController"),
+        source.get("component") or event.get("reportingComponent"),
         source.get("host") or event.get("reportingInstance"),
     )
     name = subject.get("name")
@@ -77,9 +75,9 @@ def _event(event: Json, now: datetime) -> list[Cell]:
         text(subject, "kind").lower() + (f"/{name}" if name else ""),
         text(subject, "fieldPath"),
         ", ".join(filter(None, reporter)),
-        str(_first(event, "message", "note") or "").strip(),
+        text(event, "message").strip(),
         age(first_seen, now),
-        series.get("count") or _first(event, "count", "deprecatedCount") or 1,
+        series.get("count") or event.get("count") or 1,
         name_of(event),
     ]
 
@@ -192,7 +190,6 @@ _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
             columns=columns("Name", "Holder", "Age"),
             cells=named(lambda lease: [text(lease, "spec", "holderIdentity")]),
         ),
-        ("events.k8s.io", "Event"): _EVENT,
         ("rbac.authorization.k8s.io", "ClusterRole"): _NAME_AND_CREATION,
         ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _BINDING,
         ("rbac.authorization.k8s.io", "Role"): _NAME_AND_CREATION,

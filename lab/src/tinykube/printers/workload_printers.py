@@ -1,4 +1,4 @@
-"""The columns of the kinds that run pods: deployments, daemon sets, stateful sets, jobs, budgets for them."""
+"""The columns of the kinds that run pods: deployments, daemon sets, stateful sets."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,13 +13,8 @@ from tinykube.printers.tables import (
     Printer,
     age_of,
     columns,
-    human_duration,
     name_of,
-    parse_time,
 )
-
-# The first of these conditions that is true is a job's state.
-_JOB_STATES = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet")
 
 
 def label_text(labels: Mapping[str, str] | None) -> str:
@@ -107,50 +102,6 @@ def _daemon_set(daemon_set: Json, now: datetime) -> list[Cell]:
     ]
 
 
-def _job(job: Json, now: datetime) -> list[Cell]:
-    return [
-        name_of(job),
-        _job_state(job),
-        _completions(job),
-        _job_duration(job, now),
-        age_of(job, now),
-        *_template_cells(job),
-    ]
-
-
-def _job_state(job: Json) -> str:
-    conditions = lookup(job, "status", "conditions") or ()
-    true = {condition["type"] for condition in conditions if condition.get("status") == "True"}
-    if lookup(job, "metadata", "deletionTimestamp") and not true & {"Complete", "Failed"}:
-        return "Terminating"
-    return next((state for state in _JOB_STATES if state in true), "Running")
-
-
-def _completions(job: Json) -> str:
-    succeeded, wanted = _number(job, "status", "succeeded"), lookup(job, "spec", "completions")
-    if wanted is not None:
-        return f"{succeeded}/{wanted}"
-    parallelism = _number(job, "spec", "parallelism")
-    return f"{succeeded}/1 of {parallelism}" if parallelism > 1 else f"{succeeded}/1"
-
-
-def _job_duration(job: Json, now: datetime) -> str:
-    started = parse_time(lookup(job, "status", "startTime"))
-    if started is None:
-        return ""
-    return human_duration((parse_time(lookup(job, "status", "completionTime")) or now) - started)
-
-
-def _budget(budget: Json, now: datetime) -> list[Cell]:
-    bounds = (lookup(budget, "spec", name) for name in ("minAvailable", "maxUnavailable"))
-    return [
-        name_of(budget),
-        *("N/A" if bound is None else str(bound) for bound in bounds),
-        _number(budget, "status", "disruptionsAllowed"),
-        age_of(budget, now),
-    ]
-
-
 _WIDE = ("Containers", "Images", "Selector")
 
 WORKLOADS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
@@ -187,17 +138,6 @@ WORKLOADS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
         ),
         ("apps", "StatefulSet"): Printer(
             columns=columns("Name", "Ready", "Age", wide=("Containers", "Images")), cells=_stateful_set
-        ),
-        ("batch", "Job"): Printer(
-            columns=columns("Name", "Status", "Completions", "Duration", "Age", wide=_WIDE), cells=_job
-        ),
-        ("policy", "PodDisruptionBudget"): Printer(
-            columns=(
-                *columns("Name", "Min Available", "Max Unavailable"),
-                Column(name="Allowed Disruptions", type="integer"),
-                Column(name="Age"),
-            ),
-            cells=_budget,
         ),
     }
 )

@@ -52,10 +52,10 @@ class Inside:
         return self.service.get(self.type_of(plural), self.key(plural, name)).json
 
     def exists(self, plural: str, name: str) -> bool:
-        return self.store.get(self.type_of(plural).storage, self.key(plural, name)) is not None
+        return self.store.get(self.type_of(plural).group_resource, self.key(plural, name)) is not None
 
     def stored(self, plural: str) -> list[Stored]:
-        return self.store.snapshot(self.type_of(plural).storage)
+        return self.store.snapshot(self.type_of(plural).group_resource)
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)

@@ -45,17 +45,6 @@ EVENT = {
         ),
         pytest.param("source=kube-efs", "", "Event", EVENT, True, id="source of an event"),
         pytest.param("type!=Warning", "", "Event", EVENT, False, id="type of an event"),
-        pytest.param(
-            "regarding.name=data",
-            "events.k8s.io",
-            "Event",
-            {"regarding": {"name": "data"}},
-            True,
-            id="subject of an events.k8s.io event",
-        ),
-        pytest.param(
-            "status.successful=2", "batch", "Job", {"status": {"succeeded": 2}}, True, id="another path"
-        ),
         pytest.param(",metadata.name=web,", "", "Pod", POD, True, id="empty terms are passed over"),
     ],
 )

@@ -212,12 +212,6 @@ def test_pod_containers_are_completed(inside: Inside) -> None:
             id="selector of other pods",
         ),
         pytest.param(
-            "jobs",
-            {"metadata": {"name": "j"}, "spec": {"template": {"spec": {"containers": [{"name": "a"}]}}}},
-            "spec.template.spec.containers[0].image: Required value",
-            id="job without an image",
-        ),
-        pytest.param(
             "rolebindings",
             {
                 "metadata": {"name": "b"},

@@ -115,18 +115,6 @@ def test_a_default_storage_class() -> None:
             },
             id="core event",
         ),
-        pytest.param(
-            "events.k8s.io",
-            {
-                "regarding": {"kind": "PersistentVolumeClaim", "name": "data"},
-                "note": "no such file system",
-                "reportingController": "kube-efs",
-                "reportingInstance": "n1",
-                "eventTime": "2026-11-21T11:50:00.000000Z",
-                "series": {"count": 3, "lastObservedTime": "2026-11-21T11:59:55.000000Z"},
-            },
-            id="event of a series",
-        ),
     ],
 )
 def test_events(group: str, event: dict[str, Any]) -> None:
@@ -307,28 +295,6 @@ TEMPLATE = {
         ),
         ("apps", "StatefulSet", {"spec": TEMPLATE}, {"READY": "0/1", "CONTAINERS": "one,two"}),
         ("apps", "ReplicaSet", {"spec": {"replicas": 0}}, {"DESIRED": 0, "CURRENT": 0, "SELECTOR": "<none>"}),
-        (
-            "batch",
-            "Job",
-            {
-                "spec": {"completions": 1},
-                "status": {
-                    "succeeded": 1,
-                    "startTime": "2026-11-21T11:58:00Z",
-                    "completionTime": "2026-11-21T11:58:07Z",
-                    "conditions": [{"type": "Complete", "status": "True"}],
-                },
-            },
-            {"STATUS": "Complete", "COMPLETIONS": "1/1", "DURATION": "7s"},
-        ),
-        ("batch", "Job", {"spec": {"parallelism": 4}}, {"STATUS": "Running", "COMPLETIONS": "0/1 of 4"}),
-        ("batch", "Job", {"metadata": DELETED}, {"STATUS": "Terminating", "DURATION": ""}),
-        (
-            "policy",
-            "PodDisruptionBudget",
-            {"spec": {"maxUnavailable": "50%"}, "status": {"disruptionsAllowed": 2}},
-            {"MIN AVAILABLE": "N/A", "MAX UNAVAILABLE": "50%", "ALLOWED DISRUPTIONS": 2},
-        ),
     ],
 )
 def test_workloads(group: str, kind: str, json_object: dict[str, Any], shown: dict[str, Cell]) -> None:

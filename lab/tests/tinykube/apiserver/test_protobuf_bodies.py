@@ -27,63 +27,24 @@ def body(api_version: str, kind: str, content: bytes) -> bytes:
 
 
 _NAMED = field(1, field(1, "one") + field(2, "") + field(3, ""))
-_SELECTOR = field(1, field(1, "app") + field(2, "web"))
 
 
-@pytest.mark.parametrize(
-    ("wire", "budget"),
-    [
-        (field(1, field(1, 0) + field(2, 2) + field(3, "")), {"minAvailable": 2}),
-        (field(1, field(1, 0) + field(2, 0) + field(3, "")), {"minAvailable": 0}),
-        (field(3, field(1, 1) + field(2, 0) + field(3, "50%")), {"maxUnavailable": "50%"}),
-    ],
-    ids=["number", "none", "share"],
-)
-def test_a_number_or_a_share(wire: bytes, budget: dict[str, object]) -> None:
-    spec = field(2, wire + field(2, _SELECTOR)) + field(3, b"")
-    assert parse_protobuf(body("policy/v1", "PodDisruptionBudget", _NAMED + spec)) == {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
+def test_lists_and_messages_are_read_and_what_go_writes_though_it_is_not_set_is_left_out() -> None:
+    rule = field(2, field(1, "get") + field(1, "list") + field(2, "") + field(3, "pods"))
+    assert parse_protobuf(body("rbac.authorization.k8s.io/v1", "Role", _NAMED + rule)) == {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
         "metadata": {"name": "one"},
-        "spec": {**budget, "selector": {"matchLabels": {"app": "web"}}},
+        "rules": [{"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]}],
     }
 
 
-def test_what_go_writes_though_it_is_not_set_is_left_out() -> None:
-    content = _NAMED + field(2, -5) + field(3, 0) + field(4, "") + field(5, "Never")
-    found = parse_protobuf(body("scheduling.k8s.io/v1", "PriorityClass", content))
-    assert {**found, "metadata": {}} == {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {},
-        "value": -5,
-        "preemptionPolicy": "Never",
-    }
-
-
-def test_a_deployment_of_no_pods_has_its_zero() -> None:
-    container = field(1, "main") + field(2, "any") + field(3, "sleep") + field(3, "1") + field(16, 0)
-    template = field(3, field(1, b"") + field(2, field(2, container) + field(3, "") + field(11, 0)))
-    spec = field(1, 0) + field(2, _SELECTOR) + template + field(4, field(1, "")) + field(5, 0)
-    found = parse_protobuf(body("apps/v1", "Deployment", _NAMED + field(2, spec)))
-    assert found["spec"] == {
-        "replicas": 0,
-        "selector": {"matchLabels": {"app": "web"}},
-        "template": {
-            "metadata": {},
-            "spec": {"containers": [{"name": "main", "image": "any", "command": ["sleep", "1"]}]},
-        },
-        "strategy": {},
-    }
-
-
-def test_quantities_are_texts() -> None:
-    entry = field(1, field(1, "cpu") + field(2, field(1, "500m")))
-    found = parse_protobuf(body("v1", "ResourceQuota", _NAMED + field(2, entry)))
-    assert found["spec"] == {"hard": {"cpu": "500m"}}
+def test_numbers_have_signs() -> None:
+    found = parse_protobuf(body("authentication.k8s.io/v1", "TokenRequest", field(2, field(4, -5))))
+    assert found["spec"] == {"expirationSeconds": -5}
 
 
 def test_fields_that_are_not_known_are_refused_rather_than_lost() -> None:
     with pytest.raises(ApiError, match="a field of number 99") as caught:
-        parse_protobuf(body("apps/v1", "Deployment", field(99, "more")))
+        parse_protobuf(body("v1", "Secret", field(99, "more")))
     assert caught.value.code == 415

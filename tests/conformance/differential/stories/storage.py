@@ -160,14 +160,6 @@ async def drivers(play: Player) -> None:
         {**driver, "metadata": {"name": "bad"}, "spec": {"volumeLifecycleModes": ["Now"]}},
     )
     await play.delete("delete", path)
-    attachment = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "VolumeAttachment",
-        "metadata": {"name": play.namespace},
-        "spec": {"attacher": "example.com", "nodeName": "none", "source": {"persistentVolumeName": "none"}},
-    }
-    await play.create("an attachment", "volumeattachments", attachment, DRY_RUN)
-    await play.create("an attachment of nothing", "volumeattachments", {**attachment, "spec": {}})
 
 
 STORIES = (storage_classes, claims, the_default_class, volumes, drivers)
