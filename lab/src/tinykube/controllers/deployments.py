@@ -23,7 +23,6 @@ from tinykube.controllers.replica_planning import (
     replica_set_status,
     scaling,
 )
-from tinykube.controllers.rollout_history import Note, plan_history
 from tinykube.controllers.values import Key, Pod
 from tinykube.controllers.work_queue import WorkQueue
 from tinykube.controllers.workload_objects import build_replica_pod, build_replica_set
@@ -122,8 +121,6 @@ class Deployments:
         if found is None:
             return
         await self._writer.adopt(found, ReplicaSetObject, self._sets.values.values(), self._sets)
-        for note in plan_history(found, self._own(found)):
-            await self._note(note)
         sets = self._own(found)
         for step in plan_deployment(found, sets, pods_of({one.meta.uid for one in sets}, self._pods)):
             await self._take(found, step)
@@ -137,13 +134,6 @@ class Deployments:
         values = self._sets.values
         own = (one for one in values.values() if one.controller and one.controller.uid == found.meta.uid)
         return sorted(own, key=lambda one: one.meta.key)
-
-    async def _note(self, note: Note) -> None:
-        match note.target:
-            case Deployment(meta=meta):
-                await self._writer.annotate(DeploymentObject, meta, note.annotations, self._deployments)
-            case ReplicaSet(meta=meta):
-                await self._writer.annotate(ReplicaSetObject, meta, note.annotations, self._sets)
 
     async def _take(self, found: Deployment, step: RolloutStep) -> None:
         match step:

@@ -112,7 +112,7 @@ def plan_deployment(
         room = found.replicas + found.surge - sum(one.replicas for one in sets)
         held = new.replicas if new else 0
         wanted = min(found.replicas, held + max(0, room))
-    return (*_grow(new, wanted), *_shrink(found, new, old), *_clean(old, with_pods, found.history))
+    return (*_grow(new, wanted), *_shrink(found, new, old), *_clean(old, with_pods))
 
 
 def deployment_status(found: Deployment, sets: Sequence[ReplicaSet]) -> DeploymentStatus:
@@ -164,14 +164,11 @@ def _shrink(found: Deployment, new: ReplicaSet | None, old: Sequence[ReplicaSet]
             yield Resize(target=one, replicas=one.replicas - idle - busy)
 
 
-def _clean(
-    old: Sequence[ReplicaSet], with_pods: Collection[ReplicaSet], history: int
-) -> Iterator[RolloutStep]:
-    """Of those without pods all but the newest."""
-    idle = [one for one in old if not one.replicas and one not in with_pods and not one.meta.deleting]
-    newest_first = sorted(idle, key=lambda one: one.number, reverse=True)
-    for one in newest_first[history:]:
-        yield RemoveReplicaSet(target=one)
+def _clean(old: Sequence[ReplicaSet], with_pods: Collection[ReplicaSet]) -> Iterator[RolloutStep]:
+    """Those without pods go, as nobody goes back to them here (``revisionHistoryLimit`` 0)."""
+    for one in old:
+        if not one.replicas and one not in with_pods and not one.meta.deleting:
+            yield RemoveReplicaSet(target=one)
 
 
 def _available(enough: bool) -> WorkloadCondition:

@@ -93,7 +93,6 @@ def read_deployment(found: apps_v1.Deployment) -> Deployment:
         generation=_generation(found.metadata),
         replicas=replicas,
         paused=bool(spec.paused),
-        history=10 if spec.revisionHistoryLimit is None else spec.revisionHistoryLimit,
         recreates=recreates,
         surge=surge,
         # Neither more nor less would be no way to go on.

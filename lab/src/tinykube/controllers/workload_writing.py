@@ -1,6 +1,6 @@
 """The writes of the controllers of workloads, each with the event that people look for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from lightkube import AsyncClient
@@ -77,19 +77,6 @@ class WorkloadWriter:
                 )
             )
         self._say(owner, "ScalingReplicaSet", told)
-
-    async def annotate(
-        self, kind: Kind, target: Meta, annotations: Mapping[str, str | None], cache: Cache[Any]
-    ) -> None:
-        """Give a workload these annotations, or take those off that are None; raises KubeError."""
-        body = {"metadata": {"uid": target.uid, "annotations": dict(annotations)}}
-        key = target.key
-        with translated(f"{kind.__name__} {key}"):
-            cache.remember(
-                await self._client.patch(
-                    kind, key.name, body, namespace=key.namespace, patch_type=PatchType.MERGE
-                )
-            )
 
     async def discard(self, kind: Kind, target: Meta) -> None:
         """Delete another workload with all that is its own, if it is there; raises KubeError."""

@@ -15,8 +15,6 @@ from tinykube.controllers.values import Controller, Meta, Requirement, nothing
 # The labels by which a pod says which template it was made from (apps/v1).
 REVISION_LABEL = "controller-revision-hash"
 TEMPLATE_LABEL = "pod-template-hash"
-# By which a Deployment and its ReplicaSets say which template they are of (pkg/controller/deployment/util).
-NUMBER_ANNOTATION = "deployment.kubernetes.io/revision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +77,6 @@ def template_name(template: PersistentVolumeClaim) -> str:
     return (template.metadata and template.metadata.name) or ""
 
 
-def revision_number(meta: Meta) -> int:
-    """The number of the template, as a Deployment and its ReplicaSets have it; 0 for none."""
-    text = meta.annotations.get(NUMBER_ANNOTATION, "")
-    return int(text) if text.isdecimal() else 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSetStatus:
     """``status`` of a ReplicaSet."""
@@ -104,11 +96,6 @@ class ReplicaSet:
     controller: Controller | None = None
     template: PodTemplateSpec = field(default_factory=PodTemplateSpec)
     status: ReplicaSetStatus = ReplicaSetStatus()
-
-    @property
-    def number(self) -> int:
-        """Which of its Deployment's templates it is of, counted from 1; 0 when nobody has said so yet."""
-        return revision_number(self.meta)
 
     @property
     def ready(self) -> int:
@@ -141,7 +128,6 @@ class DeploymentStatus:
 class Deployment:
     """A Deployment. ``revision`` is the hash of its template, ``spec_selector`` is the selector as written.
 
-    ``history`` is how many ReplicaSets of old templates are kept without pods, so that people can go back.
     ``surge`` and ``unavailable`` are how many pods there may be more, and less, while it is rolled out;
     ``recreates`` when all old ones go first.
     """
@@ -150,7 +136,6 @@ class Deployment:
     generation: int
     replicas: int
     paused: bool = False
-    history: int = 10
     recreates: bool = False
     surge: int = 0
     unavailable: int = 0

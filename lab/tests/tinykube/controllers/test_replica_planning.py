@@ -22,7 +22,6 @@ from tinykube.controllers.replica_planning import (
 )
 from tinykube.controllers.values import Controller, Key, Meta, Pod
 from tinykube.controllers.workloads import (
-    NUMBER_ANNOTATION,
     TEMPLATE_LABEL,
     Deployment,
     Replicas,
@@ -102,23 +101,12 @@ def test_old_pods_that_are_not_ready_go_without_a_replacement() -> None:
 
 
 def test_recreate_waits_until_every_old_pod_is_gone() -> None:
-    found = deployment(recreates=True, surge=0, history=0)
+    found = deployment(recreates=True, surge=0)
     assert sizes(plan_deployment(found, [replica_set("old", 3)], [pod("a")])) == {"app-old": 0}
     leaving = pod("a", meta=replace(meta("a"), deleting=True))
     assert plan_deployment(found, [replica_set("old", 0)], [leaving]) == ()
     gone = plan_deployment(found, [replica_set("old", 0)], [])
     assert gone == (MakeReplicaSet(replicas=3), RemoveReplicaSet(target=replica_set("old", 0)))
-
-
-def test_as_many_old_sets_are_kept_as_history_is_wanted() -> None:
-    numbered = [
-        replace(one, meta=replace(one.meta, annotations={NUMBER_ANNOTATION: str(number)}))
-        for number, one in enumerate([replica_set(name, 0) for name in ("c", "a", "b")], start=1)
-    ]
-    present = replica_set("new", 3)
-    for history, gone in ((10, []), (2, ["app-c"]), (0, ["app-b", "app-a", "app-c"])):
-        steps = plan_deployment(deployment(history=history), [*numbered, present], [])
-        assert [step.target.meta.key.name for step in steps if isinstance(step, RemoveReplicaSet)] == gone
 
 
 def test_what_is_told_of_scaling() -> None:
@@ -166,7 +154,7 @@ def test_rollouts_end_and_keep_their_bounds(replicas: int, surge: int, unavailab
         assert not shrunk or left >= replicas - unavailable
         if not steps:
             break
-    assert {name: one.replicas for name, one in sets.items()} == {"app-old": 0, "app-new": replicas}
+    assert {name: one.replicas for name, one in sets.items()} == {"app-new": replicas}
 
 
 def test_status_says_when_a_rollout_is_over() -> None:
