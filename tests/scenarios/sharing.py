@@ -8,10 +8,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import pytest_asyncio
-from lightkube.resources.core_v1 import PersistentVolumeClaim
 from tests.scenarios.conftest import make_plane
 from tests.scenarios.forking import fork_module
-from tests.scenarios.steps import Cluster
+from tests.scenarios.steps import Cluster, delete_waiting_claims
 
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane
@@ -40,10 +39,4 @@ async def cluster(
 async def tidy(cluster: Cluster) -> AsyncGenerator[None, None]:
     """Take away the claims that a module leaves without a volume, or they would be tried for ever."""
     yield
-    waiting = [
-        claim.metadata
-        async for claim in cluster.client.list(PersistentVolumeClaim, namespace="*")
-        if claim.metadata and claim.spec and not claim.spec.volumeName
-    ]
-    for claim in waiting:
-        await cluster.client.delete(PersistentVolumeClaim, claim.name or "", namespace=claim.namespace or "")
+    await delete_waiting_claims(cluster.client)

@@ -132,6 +132,17 @@ def claim(
     )
 
 
+async def delete_waiting_claims(client: AsyncClient) -> None:
+    """Delete the claims of all namespaces that have no volume."""
+    waiting = [
+        claim.metadata
+        async for claim in client.list(PersistentVolumeClaim, namespace="*")
+        if claim.metadata and claim.spec and not claim.spec.volumeName
+    ]
+    for claim in waiting:
+        await client.delete(PersistentVolumeClaim, claim.name or "", namespace=claim.namespace or "")
+
+
 async def bound_volume(client: AsyncClient, namespace: str, name: str) -> Volume:
     """The volume of a claim, once it is Bound."""
 

@@ -178,6 +178,10 @@ async def test_term_ends_a_program_that_knows_no_signals(launch: MakeLaunch, log
 async def test_kill_takes_daemons_along(launch: MakeLaunch, log: Path) -> None:
     script = "trap '' TERM; (setsid sleep 4714 &) ; echo up; sleep 4714"
     process = await ContainerProcess.start(launch("sh", "-c", script), log)
+    async with asyncio.timeout(20):
+        # Before that, the shell would end by the signal.
+        while "up" not in await asyncio.to_thread(log.read_text):  # noqa: ASYNC110 - another process writes
+            await asyncio.sleep(0.01)
     process.terminate()
     await process.kill()
     assert await process.wait() == 137
