@@ -13,6 +13,9 @@ INSTALLED := $(VENV)/.installed
 # What shares a cluster goes to one core (conftest.py), in this order.
 PYTEST := $(BIN)/pytest --timeout=300 --no-loadscope-reorder
 CORES := $(shell nproc)
+# What `make test` runs. The scenarios of ordinary/ share a cluster, so they cost little.
+QUICK := tests/unit tests/simulation tests/docs/test_site.py tests/docs/test_manuals.py \
+  tests/docs/test_weaknesses.py tests/scenarios/ordinary
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.
 PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 
@@ -32,7 +35,7 @@ ROWS :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test conformance kernel simulate soak chaos lint format settings monitoring forms proto image \
+.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel simulate soak chaos lint format settings monitoring forms proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -41,9 +44,31 @@ help: ## List the targets
 demo: setup ## Set up what is missing, then show the way from a claim to data and back (needs root)
 	$(BIN)/kube-efs demo
 
-test: setup ## Set up what is missing, then run the tests
+test: setup ## Set up what is missing, then run what a change usually breaks, in less than three minutes
 	@scripts/install-programs tests
-	$(PYTEST) --numprocesses=$(CORES)
+	$(PYTEST) --numprocesses=$(CORES) $(QUICK)
+
+test-lab: setup ## Run the tests of the embedded cluster and EFS (needs root)
+	@scripts/install-programs tests
+	$(PYTEST) --numprocesses=$(CORES) lab/tests
+
+scenarios: setup ## Run the other tests: parts together, complete clusters, the commands of the pages (needs root)
+	@scripts/install-programs tests
+	$(PYTEST) --numprocesses=$(CORES) $(addprefix --deselect ,$(QUICK)) tests/scenarios tests/docs tests/integration
+
+check: ## Run everything that CI runs (needs root; less than an hour on two cores, the first time longer)
+	$(MAKE) lint
+	$(MAKE) image BASE=local
+	$(MAKE) image-check
+	$(MAKE) kernel
+	$(MAKE) soak SOAK_SECONDS=60
+	$(MAKE) chaos CHAOS_SECONDS=90
+	$(MAKE) simulate SEEDS=500
+	$(MAKE) simulate SEEDS=300 PLANTED=1
+	$(MAKE) conformance
+	$(MAKE) scenarios
+	$(MAKE) test-lab
+	$(MAKE) test
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build
