@@ -13,9 +13,9 @@ INSTALLED := $(VENV)/.installed
 # What shares a cluster goes to one core (conftest.py), in this order.
 PYTEST := $(BIN)/pytest --timeout=300 --no-loadscope-reorder
 CORES := $(shell nproc)
-# What `make test` runs. The scenarios of ordinary/ share a cluster, so they cost little.
-QUICK := tests/unit tests/simulation tests/docs/test_site.py tests/docs/test_manuals.py \
-  tests/docs/test_weaknesses.py tests/scenarios/ordinary
+# What `make test` runs, the longest first. The scenarios of ordinary/ share a cluster, so they cost little.
+QUICK := tests/scenarios/ordinary tests/simulation tests/unit tests/docs/test_site.py tests/docs/test_manuals.py \
+  tests/docs/test_weaknesses.py
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.
 PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 
@@ -44,7 +44,7 @@ help: ## List the targets
 demo: setup ## Set up what is missing, then show the way from a claim to data and back (needs root)
 	$(BIN)/kube-efs demo
 
-test: setup ## Set up what is missing, then run what a change usually breaks, in less than three minutes
+test: setup ## Set up what is missing, then run what a change usually breaks
 	@scripts/install-programs tests
 	$(PYTEST) --numprocesses=$(CORES) $(QUICK)
 
