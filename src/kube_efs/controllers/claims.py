@@ -13,9 +13,9 @@ from what this process remembers: a restart loses nothing. What the controller r
 * ``_waiting_since``: since when each claim has waited, for metrics alone.
 
 ``VolumeIndex.maybe_begun`` has the claims whose volume an earlier leader may have asked for: those that were
-pending when this one began to lead. Each leaves it with its volume or when it goes, all of them when the API
-server carries out late requests no more. Until it is empty, no volume is removed; and for a claim that is in
-it no file system is chosen that the class leaves open, as the late volume may lie on another one.
+pending when this one began to lead. A claim leaves the set when it gets its volume or is deleted. The set is
+cleared when the API server can no longer carry out late requests. Until it is empty, no volume is removed.
+For a claim in the set with an ``auto`` class no file system is chosen: the late volume may use another one.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 # What was begun for a claim that is gone is finished, unless it fails this often without being unclear.
 _ATTEMPTS_FOR_A_GONE_CLAIM: Final = 8
 _LONGEST_PAUSE_SECONDS: Final = 300.0
-# By then the API server carries out nothing more that an earlier leader asked for: its own limit is a minute.
+# After that, requests of an earlier leader have no effect: the API server drops them after a minute.
 _LATE_SECONDS: Final = 90.0
 
 
@@ -130,14 +130,14 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             self._queue.add(uid)
 
     def expect_late_volumes(self) -> None:
-        """Take it that an earlier leader may have asked for volumes of the claims that are pending now."""
+        """Assume that an earlier leader requested volumes for the claims that are pending now."""
         begun = {uid for uid, claim in self._pending.items() if self._engine.may_have_begun(claim)}
         self._index.maybe_begun = begun
 
     async def outlast_late_volumes(self) -> None:
-        """Return when no volume can come any more that an earlier leader asked for.
+        """Return when the API server can no longer create a volume that an earlier leader requested.
 
-        A volume that comes when its claim is gone, or under the name of one that is there, changes nothing.
+        A late volume is harmless if its claim was deleted, or if a volume of its name exists.
         """
         begun = self._index.maybe_begun
         with suppress(TimeoutError):

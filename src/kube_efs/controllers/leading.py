@@ -6,12 +6,12 @@ order of the steps is what makes this safe:
 1. The ports in the ConfigMap are read. Without them, volumes would be taken for those of other file systems.
 2. Volumes, classes and claims are listed. No claim is looked at before all volumes are known, or it could get
    a second one.
-3. File systems are discovered and base directories are read. This is waited for, but not for long: a claim
-   that is served without them is told of a fault that is none, and tried again.
+3. File systems are discovered and base directories are read. The leader waits for this, but only briefly: a
+   claim that is served earlier gets a false error event, and is retried.
 4. Claims are served.
-5. Volumes are removed, once no volume can come any more that an earlier leader asked for: the data of such a
-   volume may be the data that is to be removed. After an earlier leader that has released the Lease none can
-   come, since it does so only when it has all answers.
+5. Volumes are removed, after the API server can no longer create volumes that an earlier leader requested:
+   the removal could delete the data of such a volume. If the earlier leader released the Lease, there are
+   none: it releases the Lease only after it has received all answers.
 
 Nothing is handed over. Who loses the lead ends, and its successor reads everything anew.
 
@@ -183,7 +183,7 @@ async def lead(context: LeaderContext) -> None:
 
 
 def _leave_what_is_unclear(index: VolumeIndex, leadership: Leadership) -> None:
-    """The next leader outlasts what this one has asked for only when the Lease was not released."""
+    """Keep the Lease if a volume may still be created: only then the next leader waits for it."""
     if index.expects_volumes:
         leadership.leave_to_expire()
 

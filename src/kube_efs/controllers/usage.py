@@ -149,7 +149,7 @@ async def nowhere(_volume: Volume) -> Location | None:
 
 
 class AccessPointPlaces:
-    """Where the data of volumes with access points lies, for whoever measures it; it is listed once."""
+    """The directories of volumes with access points. AWS is asked once for each file system."""
 
     def __init__(self, accounts: Accounts, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._accounts = accounts

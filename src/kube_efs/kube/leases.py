@@ -90,7 +90,7 @@ class Leadership:
         log.error("leadership-lost", lease=self._terms.name, identity=self._terms.identity)
 
     def leave_to_expire(self) -> None:
-        """Release nothing at the end: what this leader has asked for may still be carried out."""
+        """Do not release the Lease at the end: a request of this leader may still be carried out."""
         self._is_released = False
 
     async def release(self) -> None:

@@ -97,14 +97,14 @@ class Backend(Protocol):
 
     @property
     def marks_refused_claims(self) -> bool:
-        """Whether refused claims are annotated, so that each is told of once whatever restarts."""
+        """Whether refused claims are annotated, so that a restart does not repeat their events."""
 
     @property
     def shares_directories(self) -> bool:
         """Whether a claim may get a directory that another volume has, or had."""
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
-        """How the claim would be served; None for a claim that is none of its business.
+        """How the claim would be served; None for a claim of another backend.
 
         Raises ClaimRefused when it cannot be, NotYet when something is not there yet.
         """
@@ -199,7 +199,7 @@ class Engine:
         return backend.plan(claim, storage_class)
 
     def may_have_begun(self, claim: Claim) -> bool:
-        """Whether an earlier process may have begun a volume in a directory that others have as well.
+        """Whether an earlier process may have requested a volume in a directory that others can share.
 
         The class of the claim may be gone since.
         """
@@ -219,7 +219,7 @@ class Engine:
         return storage_class, self._backends.get(storage_class.provisioner) if storage_class else None
 
     def _check_given_to_us(self, claim: Claim, storage_class: StorageClass | None) -> None:
-        """Raise NotYet for a claim that Kubernetes has given to us while its class is none of ours."""
+        """Raise NotYet for a claim that Kubernetes assigned to us although its class is not ours."""
         if claim.storage_provisioner not in self._backends or claim.storage_class == ROOT_CLASS:
             return
         if storage_class is None:
