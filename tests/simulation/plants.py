@@ -22,6 +22,7 @@ from kube_efs.controllers import claims, tunnel_targets
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.kube import building
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.leases import Leadership
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model import targets, tunnel_volumes
@@ -291,8 +292,14 @@ def the_lease_is_released_while_an_answer_is_missing() -> None:
 
 
 @plant(TWICE, "homes")
-def a_file_system_is_chosen_again_at_once() -> None:
+def choices_are_not_recorded() -> None:
     """The volume of a claim comes late, from an earlier leader that knew of another file system."""
+    _put(ClaimStore, "record_file_system", _nothing)
+
+
+@plant(TWICE, "homes")
+def a_file_system_is_chosen_again_at_once() -> None:
+    """A recorded choice is changed while the volume can still come that an earlier leader has requested."""
     _put(ClaimController, "expect_late_volumes", lambda self: None)
 
 
@@ -528,7 +535,7 @@ def auto_does_not_look_for_the_directory() -> None:
     """A claim that leaves the file system open gets an empty directory, its data being elsewhere."""
     choose = tunnel_volumes._choose_automatically
 
-    def anywhere(rules: Any, directory: Any, view: Any) -> Any:
-        return choose(rules, directory, replace(view, volumes_at=lambda _: []))
+    def anywhere(recorded: Any, rules: Any, directory: Any, view: Any) -> Any:
+        return choose(recorded, rules, directory, replace(view, volumes_at=lambda _: []))
 
     _put(tunnel_volumes, "_choose_automatically", anywhere)

@@ -179,8 +179,12 @@ THEMES: Final[tuple[Theme, ...]] = (
         pace=2.0,
         actions={"create_claim": 8, "delete_claim": 3},
         trouble=("kill_leader", "stop_leader"),
-        trouble_seconds=60.0,
-        targets={"POST persistentvolumes": (Fault.LATE, 0.2)},
+        trouble_seconds=30.0,
+        targets={
+            "POST persistentvolumes": (Fault.LATE, 0.3),
+            # Then the next leader cannot choose what the one before has chosen.
+            "DescribeMountTargets": (Fault.FAILED, 0.5),
+        },
     ),
     # Volumes that are made late, in directories of which other volumes go.
     Theme(

@@ -126,7 +126,7 @@ def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up
 
     _until(lambda: "kube-efs controller has ended (exit code -9)" in up.output(), 20, "its end is told")
     up.kubectl("apply", "-f", "-", text=EXAMPLE_CLAIM)
-    up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=115s")
+    up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=30s")
 
 
 @pytest.mark.parametrize("up", [("--empty", "--kubeconfig", "elsewhere")], indirect=True)

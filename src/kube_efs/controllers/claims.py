@@ -14,8 +14,8 @@ from what this process remembers: a restart loses nothing. What the controller r
 
 ``VolumeIndex.maybe_begun`` has the claims whose volume an earlier leader may have asked for: those that were
 pending when this one began to lead. A claim leaves the set when it gets its volume or is deleted. The set is
-cleared when the API server can no longer carry out late requests. Until it is empty, no volume is removed.
-For a claim in the set with an ``auto`` class no file system is chosen: the late volume may use another one.
+cleared when the API server can no longer carry out late requests. Until it is empty, no volume is removed,
+and a file system that was chosen and recorded for one of these claims is not chosen again.
 """
 
 import asyncio

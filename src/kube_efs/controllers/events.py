@@ -1,15 +1,12 @@
 """Events of claims and volumes, and the contract's annotations of refused claims."""
 
 import structlog
-from lightkube import AsyncClient
-from lightkube.resources.core_v1 import PersistentVolumeClaim
-from lightkube.types import PatchType
 
-from kube_efs.kube.errors import translated
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import Claim
-from kube_efs.model.errors import KubeEfsError, KubeNotFound
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Plan, Reclaimed
 
@@ -19,8 +16,8 @@ log = structlog.get_logger(__name__)
 class ProvisioningEvents:
     """Publishes events of claims and volumes, and marks refused claims."""
 
-    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
-        self._client = client
+    def __init__(self, claims: ClaimStore, recorder: EventRecorder) -> None:
+        self._claims = claims
         self._recorder = recorder
 
     async def refused(self, claim: Claim, reason: str, *, marked: bool) -> None:
@@ -28,12 +25,12 @@ class ProvisioningEvents:
         log.warning("claim-refused", claim=claim.key, reason=reason)
         self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", reason)
         if marked:
-            await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
+            await self._claims.mark_refused(claim, reason)
 
     async def accepted(self, claim: Claim) -> None:
         """The claim is no longer refused. Raises KubeError."""
         log.info("claim-accepted", claim=claim.key)
-        await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
+        await self._claims.mark_accepted(claim)
 
     def provisioning(self, plan: Plan) -> None:
         """An attempt begins."""
@@ -85,21 +82,6 @@ class ProvisioningEvents:
         )
         log.warning("port-of-unknown-file-system", volume=volume.name, ports=sorted(volume.loopback_ports))
         self._recorder.publish(_volume(volume), EventType.WARNING, "UnknownFileSystem", message)
-
-    async def _annotate(self, claim: Claim, annotations: dict[str, str | None]) -> None:
-        # The uid makes the patch fail, instead of marking a new claim of the same name.
-        patch = {"metadata": {"uid": claim.uid, "annotations": annotations}}
-        try:
-            with translated(f"claim {claim.key}"):
-                await self._client.patch(
-                    PersistentVolumeClaim,
-                    claim.name,
-                    patch,
-                    namespace=claim.namespace,
-                    patch_type=PatchType.MERGE,
-                )
-        except KubeNotFound:
-            return
 
 
 def _claim(claim: Claim) -> Subject:

@@ -47,6 +47,7 @@ from kube_efs.controllers.usage import (
     nowhere,
 )
 from kube_efs.controllers.volumes import VolumeController, watch_volumes
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import Leadership
 from kube_efs.kube.usage_store import UsageStore
@@ -101,7 +102,8 @@ async def lead(context: LeaderContext) -> None:
     async with AsyncExitStack() as stack:
         stack.callback(_leave_what_is_unclear, index, context.leadership)
         recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
-        events = ProvisioningEvents(client, await stack.enter_async_context(recorder))
+        claim_store = ClaimStore(client)
+        events = ProvisioningEvents(claim_store, await stack.enter_async_context(recorder))
         pool = None
         if BackendName.TUNNEL in settings.backends:
             pool = await stack.enter_async_context(
@@ -113,7 +115,12 @@ async def lead(context: LeaderContext) -> None:
         ]
         backends: list[Backend] = [*directories]
         if pool is not None:
-            tunnel = TunnelBackend(provisioner=settings.provisioner_name, index=index, directories=pool)
+            tunnel = TunnelBackend(
+                provisioner=settings.provisioner_name,
+                index=index,
+                directories=pool,
+                record_choice=claim_store.record_file_system,
+            )
             backends.insert(0, tunnel)
         csi, store = None, VolumeStore(client)
         accounts = await open_accounts(stack, settings, context.aws, index)

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.errors import InvalidValue
 from kube_efs.model.gids import DIRECTORY_ID_ANNOTATION, GID_ANNOTATION, parse_gid
-from kube_efs.model.ids import ClaimUid
+from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import (
     DELETION_SECRET_NAME,
@@ -67,7 +68,16 @@ def read_claim(body: Json) -> Claim:
         storage_provisioner=annotations.get(_STORAGE_PROVISIONER, annotations.get(_BETA_STORAGE_PROVISIONER)),
         attributes_class=spec.get("volumeAttributesClassName") or None,
         rejection=annotations.get(REJECT_REASON, "") if annotations.get(REJECTED) == "true" else None,
+        file_system=_file_system(annotations.get(FILE_SYSTEM_ID)),
     )
+
+
+def _file_system(text: str | None) -> FileSystemId | None:
+    """The id that was recorded on a claim; None also for what is not an id."""
+    try:
+        return parse_file_system_id(text or "")
+    except InvalidValue:
+        return None
 
 
 def read_storage_class(body: Json) -> StorageClass:

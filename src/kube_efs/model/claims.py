@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from kube_efs.model.ids import ClaimUid
+from kube_efs.model.ids import ClaimUid, FileSystemId
 
 
 class ReclaimPolicy(StrEnum):
@@ -43,7 +43,7 @@ class Claim:
     ``storage_class`` is None for claims that take the default class and have not been given it yet;
     ``match_labels`` is None without a selector; ``requested_storage`` is a quantity such as ``1Gi``;
     ``storage_provisioner`` is who is to serve it, as Kubernetes has noted; ``rejection`` is the text with
-    which it was refused before.
+    which it was refused before. ``file_system`` is the one that a controller has chosen and recorded.
     """
 
     namespace: str
@@ -64,6 +64,7 @@ class Claim:
     storage_provisioner: str | None = None
     attributes_class: str | None = None
     rejection: str | None = None
+    file_system: FileSystemId | None = None
 
     @property
     def key(self) -> str:

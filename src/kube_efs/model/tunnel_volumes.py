@@ -56,7 +56,7 @@ class ClusterView:
     """By what ``auto`` chooses: the file systems, their ports, and the volumes that are there.
 
     ``own_vpcs`` are the VPCs of the nodes; empty when they are not known, which rules out no file system.
-    ``maybe_begun`` are the claims for which an earlier leader may have chosen already.
+    ``maybe_begun`` are the claims whose volume an earlier leader may have requested.
     """
 
     discovery: Discovery
@@ -68,9 +68,14 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelRequest:
-    """What a claim asks for, once it is clear that it can be had."""
+    """What a claim asks for, once it is clear that it can be had.
+
+    ``is_chosen`` tells that nobody has named the file system: the choice must be recorded on the claim before
+    anything is made.
+    """
 
     claim: Claim
+    is_chosen: bool
     location: Location
     reclaim_policy: ReclaimPolicy
     mount_options: tuple[str, ...]
@@ -124,9 +129,15 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
     volume_name = _parse_volume_name(labels.get("volume_name"))
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
     directory = BASE / claim.namespace / volume_name
-    file_system_id = _choose_file_system(claim, storage_class, directory, view)
+    rules, named = parse_class(storage_class), labels.get(FILE_SYSTEM_LABEL)
+    is_chosen = named is None and rules.default is DefaultFileSystem.AUTO
+    if is_chosen:
+        file_system_id = _choose_file_system(claim, rules, directory, view)
+    else:
+        file_system_id = _named_file_system(named, rules, storage_class, view)
     return TunnelRequest(
         claim=claim,
+        is_chosen=is_chosen,
         location=Location(file_system_id=file_system_id, directory=directory),
         reclaim_policy=policy,
         mount_options=tunnel_mount_options(storage_class),
@@ -164,27 +175,35 @@ def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolic
     return ReclaimPolicy(text)
 
 
-def _choose_file_system(
-    claim: Claim, storage_class: StorageClass, directory: Directory, view: ClusterView
+def _named_file_system(
+    named: str | None, rules: TunnelClass, storage_class: StorageClass, view: ClusterView
 ) -> FileSystemId:
-    rules, asked_for = parse_class(storage_class), (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
-    if asked_for is not None:
-        chosen = _allowed_file_system(asked_for, rules, storage_class)
-    elif rules.default is DefaultFileSystem.AUTO:
-        if claim.uid in view.maybe_begun:
-            # Its name has the file system in it, so that the API server would not refuse a second volume.
-            remedy = "wait; it is chosen at the latest 90 seconds after the controller has begun to lead"
-            raise NotYet(
-                "is not chosen while a volume may come that an earlier controller has asked for",
-                field="file system",
-                value="auto",
-                remedy=remedy,
-            )
-        return _choose_automatically(rules, directory, view)
+    if named is not None:
+        file_system_id = _allowed_file_system(named, rules, storage_class)
     else:
-        chosen = _default_file_system(rules, storage_class)
-    if chosen not in view.discovery.usable:
-        raise _not_known(str(chosen), view.discovery)
+        file_system_id = _default_file_system(rules, storage_class)
+    if file_system_id not in view.discovery.usable:
+        raise _not_known(file_system_id, view.discovery)
+    return file_system_id
+
+
+def _choose_file_system(
+    claim: Claim, rules: TunnelClass, directory: Directory, view: ClusterView
+) -> FileSystemId:
+    """The file system for a claim that names none; the recorded one, if the claim can have it.
+
+    The name of a volume contains its file system, so the API server would not reject a second volume on
+    another one. After a crash, the choice is therefore not changed while the first volume can still appear.
+    """
+    recorded = claim.file_system
+    chosen = _choose_automatically(recorded, rules, directory, view)
+    if recorded not in {None, chosen} and claim.uid in view.maybe_begun:
+        raise NotYet(
+            f"was chosen by an earlier controller, whose volume can still appear; now it would be {chosen}",
+            field="file system",
+            value=recorded,
+            remedy="wait; it is chosen again at the latest 90 seconds after the controller has begun to lead",
+        )
     return chosen
 
 
@@ -194,13 +213,15 @@ def _not_known(what: str, discovery: Discovery) -> NotYet:
     return NotYet("is not known (yet)", field="file system", value=what, remedy=remedy)
 
 
-def _choose_automatically(rules: TunnelClass, directory: Directory, view: ClusterView) -> FileSystemId:
-    """The file system for a claim that names none.
+def _choose_automatically(
+    recorded: FileSystemId | None, rules: TunnelClass, directory: Directory, view: ClusterView
+) -> FileSystemId:
+    """By what is there.
 
     The data of the directory decides: a file system where a volume keeps it is waited for, since an empty
     directory elsewhere would look like lost data. Otherwise it is one that can be reached, in the nodes' own
     VPC if there is such a one, and of these the first of the class's list or the one in use longest, which
-    has the lowest port.
+    has the lowest port. A recorded choice stands if it can be reached and no data is elsewhere.
     """
     discovery = view.discovery
     there = {*discovery.unclear, *(fs for fs, one in discovery.file_systems.items() if not one.state.ending)}
@@ -212,6 +233,8 @@ def _choose_automatically(rules: TunnelClass, directory: Directory, view: Cluste
     reachable = [fs for fs in homes or candidates if _is_reachable(fs, discovery)]
     if not reachable:
         raise _no_mount_target(homes or candidates, directory if homes else None, discovery)
+    if recorded in reachable:
+        return recorded
     if homes:
         return reachable[0]
     return min(reachable, key=lambda fs: (not _is_near(fs, view), not volumes[fs]))

@@ -9,7 +9,7 @@ from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.tunnel_volumes import REJECT_REASON, REJECTED
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import NfsSource, VolumePhase
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -47,19 +47,24 @@ async def test_a_claim_gets_a_volume_behind_the_tunnel(cluster: Cluster) -> None
     ) == [f"Volume {volume.name} is ready at {first}:/{namespace}/example"]
 
 
-async def test_only_kubernetes_own_annotations_are_on_a_served_claim(cluster: Cluster) -> None:
+async def test_a_served_claim_has_the_choice_of_auto_beside_kubernetes_own_annotations(
+    cluster: Cluster,
+) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
-    await client.create(steps.claim(namespace, "plain", storage_class, {"volume_name": "plain"}))
-    await steps.bound_volume(client, namespace, "plain")
+    for name, named in (("chosen", {}), ("named", {"file_system_id": cluster.file_system_ids[0]})):
+        labels = {"volume_name": name, **named}
+        await client.create(steps.claim(namespace, name, storage_class, labels))
+        volume = await steps.bound_volume(client, namespace, name)
 
-    found = await steps.annotations(client, namespace, "plain")
+        found = await steps.annotations(client, namespace, name)
 
-    assert {key.partition("/")[0] for key in found} <= {
-        "pv.kubernetes.io",
-        "volume.kubernetes.io",
-        "volume.beta.kubernetes.io",
-    }
+        assert found.pop(FILE_SYSTEM_ID, None) == (None if named else volume.file_system_id)
+        assert {key.partition("/")[0] for key in found} <= {
+            "pv.kubernetes.io",
+            "volume.kubernetes.io",
+            "volume.beta.kubernetes.io",
+        }
 
 
 REFUSALS = {

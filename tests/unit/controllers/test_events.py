@@ -14,6 +14,7 @@ from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.core_v1 import Event, PersistentVolumeClaim
 
 from kube_efs.controllers.events import ProvisioningEvents
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
@@ -48,7 +49,7 @@ async def claim(kube: AsyncClient) -> Claim:
 @pytest.fixture
 async def told(kube: AsyncClient) -> AsyncIterator[ProvisioningEvents]:
     async with EventRecorder(kube, component="kube-efs-controller") as recorder:
-        yield ProvisioningEvents(kube, recorder)
+        yield ProvisioningEvents(ClaimStore(kube), recorder)
 
 
 async def annotations(kube: AsyncClient) -> dict[str, str]:

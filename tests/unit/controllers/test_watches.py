@@ -22,6 +22,7 @@ from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController, watch_volumes
 from kube_efs.kube.building import build_volume
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -56,14 +57,22 @@ class Scene:
         self.index = world.index
         self.index.classes = {}
         self.folders = world.folders
-        backend = TunnelBackend(provisioner=PROVISIONER, index=world.index, directories=world.folders)
+        backend = TunnelBackend(
+            provisioner=PROVISIONER,
+            index=world.index,
+            directories=world.folders,
+            record_choice=world.record_choice,
+        )
         engine = Engine(
             index=world.index,
             backends=[backend],
             store=VolumeStore(client),
             guards=Guards(index=world.index, store=VolumeStore(client)),
         )
-        events, metrics = ProvisioningEvents(client, recorder), ControllerMetrics(CollectorRegistry())
+        events, metrics = (
+            ProvisioningEvents(ClaimStore(client), recorder),
+            ControllerMetrics(CollectorRegistry()),
+        )
         self.claims = ClaimController(
             engine=engine,
             index=world.index,

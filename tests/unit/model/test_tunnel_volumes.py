@@ -538,12 +538,25 @@ def test_auto_waits_and_says_for_what(seen: ClusterView, of_class: StorageClass,
     assert caught.value.retryable
 
 
-def test_auto_does_not_choose_where_an_earlier_controller_may_have_chosen() -> None:
-    seen = replace(DISCOVERED, maybe_begun={claim().uid})
-    with pytest.raises(NotYet, match="'auto' is not chosen while a volume may come"):
-        parse_request(claim(), AUTO, seen)
-    named = parse_request(claim({"file_system_id": "fs-2"}), AUTO, seen)
-    assert named.location.file_system_id == FS2
+def test_a_recorded_choice_stands_while_it_can_be_had() -> None:
+    asking = claim(file_system=FS2)
+    chosen = parse_request(asking, AUTO, DISCOVERED)
+    assert (chosen.location.file_system_id, chosen.is_chosen) == (FS2, True)
+    named = parse_request(claim({"file_system_id": "fs-1"}, file_system=FS2), AUTO, DISCOVERED)
+    assert (named.location.file_system_id, named.is_chosen) == (FS1, False)
+    of_list = storage_class(default_file_system_id="auto", file_system_ids="fs-1")
+    assert parse_request(asking, of_list, DISCOVERED).location.file_system_id == FS1
+    data_elsewhere = both(volumes_at=with_volumes(fs_1=RETAINED))
+    assert parse_request(asking, AUTO, data_elsewhere).location.file_system_id == FS1
+
+
+def test_a_choice_is_not_changed_while_the_volume_of_an_earlier_controller_can_appear() -> None:
+    asking, begun = claim(file_system=FS3), {claim().uid}
+    assert parse_request(asking, AUTO, DISCOVERED).location.file_system_id == FS1
+    with pytest.raises(NotYet, match="'fs-3' was chosen by an earlier controller, whose volume can still"):
+        parse_request(asking, AUTO, replace(DISCOVERED, maybe_begun=begun))
+    # Who has recorded nothing has not requested a volume.
+    assert parse_request(claim(), AUTO, replace(DISCOVERED, maybe_begun=begun)).is_chosen
 
 
 _HOLDINGS = st.dictionaries(st.sampled_from([FS1, FS2, FS3]), st.sampled_from([RETAINED, SHARED, GOING]))

@@ -202,6 +202,7 @@ class World:
         self.access_points: list[AccessPoint] = []
         self.pace = ScanPace(retry_seconds=0, least_seconds=0)
         self.now = 0.0
+        self.choices: dict[ClaimUid, FileSystemId] = {}
         self.start()
 
     def start(self) -> Engine:
@@ -219,7 +220,12 @@ class World:
         )
         self.index.replace_volumes(self.store.volumes.values())
         self.store.on_change = self.index.put_volume
-        tunnel = TunnelBackend(provisioner=PROVISIONER, index=self.index, directories=self.folders)
+        tunnel = TunnelBackend(
+            provisioner=PROVISIONER,
+            index=self.index,
+            directories=self.folders,
+            record_choice=self.record_choice,
+        )
         self.registry = CollectorRegistry()
         self.directory = DirectoryBackend(
             DIRECTORY_PROVISIONER,
@@ -237,6 +243,10 @@ class World:
             clock=lambda: self.now,
         )
         return self.engine
+
+    async def record_choice(self, claim: Claim, file_system_id: FileSystemId) -> None:
+        """Note the file system that was chosen for the claim."""
+        self.choices[claim.uid] = file_system_id
 
     async def roots(self, file_system_id: FileSystemId, role: CrossAccountRole | None) -> list[AccessPoint]:
         """The access points of the file system, as AWS lists them."""

@@ -1,12 +1,14 @@
 """Tunnel volumes: NFS to the node's own loopback, where stunnel waits (openshift-efs-stunnel)."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeAlias
 
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.directories import Permissions
 from kube_efs.model.errors import NotYet, RemovalRefused
+from kube_efs.model.ids import FileSystemId
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.tunnel_volumes import (
     BASE,
@@ -22,6 +24,9 @@ from kube_efs.provisioning.guards import Order, Removal, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
+# Records on the claim the file system that was chosen for it; raises NotYet if another one is recorded.
+RecordChoice: TypeAlias = Callable[[Claim, FileSystemId], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelPlan:
@@ -31,6 +36,7 @@ class TunnelPlan:
     provisioner: str
     index: VolumeIndex
     directories: Directories
+    record_choice: RecordChoice
 
     @property
     def claim(self) -> Claim:
@@ -57,6 +63,8 @@ class TunnelPlan:
 
     async def make(self) -> Self:
         """Make the directory; the plan has all that its volume needs."""
+        if self.request.is_chosen:
+            await self.record_choice(self.claim, self.request.location.file_system_id)
         await self.directories.make(self.request.location, Permissions())
         return self
 
@@ -75,10 +83,18 @@ class TunnelPlan:
 class TunnelBackend:
     """Serves the classes of one provisioner name."""
 
-    def __init__(self, *, provisioner: str, index: VolumeIndex, directories: Directories) -> None:
+    def __init__(
+        self,
+        *,
+        provisioner: str,
+        index: VolumeIndex,
+        directories: Directories,
+        record_choice: RecordChoice,
+    ) -> None:
         self._provisioner = provisioner
         self._index = index
         self._directories = directories
+        self._record_choice = record_choice
 
     @property
     def provisioner(self) -> str:
@@ -110,7 +126,11 @@ class TunnelBackend:
         request = parse_request(claim, storage_class, view)
         tunnel_port(request.location.file_system_id, known.targets)  # Without one, the claim waits.
         return TunnelPlan(
-            request=request, provisioner=self._provisioner, index=known, directories=self._directories
+            request=request,
+            provisioner=self._provisioner,
+            index=known,
+            directories=self._directories,
+            record_choice=self._record_choice,
         )
 
     def owns(self, volume: Volume) -> bool:

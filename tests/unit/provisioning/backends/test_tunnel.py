@@ -24,7 +24,12 @@ def world() -> World:
 
 
 def place_of(world: World, name: str = "data") -> FileSystemId:
-    backend = TunnelBackend(provisioner=PROVISIONER, index=world.index, directories=world.folders)
+    backend = TunnelBackend(
+        provisioner=PROVISIONER,
+        index=world.index,
+        directories=world.folders,
+        record_choice=world.record_choice,
+    )
     plan = backend.plan(claim(name), EFS)
     assert plan is not None
     return plan.request.location.file_system_id
@@ -46,6 +51,20 @@ async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(wo
     assert (await world.engine.provision(plan)).loopback_ports == {20999}
 
 
+async def test_a_choice_is_recorded_before_anything_is_made(world: World) -> None:
+    plan = world.engine.plan(claim("data"))
+    assert isinstance(plan, TunnelPlan)
+
+    async def refuse(*_: object) -> None:
+        raise NotYet("is recorded", field="file system", value=FS2)
+
+    with pytest.raises(NotYet, match="is recorded"):
+        await world.engine.provision(replace(plan, record_choice=refuse))
+    assert not world.folders.there
+    await world.engine.provision(plan)
+    assert world.choices == {plan.claim.uid: plan.request.location.file_system_id}
+
+
 def see(world: World, *file_systems: FileSystemId) -> None:
     found = {fs: reachable(fs) for fs in file_systems}
     world.index.discovery = Discovery(file_systems=found, complete=True)
@@ -53,7 +72,12 @@ def see(world: World, *file_systems: FileSystemId) -> None:
 
 def make(world: World, policy: ReclaimPolicy, phase: VolumePhase) -> None:
     """The volume of an earlier claim for the same directory."""
-    backend = TunnelBackend(provisioner=PROVISIONER, index=world.index, directories=world.folders)
+    backend = TunnelBackend(
+        provisioner=PROVISIONER,
+        index=world.index,
+        directories=world.folders,
+        record_choice=world.record_choice,
+    )
     plan = backend.plan(claim("data"), EFS)
     assert plan is not None
     world.index.put_volume(replace(plan.volume(0), uid="pv", reclaim_policy=policy, phase=phase))

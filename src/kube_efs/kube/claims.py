@@ -1,0 +1,89 @@
+"""Claims in the Kubernetes API: the annotations that a controller writes onto them."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+from lightkube.types import PatchType
+
+from kube_efs.kube.errors import translated
+from kube_efs.kube.reading import read_claim
+from kube_efs.model.claims import Claim
+from kube_efs.model.errors import KubeConflict, KubeNotFound, NotYet
+from kube_efs.model.ids import FileSystemId
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
+
+# How often a claim may change while its file system is recorded.
+_CHANGES_FOLLOWED: Final = 5
+
+
+class ClaimStore:
+    """Annotates claims; raises KubeError. A claim that is gone is no error."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def mark_refused(self, claim: Claim, reason: str) -> None:
+        """Annotate the claim with the reason for which it gets no volume."""
+        await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
+
+    async def mark_accepted(self, claim: Claim) -> None:
+        """Take the annotations of a refused claim away."""
+        await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
+
+    async def record_file_system(self, claim: Claim, chosen: FileSystemId) -> None:
+        """Annotate the claim with the file system that was chosen for it.
+
+        Two controllers can read the same claim, and choose different file systems. The write therefore has
+        the version of the claim that this one has read, and the API server accepts one of the two. The
+        annotation is checked also if the claim has it already, since watches can be late. Raises NotYet if
+        another controller has chosen another file system.
+        """
+        known = claim if claim.file_system != chosen else await self._live(claim)
+        for _ in range(_CHANGES_FOLLOWED):
+            if known is None or known.file_system == chosen:
+                return
+            if known.file_system != claim.file_system:
+                raise NotYet(
+                    "was chosen, but another controller has recorded a different file system",
+                    field="file system",
+                    value=chosen,
+                    remedy="no action is necessary; the controller uses the recorded file system",
+                )
+            version = {"resourceVersion": known.resource_version}
+            with suppress(KubeConflict):
+                await self._annotate(claim, {FILE_SYSTEM_ID: chosen}, version)
+                return
+            known = await self._live(claim)
+        raise KubeConflict(
+            "changed too often", field=f"claim {claim.key}", remedy="no action is necessary; it is retried"
+        )
+
+    async def _live(self, claim: Claim) -> Claim | None:
+        """The claim as it is now; None if it is gone."""
+        try:
+            with translated(f"claim {claim.key}"):
+                found = await self._client.get(PersistentVolumeClaim, claim.name, namespace=claim.namespace)
+        except KubeNotFound:
+            return None
+        live = read_claim(found.to_dict())
+        return live if live.uid == claim.uid else None
+
+    async def _annotate(
+        self, claim: Claim, annotations: Mapping[str, str | None], condition: Mapping[str, str] | None = None
+    ) -> None:
+        # The uid makes the patch fail, instead of marking a new claim of the same name.
+        patch = {"metadata": {"uid": claim.uid, **(condition or {}), "annotations": annotations}}
+        try:
+            with translated(f"claim {claim.key}"):
+                await self._client.patch(
+                    PersistentVolumeClaim,
+                    claim.name,
+                    patch,
+                    namespace=claim.namespace,
+                    patch_type=PatchType.MERGE,
+                )
+        except KubeNotFound:
+            return

@@ -1,0 +1,89 @@
+"""Which file system was chosen for a claim, on the embedded API server."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import PersistentVolumeClaim
+from lightkube.types import PatchType
+
+from kube_efs.kube.claims import ClaimStore
+from kube_efs.kube.reading import read_claim
+from kube_efs.model.claims import Claim
+from kube_efs.model.errors import NotYet
+from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+
+FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
+
+
+@pytest.fixture
+async def claim(kube: AsyncClient) -> Claim:
+    created = await kube.create(
+        PersistentVolumeClaim(
+            metadata=ObjectMeta(name="data", namespace="default"),
+            spec=PersistentVolumeClaimSpec(
+                accessModes=["ReadWriteMany"],
+                storageClassName="efs",
+                resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+            ),
+        )
+    )
+    return read_claim(created.to_dict())
+
+
+async def live(kube: AsyncClient) -> Claim:
+    return read_claim((await kube.get(PersistentVolumeClaim, "data", namespace="default")).to_dict())
+
+
+async def annotate(kube: AsyncClient, key: str, value: str) -> None:
+    patch = {"metadata": {"annotations": {key: value}}}
+    await kube.patch(PersistentVolumeClaim, "data", patch, namespace="default", patch_type=PatchType.MERGE)
+
+
+async def test_of_many_controllers_one_chooses(kube: AsyncClient, claim: Claim) -> None:
+    store = ClaimStore(kube)
+    choices = [FileSystemId(f"fs-{number}") for number in range(8)]
+    results = await asyncio.gather(
+        *(store.record_file_system(claim, one) for one in choices), return_exceptions=True
+    )
+    (recorded,) = [one for one, result in zip(choices, results, strict=True) if result is None]
+    assert (await live(kube)).file_system == recorded
+    assert all(isinstance(one, NotYet) for one in results if one is not None)
+    # It is asked for again after a failure, by who read the claim before.
+    await store.record_file_system(claim, recorded)
+
+
+async def test_another_change_of_the_claim_does_not_matter(kube: AsyncClient, claim: Claim) -> None:
+    await annotate(kube, "volume.kubernetes.io/storage-provisioner", "example.com/efs")
+    await ClaimStore(kube).record_file_system(claim, FS1)
+    assert (await live(kube)).file_system == FS1
+
+
+async def test_a_choice_is_changed_only_by_who_knows_it(kube: AsyncClient, claim: Claim) -> None:
+    store = ClaimStore(kube)
+    await store.record_file_system(claim, FS1)
+    with pytest.raises(NotYet, match="'fs-2' was chosen, but another controller has recorded"):
+        await store.record_file_system(claim, FS2)
+    before = await live(kube)
+    await store.record_file_system(before, FS2)
+    assert (await live(kube)).file_system == FS2
+    # A watch that is late still shows the choice of before.
+    with pytest.raises(NotYet):
+        await store.record_file_system(before, FS1)
+
+
+async def test_a_text_that_is_no_id_counts_as_no_choice(kube: AsyncClient, claim: Claim) -> None:
+    await annotate(kube, FILE_SYSTEM_ID, "the first one")
+    await ClaimStore(kube).record_file_system(claim, FS1)
+    assert (await live(kube)).file_system == FS1
+
+
+async def test_a_claim_that_is_gone_is_no_error(kube: AsyncClient, claim: Claim) -> None:
+    store = ClaimStore(kube)
+    await store.record_file_system(replace(claim, name="gone"), FS1)
+    await store.record_file_system(replace(claim, uid=ClaimUid("of-a-former-one"), resource_version="1"), FS1)
+    assert (await live(kube)).file_system is None
