@@ -292,6 +292,18 @@ def the_lease_is_released_while_an_answer_is_missing() -> None:
 
 
 @plant(TWICE, "homes")
+def the_lease_is_released_before_late_volumes_are_known() -> None:
+    """The one after the next leader takes it that nothing comes any more."""
+    acquire = Leadership.acquire
+
+    async def released(self: Leadership) -> None:
+        await acquire(self)
+        self.release_at_end()
+
+    _put(Leadership, "acquire", released)
+
+
+@plant(TWICE, "homes")
 def choices_are_not_recorded() -> None:
     """The volume of a claim comes late, from an earlier leader that knew of another file system."""
     _put(ClaimStore, "record_file_system", _nothing)
@@ -535,7 +547,7 @@ def auto_does_not_look_for_the_directory() -> None:
     """A claim that leaves the file system open gets an empty directory, its data being elsewhere."""
     choose = tunnel_volumes._choose_automatically
 
-    def anywhere(recorded: Any, rules: Any, directory: Any, view: Any) -> Any:
-        return choose(recorded, rules, directory, replace(view, volumes_at=lambda _: []))
+    def anywhere(claim: Any, rules: Any, directory: Any, view: Any) -> Any:
+        return choose(claim, rules, directory, replace(view, volumes_at=lambda _: []))
 
     _put(tunnel_volumes, "_choose_automatically", anywhere)

@@ -176,14 +176,15 @@ THEMES: Final[tuple[Theme, ...]] = (
         name="homes",
         backends=_TUNNEL,
         classes=("auto",),
-        pace=2.0,
+        pace=5.0,
         actions={"create_claim": 8, "delete_claim": 3},
-        trouble=("kill_leader", "stop_leader"),
-        trouble_seconds=30.0,
+        trouble=("kill_leader", "stop_leader", "stop_leader"),
+        trouble_seconds=12.0,
+        replicas=3,
         targets={
-            "POST persistentvolumes": (Fault.LATE, 0.3),
+            "POST persistentvolumes": (Fault.LATE, 0.35),
             # Then the next leader cannot choose what the one before has chosen.
-            "DescribeMountTargets": (Fault.FAILED, 0.5),
+            "DescribeMountTargets": (Fault.FAILED, 0.6),
         },
     ),
     # Volumes that are made late, in directories of which other volumes go.

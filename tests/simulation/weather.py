@@ -49,6 +49,7 @@ _TARGETS = (
     "DELETE persistentvolumes",
     "PATCH persistentvolumes",
     "GET persistentvolumes",
+    "PATCH persistentvolumeclaims",
     "PATCH configmaps",
     "PUT leases",
     "CreateAccessPoint",

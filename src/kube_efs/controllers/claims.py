@@ -131,7 +131,8 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
 
     def expect_late_volumes(self) -> None:
         """Assume that an earlier leader requested volumes for the claims that are pending now."""
-        begun = {uid for uid, claim in self._pending.items() if self._engine.may_have_begun(claim)}
+        pending = self._pending.items()
+        begun = {uid: claim for uid, claim in pending if self._engine.may_have_begun(claim)}
         self._index.maybe_begun = begun
 
     async def outlast_late_volumes(self) -> None:
@@ -149,7 +150,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self.file_systems_changed()
 
     def _has_all_volumes(self, uid: ClaimUid) -> None:
-        self._index.maybe_begun.discard(uid)
+        self._index.maybe_begun.pop(uid, None)
         self._outlasted.set()
 
     def gid_released(self) -> None:

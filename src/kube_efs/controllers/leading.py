@@ -11,7 +11,8 @@ order of the steps is what makes this safe:
 4. Claims are served.
 5. Volumes are removed, after the API server can no longer create volumes that an earlier leader requested:
    the removal could delete the data of such a volume. If the earlier leader released the Lease, there are
-   none: it releases the Lease only after it has received all answers.
+   none: a leader releases it only after it has received all answers, and has waited for the late volumes of
+   the leader before it.
 
 Nothing is handed over. Who loses the lead ends, and its successor reads everything anew.
 
@@ -182,11 +183,19 @@ async def lead(context: LeaderContext) -> None:
         emptiers = (pool, *(one.mounted for one in context.directories))
         rounds = trash_rounds(settings, client, index, recorder, context.metrics, emptiers)
         tasks.create_task(rounds.run())
-        if context.leadership.follows_a_crash:
-            claims.expect_late_volumes()
-        begin.set()
-        await claims.outlast_late_volumes()
-        begin_removals.set()
+        await _begin(context.leadership, claims, begin, begin_removals)
+
+
+async def _begin(
+    leadership: Leadership, claims: ClaimController, begin: asyncio.Event, begin_removals: asyncio.Event
+) -> None:
+    """Begin to serve claims, and to remove volumes when no volume can appear late."""
+    if leadership.follows_a_crash:
+        claims.expect_late_volumes()
+    begin.set()
+    await claims.outlast_late_volumes()
+    leadership.release_at_end()
+    begin_removals.set()
 
 
 def _leave_what_is_unclear(index: VolumeIndex, leadership: Leadership) -> None:

@@ -13,7 +13,7 @@ from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
 from kube_efs.model.errors import KubeConflict, KubeNotFound, NotYet
 from kube_efs.model.ids import FileSystemId
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
+from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM, REJECT_REASON, REJECTED
 
 # How often a claim may change while its file system is recorded.
 _CHANGES_FOLLOWED: Final = 5
@@ -34,12 +34,12 @@ class ClaimStore:
         await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
 
     async def record_file_system(self, claim: Claim, chosen: FileSystemId) -> None:
-        """Annotate the claim with the file system that was chosen for it.
+        """Annotate the claim with the file system that was chosen for it, and with its own uid.
 
         Two controllers can read the same claim, and choose different file systems. The write therefore has
         the version of the claim that this one has read, and the API server accepts one of the two. The
         annotation is checked also if the claim has it already, since watches can be late. Raises NotYet if
-        another controller has chosen another file system.
+        the annotation has changed since the claim was read.
         """
         known = claim if claim.file_system != chosen else await self._live(claim)
         for _ in range(_CHANGES_FOLLOWED):
@@ -47,14 +47,14 @@ class ClaimStore:
                 return
             if known.file_system != claim.file_system:
                 raise NotYet(
-                    "was chosen, but another controller has recorded a different file system",
+                    f"is recorded for claim {claim.key}, and was not when {chosen} was chosen",
                     field="file system",
-                    value=chosen,
-                    remedy="no action is necessary; the controller uses the recorded file system",
+                    value=known.file_system or "none",
+                    remedy="no action is necessary; the file system is chosen again",
                 )
             version = {"resourceVersion": known.resource_version}
             with suppress(KubeConflict):
-                await self._annotate(claim, {FILE_SYSTEM_ID: chosen}, version)
+                await self._annotate(claim, {CHOSEN_FILE_SYSTEM: f"{chosen}/{claim.uid}"}, version)
                 return
             known = await self._live(claim)
         raise KubeConflict(

@@ -61,18 +61,22 @@ class Leadership:
         self._seen_at = clock()
         self._renewed_at = clock()
         self.is_leader = False
-        # Whether the leader before this one has not released the Lease, as when it was killed: what it asked
-        # for may still be carried out. Without leader election nobody knows.
+        # False if the leader before this one has released the Lease. Otherwise, for example after a crash or
+        # if somebody has deleted the Lease, the API server may still carry out requests of that leader.
         self.follows_a_crash = True
         self._is_released = True
 
     async def acquire(self) -> None:
-        """Wait until this candidate leads; a leader of the same identity is itself, restarted."""
+        """Wait until this candidate leads; a leader of the same identity is itself, restarted.
+
+        After a crash, the Lease is not released at the end unless ``release_at_end`` is called: the next
+        leader must know of the requests of the crashed one, too.
+        """
         while await self._try() is not _Outcome.HELD:
             # Candidates that tried at one moment should not go on doing so.
             pause = self._terms.retry_period_seconds * random.uniform(1.0, 1.2)  # noqa: S311
             await asyncio.sleep(pause)
-        self.is_leader = True
+        self.is_leader, self._is_released = True, not self.follows_a_crash
         log.info("leadership-acquired", lease=self._terms.name, identity=self._terms.identity)
 
     async def keep(self) -> None:
@@ -93,11 +97,15 @@ class Leadership:
         """Do not release the Lease at the end: a request of this leader may still be carried out."""
         self._is_released = False
 
+    def release_at_end(self) -> None:
+        """Release the Lease at the end: no request of an earlier leader can be carried out any more."""
+        self._is_released = True
+
     async def release(self) -> None:
         """Let the next candidate take over at once; failures only cost it the waiting time."""
         self.is_leader = False
         if not self._is_released:
-            log.info("lease-not-released", lease=self._terms.name, reason="a request is without an answer")
+            log.info("lease-not-released", lease=self._terms.name, reason="late requests are possible")
             return
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
@@ -131,7 +139,6 @@ class Leadership:
         except KubeNotFound:
             with translated(f"lease {self._terms.name}"):
                 await self._client.create(self._new())
-            self.follows_a_crash = False
             return _Outcome.HELD
         spec = lease.spec = lease.spec or LeaseSpec()
         version = (lease.metadata and lease.metadata.resourceVersion) or ""

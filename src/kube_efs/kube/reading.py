@@ -14,7 +14,7 @@ from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.gids import DIRECTORY_ID_ANNOTATION, GID_ANNOTATION, parse_gid
 from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
+from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM, FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import (
     DELETION_SECRET_NAME,
     DELETION_SECRET_NAMESPACE,
@@ -68,14 +68,20 @@ def read_claim(body: Json) -> Claim:
         storage_provisioner=annotations.get(_STORAGE_PROVISIONER, annotations.get(_BETA_STORAGE_PROVISIONER)),
         attributes_class=spec.get("volumeAttributesClassName") or None,
         rejection=annotations.get(REJECT_REASON, "") if annotations.get(REJECTED) == "true" else None,
-        file_system=_file_system(annotations.get(FILE_SYSTEM_ID)),
+        file_system=_chosen_file_system(annotations.get(CHOSEN_FILE_SYSTEM, ""), meta["uid"]),
     )
 
 
-def _file_system(text: str | None) -> FileSystemId | None:
-    """The id that was recorded on a claim; None also for what is not an id."""
+def _chosen_file_system(text: str, uid: str) -> FileSystemId | None:
+    """The file system that was recorded for the claim of that uid.
+
+    A record with another uid is that of a claim from which this one was copied or restored.
+    """
+    file_system_id, _, recorded_for = text.partition("/")
+    if recorded_for != uid:
+        return None
     try:
-        return parse_file_system_id(text or "")
+        return parse_file_system_id(file_system_id)
     except InvalidValue:
         return None
 

@@ -6,9 +6,10 @@ Source: that project's README (StorageClass parameters, claim labels) and what i
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.directories import Directory
@@ -23,6 +24,7 @@ PREFIX = "efs-stunnel.gnuthought.com"
 REJECTED = f"{PREFIX}/rejected"
 REJECT_REASON = f"{PREFIX}/reject-reason"
 FILE_SYSTEM_ID = f"{PREFIX}/file-system-id"
+CHOSEN_FILE_SYSTEM = f"{PREFIX}/chosen-file-system"
 ROOT_CLASS = "efs-stunnel-system"
 ROOT_KEY_LABEL = "root_key"
 FILE_SYSTEM_LABEL = "file_system_id"
@@ -56,29 +58,29 @@ class ClusterView:
     """By what ``auto`` chooses: the file systems, their ports, and the volumes that are there.
 
     ``own_vpcs`` are the VPCs of the nodes; empty when they are not known, which rules out no file system.
-    ``maybe_begun`` are the claims whose volume an earlier leader may have requested.
+    ``maybe_begun`` are the claims whose volume an earlier leader may have requested, by their uids.
     """
 
     discovery: Discovery
     targets: TunnelTargets = field(default_factory=TunnelTargets)
     volumes_at: Callable[[Location], Sequence[Volume]] = _no_volumes
     own_vpcs: frozenset[VpcId] = frozenset()
-    maybe_begun: Collection[ClaimUid] = ()
+    maybe_begun: Mapping[ClaimUid, Claim] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelRequest:
-    """What a claim asks for, once it is clear that it can be had.
-
-    ``is_chosen`` tells that nobody has named the file system: the choice must be recorded on the claim before
-    anything is made.
-    """
+    """What a claim asks for, after every check."""
 
     claim: Claim
-    is_chosen: bool
     location: Location
     reclaim_policy: ReclaimPolicy
     mount_options: tuple[str, ...]
+
+    @property
+    def names_file_system(self) -> bool:
+        """Whether the claim itself names its file system, which nobody can change then."""
+        return FILE_SYSTEM_LABEL in (self.claim.match_labels or {})
 
 
 def parse_class(storage_class: StorageClass) -> TunnelClass:
@@ -129,15 +131,9 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
     volume_name = _parse_volume_name(labels.get("volume_name"))
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
     directory = BASE / claim.namespace / volume_name
-    rules, named = parse_class(storage_class), labels.get(FILE_SYSTEM_LABEL)
-    is_chosen = named is None and rules.default is DefaultFileSystem.AUTO
-    if is_chosen:
-        file_system_id = _choose_file_system(claim, rules, directory, view)
-    else:
-        file_system_id = _named_file_system(named, rules, storage_class, view)
+    file_system_id = _choose_file_system(claim, storage_class, directory, view)
     return TunnelRequest(
         claim=claim,
-        is_chosen=is_chosen,
         location=Location(file_system_id=file_system_id, directory=directory),
         reclaim_policy=policy,
         mount_options=tunnel_mount_options(storage_class),
@@ -175,36 +171,36 @@ def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolic
     return ReclaimPolicy(text)
 
 
-def _named_file_system(
-    named: str | None, rules: TunnelClass, storage_class: StorageClass, view: ClusterView
-) -> FileSystemId:
-    if named is not None:
-        file_system_id = _allowed_file_system(named, rules, storage_class)
-    else:
-        file_system_id = _default_file_system(rules, storage_class)
-    if file_system_id not in view.discovery.usable:
-        raise _not_known(file_system_id, view.discovery)
-    return file_system_id
-
-
 def _choose_file_system(
-    claim: Claim, rules: TunnelClass, directory: Directory, view: ClusterView
+    claim: Claim, storage_class: StorageClass, directory: Directory, view: ClusterView
 ) -> FileSystemId:
-    """The file system for a claim that names none; the recorded one, if the claim can have it.
+    """The file system that the claim names, else that of its class, else one by what is there.
 
     The name of a volume contains its file system, so the API server would not reject a second volume on
-    another one. After a crash, the choice is therefore not changed while the first volume can still appear.
+    another one. If the claim does not name the file system, the choice is therefore recorded on the claim,
+    and after a crash it is not changed while the volume of the earlier leader can still appear.
     """
-    recorded = claim.file_system
-    chosen = _choose_automatically(recorded, rules, directory, view)
-    if recorded not in {None, chosen} and claim.uid in view.maybe_begun:
+    rules, named = parse_class(storage_class), (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
+    if named is not None:
+        return _known(_allowed_file_system(named, rules, storage_class), view.discovery)
+    if rules.default is DefaultFileSystem.AUTO:
+        chosen = _choose_automatically(claim, rules, directory, view)
+    else:
+        chosen = _known(_default_file_system(rules, storage_class), view.discovery)
+    if claim.file_system not in {None, chosen} and claim.uid in view.maybe_begun:
         raise NotYet(
             f"was chosen by an earlier controller, whose volume can still appear; now it would be {chosen}",
             field="file system",
-            value=recorded,
+            value=claim.file_system,
             remedy="wait; it is chosen again at the latest 90 seconds after the controller has begun to lead",
         )
     return chosen
+
+
+def _known(file_system_id: FileSystemId, discovery: Discovery) -> FileSystemId:
+    if file_system_id not in discovery.usable:
+        raise _not_known(file_system_id, discovery)
+    return file_system_id
 
 
 def _not_known(what: str, discovery: Discovery) -> NotYet:
@@ -214,14 +210,14 @@ def _not_known(what: str, discovery: Discovery) -> NotYet:
 
 
 def _choose_automatically(
-    recorded: FileSystemId | None, rules: TunnelClass, directory: Directory, view: ClusterView
+    claim: Claim, rules: TunnelClass, directory: Directory, view: ClusterView
 ) -> FileSystemId:
-    """By what is there.
+    """The file system for a claim whose class says ``auto``.
 
     The data of the directory decides: a file system where a volume keeps it is waited for, since an empty
     directory elsewhere would look like lost data. Otherwise it is one that can be reached, in the nodes' own
     VPC if there is such a one, and of these the first of the class's list or the one in use longest, which
-    has the lowest port. A recorded choice stands if it can be reached and no data is elsewhere.
+    has the lowest port. The recorded choice stands unless the data or the VPC is a reason to change it.
     """
     discovery = view.discovery
     there = {*discovery.unclear, *(fs for fs, one in discovery.file_systems.items() if not one.state.ending)}
@@ -229,15 +225,26 @@ def _choose_automatically(
     if not candidates:
         raise _none_at_all(rules, discovery)
     volumes = {fs: view.volumes_at(Location(file_system_id=fs, directory=directory)) for fs in candidates}
-    homes = [fs for fs in candidates if any(not one.to_be_reclaimed for one in volumes[fs])]
+    begun = _begun_by_others(claim, view)
+    homes = [fs for fs in candidates if fs in begun or any(not one.to_be_reclaimed for one in volumes[fs])]
     reachable = [fs for fs in homes or candidates if _is_reachable(fs, discovery)]
     if not reachable:
         raise _no_mount_target(homes or candidates, directory if homes else None, discovery)
-    if recorded in reachable:
-        return recorded
     if homes:
-        return reachable[0]
-    return min(reachable, key=lambda fs: (not _is_near(fs, view), not volumes[fs]))
+        return claim.file_system if claim.file_system in reachable else reachable[0]
+    return min(reachable, key=lambda fs: (not _is_near(fs, view), fs != claim.file_system, not volumes[fs]))
+
+
+def _begun_by_others(claim: Claim, view: ClusterView) -> set[str | None]:
+    """The file systems where an earlier leader may have requested volumes of the claim's directory."""
+    return {
+        labels.get(FILE_SYSTEM_LABEL, one.file_system)
+        for one in view.maybe_begun.values()
+        for labels in (one.match_labels or {},)
+        if one.uid != claim.uid
+        and one.namespace == claim.namespace
+        and labels.get("volume_name") == (claim.match_labels or {}).get("volume_name")
+    }
 
 
 def _in_order(

@@ -85,6 +85,8 @@ async def _run(settings: OperatorSettings) -> None:
             await leadership.acquire()
         finally:
             beating.cancel()
+        # It repeats what it does until the cluster is as it should be, so late requests do no harm.
+        leadership.release_at_end()
         stack.push_async_callback(leadership.release)
         await _while_leading(leadership, work)
 

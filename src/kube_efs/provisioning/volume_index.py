@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from kube_efs.model.claims import ReclaimPolicy, StorageClass
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.model.directories import Directory, Relation
 from kube_efs.model.errors import InvalidValue
@@ -103,7 +103,7 @@ class VolumeIndex:
         self.discovery = Discovery()
         self.own_vpcs: frozenset[VpcId] = frozenset()
         # Claims whose volume an earlier leader may have asked for, so that it may be made at any moment.
-        self.maybe_begun: set[ClaimUid] = set()
+        self.maybe_begun: dict[ClaimUid, Claim] = {}
         self.directories = DirectoryIndex()
         self._servers = servers
         self._targets = TunnelTargets()

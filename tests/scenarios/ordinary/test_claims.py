@@ -9,7 +9,7 @@ from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, REJECT_REASON, REJECTED
+from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import NfsSource, VolumePhase
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -59,7 +59,9 @@ async def test_a_served_claim_has_the_choice_of_auto_beside_kubernetes_own_annot
 
         found = await steps.annotations(client, namespace, name)
 
-        assert found.pop(FILE_SYSTEM_ID, None) == (None if named else volume.file_system_id)
+        uid = volume.claim and volume.claim.uid
+        chosen = None if named else f"{volume.file_system_id}/{uid}"
+        assert found.pop(CHOSEN_FILE_SYSTEM, None) == chosen
         assert {key.partition("/")[0] for key in found} <= {
             "pv.kubernetes.io",
             "volume.kubernetes.io",

@@ -13,9 +13,9 @@ from lightkube.types import PatchType
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
-from kube_efs.model.errors import NotYet
+from kube_efs.model.errors import KubeInvalid, NotYet
 from kube_efs.model.ids import ClaimUid, FileSystemId
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
 
@@ -66,7 +66,7 @@ async def test_another_change_of_the_claim_does_not_matter(kube: AsyncClient, cl
 async def test_a_choice_is_changed_only_by_who_knows_it(kube: AsyncClient, claim: Claim) -> None:
     store = ClaimStore(kube)
     await store.record_file_system(claim, FS1)
-    with pytest.raises(NotYet, match="'fs-2' was chosen, but another controller has recorded"):
+    with pytest.raises(NotYet, match="'fs-1' is recorded for claim default/data"):
         await store.record_file_system(claim, FS2)
     before = await live(kube)
     await store.record_file_system(before, FS2)
@@ -76,14 +76,27 @@ async def test_a_choice_is_changed_only_by_who_knows_it(kube: AsyncClient, claim
         await store.record_file_system(before, FS1)
 
 
-async def test_a_text_that_is_no_id_counts_as_no_choice(kube: AsyncClient, claim: Claim) -> None:
-    await annotate(kube, FILE_SYSTEM_ID, "the first one")
+@pytest.mark.parametrize("text", ["the first one", "fs-2", "fs-2/of-another-claim"])
+async def test_what_was_not_recorded_for_this_very_claim_counts_as_no_choice(
+    kube: AsyncClient, claim: Claim, text: str
+) -> None:
+    await annotate(kube, CHOSEN_FILE_SYSTEM, text)
+    assert (await live(kube)).file_system is None
     await ClaimStore(kube).record_file_system(claim, FS1)
     assert (await live(kube)).file_system == FS1
 
 
 async def test_a_claim_that_is_gone_is_no_error(kube: AsyncClient, claim: Claim) -> None:
-    store = ClaimStore(kube)
-    await store.record_file_system(replace(claim, name="gone"), FS1)
-    await store.record_file_system(replace(claim, uid=ClaimUid("of-a-former-one"), resource_version="1"), FS1)
-    assert (await live(kube)).file_system is None
+    await ClaimStore(kube).record_file_system(replace(claim, name="gone"), FS1)
+
+
+@pytest.mark.parametrize("version", ["1", "of the live one"])
+async def test_a_new_claim_of_that_name_gets_no_record(kube: AsyncClient, claim: Claim, version: str) -> None:
+    former = replace(claim, uid=ClaimUid("of-a-former-one"))
+    if version == "1":
+        await ClaimStore(kube).record_file_system(replace(former, resource_version="1"), FS1)
+    else:
+        with pytest.raises(KubeInvalid):
+            await ClaimStore(kube).record_file_system(former, FS1)
+    found = await kube.get(PersistentVolumeClaim, "data", namespace="default")
+    assert not (found.metadata and found.metadata.annotations)

@@ -538,25 +538,51 @@ def test_auto_waits_and_says_for_what(seen: ClusterView, of_class: StorageClass,
     assert caught.value.retryable
 
 
-def test_a_recorded_choice_stands_while_it_can_be_had() -> None:
+def chosen(asking: Claim, of_class: StorageClass, seen: ClusterView) -> FileSystemId:
+    return parse_request(asking, of_class, seen).location.file_system_id
+
+
+def test_a_recorded_choice_stands_while_it_can_be_used() -> None:
     asking = claim(file_system=FS2)
-    chosen = parse_request(asking, AUTO, DISCOVERED)
-    assert (chosen.location.file_system_id, chosen.is_chosen) == (FS2, True)
-    named = parse_request(claim({"file_system_id": "fs-1"}, file_system=FS2), AUTO, DISCOVERED)
-    assert (named.location.file_system_id, named.is_chosen) == (FS1, False)
+    assert chosen(asking, AUTO, DISCOVERED) == FS2
+    assert chosen(claim({"file_system_id": "fs-1"}, file_system=FS2), AUTO, DISCOVERED) == FS1
     of_list = storage_class(default_file_system_id="auto", file_system_ids="fs-1")
-    assert parse_request(asking, of_list, DISCOVERED).location.file_system_id == FS1
-    data_elsewhere = both(volumes_at=with_volumes(fs_1=RETAINED))
-    assert parse_request(asking, AUTO, data_elsewhere).location.file_system_id == FS1
+    assert chosen(asking, of_list, DISCOVERED) == FS1
+    assert chosen(asking, AUTO, both(volumes_at=with_volumes(fs_1=RETAINED))) == FS1
+    # It was chosen when nobody knew of another one in the nodes' VPC.
+    assert chosen(asking, AUTO, both("vpc-b", "vpc-a", own_vpcs=HOME)) == FS1
+    assert chosen(asking, AUTO, both("vpc-b", "vpc-b", own_vpcs=HOME)) == FS2
 
 
-def test_a_choice_is_not_changed_while_the_volume_of_an_earlier_controller_can_appear() -> None:
-    asking, begun = claim(file_system=FS3), {claim().uid}
-    assert parse_request(asking, AUTO, DISCOVERED).location.file_system_id == FS1
+@pytest.mark.parametrize("of_class", [AUTO, storage_class(default_file_system_id="fs-1")])
+def test_a_choice_is_not_changed_while_the_volume_of_an_earlier_controller_can_appear(
+    of_class: StorageClass,
+) -> None:
+    asking = claim(file_system=FS3)
+    seen = replace(DISCOVERED, maybe_begun={asking.uid: asking})
+    assert chosen(asking, of_class, DISCOVERED) == FS1
     with pytest.raises(NotYet, match="'fs-3' was chosen by an earlier controller, whose volume can still"):
-        parse_request(asking, AUTO, replace(DISCOVERED, maybe_begun=begun))
-    # Who has recorded nothing has not requested a volume.
-    assert parse_request(claim(), AUTO, replace(DISCOVERED, maybe_begun=begun)).is_chosen
+        parse_request(asking, of_class, seen)
+    # An earlier controller that has recorded nothing has not requested a volume.
+    assert chosen(claim(), of_class, seen) == FS1
+
+
+@pytest.mark.parametrize("other", [{"file_system": FS2}, {"labels": {"file_system_id": "fs-2"}}])
+def test_a_claim_follows_another_one_of_its_directory_whose_volume_can_still_appear(
+    other: dict[str, Any],
+) -> None:
+    first = claim(other.pop("labels", None), uid=ClaimUid("of-the-first"), **other)
+    begun = {first.uid: first, claim().uid: claim()}
+    assert chosen(claim(), AUTO, DISCOVERED) == FS1
+    assert chosen(claim(), AUTO, replace(DISCOVERED, maybe_begun=begun)) == FS2
+    elsewhere = replace(first, match_labels={**(first.match_labels or {}), "volume_name": "other"})
+    assert chosen(claim(), AUTO, replace(DISCOVERED, maybe_begun={first.uid: elsewhere})) == FS1
+    with pytest.raises(NotYet, match="'fs-2' has the volume of /team/example but has no usable mount target"):
+        parse_request(
+            claim(),
+            AUTO,
+            view(system(FS1, mount_target(FS1)), unclear=frozenset({FS2}), maybe_begun=begun),
+        )
 
 
 _HOLDINGS = st.dictionaries(st.sampled_from([FS1, FS2, FS3]), st.sampled_from([RETAINED, SHARED, GOING]))

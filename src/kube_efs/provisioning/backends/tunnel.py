@@ -7,7 +7,7 @@ from typing import Self, TypeAlias
 
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.directories import Permissions
-from kube_efs.model.errors import NotYet, RemovalRefused
+from kube_efs.model.errors import KubeError, NotYet, RemovalRefused
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.tunnel_volumes import (
@@ -24,7 +24,8 @@ from kube_efs.provisioning.guards import Order, Removal, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
-# Records on the claim the file system that was chosen for it; raises NotYet if another one is recorded.
+# Records on the claim the file system that was chosen for it. Raises KubeError, and NotYet if somebody has
+# changed the record since the claim was read.
 RecordChoice: TypeAlias = Callable[[Claim, FileSystemId], Awaitable[None]]
 
 
@@ -63,8 +64,8 @@ class TunnelPlan:
 
     async def make(self) -> Self:
         """Make the directory; the plan has all that its volume needs."""
-        if self.request.is_chosen:
-            await self.record_choice(self.claim, self.request.location.file_system_id)
+        if not self.request.names_file_system:
+            await self._record_choice()
         await self.directories.make(self.request.location, Permissions())
         return self
 
@@ -75,6 +76,13 @@ class TunnelPlan:
         """
         port = tunnel_port(self.request.location.file_system_id, self.index.targets)
         return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
+
+    async def _record_choice(self) -> None:
+        try:
+            await self.record_choice(self.claim, self.request.location.file_system_id)
+        except KubeError as error:
+            # Nothing has begun, and nothing must be finished if the claim is deleted now.
+            raise NotYet(error.problem, field=error.field, value=error.value, remedy=error.remedy) from error
 
     async def adopt(self, found: Volume) -> None:
         """Nothing: whoever made the volume made the same directory."""

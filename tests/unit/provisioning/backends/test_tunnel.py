@@ -6,7 +6,7 @@ import pytest
 from tests.unit.provisioning.world import EFS, FILE_SYSTEMS, PROVISIONER, World, claim, reachable
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.errors import NotYet
+from kube_efs.model.errors import KubeDenied, KubeEfsError, NotYet
 from kube_efs.model.file_systems import Discovery
 from kube_efs.model.ids import FileSystemId, VpcId
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
@@ -54,15 +54,37 @@ async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(wo
 async def test_a_choice_is_recorded_before_anything_is_made(world: World) -> None:
     plan = world.engine.plan(claim("data"))
     assert isinstance(plan, TunnelPlan)
+    answers: list[KubeEfsError] = [KubeDenied("is denied", field="claim"), NotYet("has changed")]
 
     async def refuse(*_: object) -> None:
-        raise NotYet("is recorded", field="file system", value=FS2)
+        raise answers.pop(0)
 
-    with pytest.raises(NotYet, match="is recorded"):
-        await world.engine.provision(replace(plan, record_choice=refuse))
+    async def never(error: KubeEfsError, is_unclear: bool) -> bool:
+        raise AssertionError(f"counts as begun: {error}, {is_unclear}")
+
+    while answers:
+        # If the claim is deleted then, there is nothing to finish.
+        with pytest.raises(NotYet, match=r"is denied|has changed"):
+            await world.engine.provision(replace(plan, record_choice=refuse), again=never)
     assert not world.folders.there
     await world.engine.provision(plan)
     assert world.choices == {plan.claim.uid: plan.request.location.file_system_id}
+
+
+async def test_the_choice_of_a_claim_itself_is_not_recorded(world: World) -> None:
+    asking = claim("data")
+    labels = {**(asking.match_labels or {}), "file_system_id": FS2}
+    plan = world.engine.plan(replace(asking, match_labels=labels))
+    assert plan is not None
+    await world.engine.provision(plan)
+    assert not world.choices
+
+
+async def test_what_an_earlier_controller_has_chosen_stands(world: World) -> None:
+    asking = replace(claim("data"), file_system=FS0)
+    world.index.maybe_begun = {asking.uid: asking}
+    with pytest.raises(NotYet, match="'fs-0' was chosen by an earlier controller"):
+        world.engine.plan(asking)
 
 
 def see(world: World, *file_systems: FileSystemId) -> None:
