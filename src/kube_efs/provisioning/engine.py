@@ -84,6 +84,9 @@ class Plan(Protocol):
     def oddities(self) -> Sequence[str]:
         """What in the claim or its class has no effect, for the person who wrote it."""
 
+    async def prepare(self) -> None:
+        """What must precede the first attempt; nothing has begun if it fails. Raises KubeEfsError."""
+
     async def make(self) -> Made:
         """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
 
@@ -262,6 +265,8 @@ class Engine:
                         value=plan.place,
                         remedy="it is chosen anew",
                     )
+            if not is_begun:
+                await plan.prepare()
             try:
                 while True:
                     if (volume := await self._attempt(plan, again)) is not None:

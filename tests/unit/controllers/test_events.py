@@ -124,6 +124,9 @@ class _Plan:
     def place_of(self, volume: Volume) -> str:
         return self.place
 
+    async def prepare(self) -> None:
+        raise NotImplementedError
+
     async def make(self) -> Made:
         raise NotImplementedError
 

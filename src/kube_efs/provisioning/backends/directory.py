@@ -80,6 +80,9 @@ class DirectoryPlan:
         """Nobody is told of any."""
         return ()
 
+    async def prepare(self) -> None:
+        """Nothing."""
+
     async def make(self) -> Self:
         """Take a group id and make the directory; a failure gives the group id back.
 

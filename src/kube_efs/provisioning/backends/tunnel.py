@@ -7,7 +7,7 @@ from typing import Self, TypeAlias
 
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.directories import Permissions
-from kube_efs.model.errors import KubeError, NotYet, RemovalRefused
+from kube_efs.model.errors import NotYet, RemovalRefused
 from kube_efs.model.ids import FileSystemId
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.tunnel_volumes import (
@@ -62,10 +62,13 @@ class TunnelPlan:
         """Nobody is told of any."""
         return ()
 
+    async def prepare(self) -> None:
+        """Record the file system on the claim, if the claim does not name it."""
+        if not self.request.names_file_system:
+            await self.record_choice(self.claim, self.request.location.file_system_id)
+
     async def make(self) -> Self:
         """Make the directory; the plan has all that its volume needs."""
-        if not self.request.names_file_system:
-            await self._record_choice()
         await self.directories.make(self.request.location, Permissions())
         return self
 
@@ -76,13 +79,6 @@ class TunnelPlan:
         """
         port = tunnel_port(self.request.location.file_system_id, self.index.targets)
         return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
-
-    async def _record_choice(self) -> None:
-        try:
-            await self.record_choice(self.claim, self.request.location.file_system_id)
-        except KubeError as error:
-            # Nothing has begun, and nothing must be finished if the claim is deleted now.
-            raise NotYet(error.problem, field=error.field, value=error.value, remedy=error.remedy) from error
 
     async def adopt(self, found: Volume) -> None:
         """Nothing: whoever made the volume made the same directory."""

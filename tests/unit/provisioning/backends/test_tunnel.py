@@ -64,11 +64,19 @@ async def test_a_choice_is_recorded_before_anything_is_made(world: World) -> Non
 
     while answers:
         # If the claim is deleted then, there is nothing to finish.
-        with pytest.raises(NotYet, match=r"is denied|has changed"):
+        with pytest.raises(KubeEfsError, match=r"is denied|has changed"):
             await world.engine.provision(replace(plan, record_choice=refuse), again=never)
     assert not world.folders.there
     await world.engine.provision(plan)
     assert world.choices == {plan.claim.uid: plan.request.location.file_system_id}
+
+
+async def test_what_was_begun_for_a_claim_that_is_gone_is_finished_without_a_record(world: World) -> None:
+    plan = world.engine.plan(claim("data"))
+    assert plan is not None
+    await world.engine.provision(plan, is_begun=True)
+    assert not world.choices
+    assert world.folders.there
 
 
 async def test_the_choice_of_a_claim_itself_is_not_recorded(world: World) -> None:

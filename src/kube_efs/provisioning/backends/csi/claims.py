@@ -74,6 +74,9 @@ class CsiPlan:
         """What in the claim or its class has no effect."""
         return self._request.oddities
 
+    async def prepare(self) -> None:
+        """Nothing."""
+
     async def make(self) -> CsiMade:
         """Make the access point or the directory; raises KubeEfsError."""
         role = await _role(self._request.secret, self._references)
