@@ -386,7 +386,7 @@ def test_no_two_provisioners_have_one_name(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], twice: str
 ) -> None:
     assert faults(monkeypatch, **{**PAIR, **variables}) == [
-        f"each provisioner needs a name of its own; {twice} is there twice"
+        f"each provisioner needs a name of its own; {twice} is given twice"
     ]
 
 
@@ -456,7 +456,7 @@ def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.Monk
         pytest.param("[", "is no YAML; use a mapping of names to lists of ids", id="no YAML"),
         pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="no mapping"),
         pytest.param("{team: fs-1}", "has something other than lists", id="no list"),
-        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is no id", id="no id"),
+        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="no id"),
     ],
 )
 def test_limits_of_shared_volumes_that_are_malformed(

@@ -98,7 +98,7 @@ def test_no_certificate_is_anonymous() -> None:
         pytest.param(
             {"access_point": b"\x0c\x0bfs-01234567"},
             "access point extension",
-            "is no access point id",
+            "is not a valid access point ID",
             id="file system id as access point",
         ),
     ],

@@ -142,7 +142,7 @@ def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
     parameters = request.parameters
     _check_place(found, parameters)
     if found.user is None:
-        remedy = "delete it, or give it one"
+        remedy = "delete it, or give it a POSIX user"
         raise ExistingVolumeDiffers(
             "has no POSIX user", field="access point", value=found.access_point_id, remedy=remedy
         )
@@ -151,7 +151,7 @@ def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
     recorded = found.tags.get(REQUESTED_BYTES, "")
     if not parameters.reuses_access_point and recorded not in {"", str(request.required_bytes)}:
         raise ExistingVolumeDiffers(
-            f"is not what volume {request.name} was made with, {recorded}",
+            f"is not what volume {request.name} was created with, {recorded}",
             field="capacity_range.required_bytes",
             value=str(request.required_bytes),
             remedy="ask for that size, or use another name",

@@ -156,7 +156,7 @@ def parse_referenced(text: str | None, reference: FileSystemReference) -> tuple[
     """
     field = str(reference)
     if text is None or not text.strip():
-        raise InvalidArgument("is missing or empty", field=field, remedy="put the file system's id there")
+        raise InvalidArgument("is missing or empty", field=field, remedy="set it to the file system's ID")
     try:
         return _parse_file_systems(text, field)
     except InvalidArgument as error:
@@ -199,7 +199,7 @@ def _parse_file_systems(text: str, field: str) -> tuple[FileSystemId, ...]:
     ids = [parse_strict_file_system_id(name, field=field) for name in names if name]
     if not ids:
         remedy = "use an id such as fs-0123456789abcdef0"
-        raise InvalidArgument("is no file system id", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid file system ID", field=field, value=text, remedy=remedy)
     return tuple(dict.fromkeys(ids))
 
 
@@ -208,14 +208,14 @@ def _parse_reference(kind: ReferenceKind, field: str, text: str) -> FileSystemRe
     checks = (_OBJECT_NAME, _OBJECT_NAME, _DATA_KEY)
     if len(parts) != len(checks) or not all(map(re.Pattern.fullmatch, checks, parts)):
         remedy = f"use NAMESPACE/NAME/KEY of a {kind}"
-        raise InvalidArgument("is no reference", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid reference", field=field, value=text, remedy=remedy)
     namespace, name, key = parts
     return FileSystemReference(kind=kind, namespace=namespace, name=name, key=key)
 
 
 def _parse_permissions(text: str) -> int:
     if not _OCTAL.fullmatch(text):
-        problem = "is no octal mode" if text else "is missing"
+        problem = "is not a valid octal mode" if text else "is missing"
         raise InvalidArgument(
             problem, field=_PERMISSIONS, value=text, remedy="use three or four octal digits, such as 700"
         )
@@ -253,7 +253,7 @@ def _parse_unique(parameters: Mapping[str, str]) -> tuple[bool, tuple[InvalidVal
     except InvalidArgument as error:
         # The AWS driver takes whatever is not false for true, and so serves such classes.
         odd = InvalidValue(
-            "is no boolean and counts as true", field=error.field, value=error.value, remedy=error.remedy
+            "is not a boolean and counts as true", field=error.field, value=error.value, remedy=error.remedy
         )
         return True, (odd,)
 

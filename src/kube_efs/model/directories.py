@@ -110,7 +110,7 @@ def _checked_component(name: str, shown: str, field: str = "path") -> str:
         )
     if _size(name) > NAME_MAX_BYTES:
         raise InvalidValue(
-            "has too long a name", field=field, value=shown, remedy="use at most 255 bytes a name"
+            "has a name that is too long", field=field, value=shown, remedy="use at most 255 bytes a name"
         )
     return name
 

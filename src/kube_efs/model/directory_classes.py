@@ -93,7 +93,7 @@ def _parse_gid(storage_class: StorageClass, name: str, *, default: int) -> int:
     gid = read_integer(text)
     if gid is None or not GID_MIN <= gid <= GID_MAX:
         raise ClaimRefused(
-            "is no group id that may be given out",
+            "is not a valid group ID",
             field=_field(storage_class, name),
             value=text,
             remedy=f"create the class again with a whole number from {GID_MIN} to {GID_MAX}",

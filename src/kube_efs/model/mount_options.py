@@ -157,7 +157,7 @@ def _access_point(
 def _ineffective_zone(attributes: VolumeAttributes, flags: MountFlags) -> Iterator[InvalidValue]:
     if attributes.cross_account and flags.zone is not None:
         yield InvalidValue(
-            "has no effect, the zone of another account's file system is the node's, by its id",
+            "has no effect, a file system of another account uses the zone ID of the node",
             field="mount flags",
             value=f"az={flags.zone}",
             remedy="leave it out",

@@ -137,5 +137,5 @@ def _resolved(text: str, field: str) -> Directory:
     for part in directory.parts:
         if part.startswith(".") or not _FORBIDDEN.isdisjoint(part):
             remedy = f"begin no name with a dot, and use none of {''.join(sorted(_FORBIDDEN))}"
-            raise InvalidArgument("is not taken by EFS", field=field, value=str(directory), remedy=remedy)
+            raise InvalidArgument("is not accepted by EFS", field=field, value=str(directory), remedy=remedy)
     return directory

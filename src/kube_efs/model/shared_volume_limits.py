@@ -41,7 +41,7 @@ def parse_allowance(text: str, *, field: str) -> Allowance:
         return Allowance()
     for entry in sorted(entries):
         if not _ID.fullmatch(entry):
-            raise InvalidValue("is no id", field=field, value=entry, remedy=_REMEDY)
+            raise InvalidValue("is not a valid ID", field=field, value=entry, remedy=_REMEDY)
     return Allowance(entries)
 
 

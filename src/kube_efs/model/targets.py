@@ -290,7 +290,7 @@ def _load(text: str, what: str) -> object:
     # ValueError: a date that is none; RecursionError: a thousand brackets. The library lets both through.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidValue(
-            f"is not YAML ({error})", field=what, remedy="delete it, it is written anew"
+            f"is not YAML ({error})", field=what, remedy="delete it; it is written again"
         ) from error
 
 
@@ -329,7 +329,7 @@ def _parse_target(key: object, entry: object) -> TunnelTarget:
 def _parse_port(value: object, field_name: str) -> int:
     # bool is an int in Python, and `yes` a bool in YAML.
     if isinstance(value, bool) or not isinstance(value, int) or not _LOWEST_PORT <= value <= LAST_PORT:
-        raise InvalidValue("is no port", field=field_name, value=value, remedy="use 1024 to 65535")
+        raise InvalidValue("is not a valid port", field=field_name, value=value, remedy="use 1024 to 65535")
     return value
 
 
@@ -341,13 +341,13 @@ def parse_address(value: object, *, field: str = "address") -> str:
         address = ipaddress.ip_address(value)
     except (ValueError, TypeError) as error:
         raise InvalidValue(
-            "is no IP address", field=field, value=value, remedy="use an address, not a name"
+            "is not an IP address", field=field, value=value, remedy="use an address, not a name"
         ) from error
     if getattr(address, "scope_id", None) is not None:
         raise InvalidValue("has a zone index", field=field, value=value, remedy="use a global address")
     if address.is_multicast or address.is_unspecified:
         raise InvalidValue(
-            "is no address of a host", field=field, value=value, remedy="use a mount target's address"
+            "is not the address of a host", field=field, value=value, remedy="use a mount target's address"
         )
     return str(address)
 

@@ -106,7 +106,7 @@ def _class_file_system(storage_class: StorageClass, parameter: str, text: str) -
         return parse_file_system_id(text)
     except InvalidValue as error:
         raise ClaimRefused(
-            "is no file system id",
+            "is not a valid file system ID",
             field=f"StorageClass {storage_class.name} parameters.{parameter}",
             value=text,
             remedy="use ids such as fs-0123456789abcdef0",
@@ -170,7 +170,7 @@ def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolic
     if text not in _OWNED_POLICIES:
         remedy = "use Delete or Retain"
         raise ClaimRefused(
-            "is no reclaim policy", field=f"{_LABELS}.reclaim_policy", value=text, remedy=remedy
+            "is not a reclaim policy", field=f"{_LABELS}.reclaim_policy", value=text, remedy=remedy
         )
     return ReclaimPolicy(text)
 
@@ -199,10 +199,10 @@ def _choose_file_system(
     chosen = _choose_automatically(recorded, rules, directory, view)
     if recorded not in {None, chosen} and claim.uid in view.maybe_begun:
         raise NotYet(
-            f"was chosen by an earlier controller, whose volume can still appear; now it would be {chosen}",
+            f"was chosen by an earlier controller, whose volume can still appear; the choice is now {chosen}",
             field="file system",
             value=recorded,
-            remedy="wait; it is chosen again at the latest 90 seconds after the controller has begun to lead",
+            remedy="wait; it is chosen again within 90 seconds after the controller became the leader",
         )
     return chosen
 
@@ -284,7 +284,7 @@ def _no_mount_target(
 def _lacking(file_system_id: FileSystemId, discovery: Discovery) -> str:
     system = discovery.file_systems.get(file_system_id)
     if system is None:
-        return f"AWS has not told the mount targets of {file_system_id} yet"
+        return f"AWS has not reported the mount targets of {file_system_id} yet"
     if not system.state.usable:
         return f"{file_system_id} is {system.state}"
     targets = ", ".join(
@@ -299,7 +299,7 @@ def _allowed_file_system(text: str, rules: TunnelClass, storage_class: StorageCl
         chosen = parse_file_system_id(text)
     except InvalidValue as error:
         remedy = "use an id such as fs-0123456789abcdef0"
-        raise ClaimRefused("is no file system id", field=field, value=text, remedy=remedy) from error
+        raise ClaimRefused("is not a valid file system ID", field=field, value=text, remedy=remedy) from error
     if rules.allowed is not None and chosen not in rules.allowed:
         remedy = f"StorageClass {storage_class.name} allows {', '.join(rules.allowed)}"
         raise ClaimRefused("is not allowed", field=field, value=text, remedy=remedy)
@@ -360,7 +360,7 @@ def removable_location(volume: Volume) -> Location:
     if location is None or volume.nfs is None or volume.nfs.server != LOOPBACK:
         remedy = "remove the volume by hand"
         raise RemovalRefused(
-            "does not tell a directory behind a tunnel", field="volume", value=volume.name, remedy=remedy
+            "does not name a directory behind a tunnel", field="volume", value=volume.name, remedy=remedy
         )
     parts = location.directory.parts
     namespace = volume.claim.namespace if volume.claim else ""

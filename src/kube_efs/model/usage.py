@@ -85,7 +85,7 @@ def parse_usage(text: str) -> Mapping[str, VolumeUsage]:
     try:
         return {str(name): _read(fields) for name, fields in json.loads(text)["volumes"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise InvalidValue("is no document of usage", field=USAGE_KEY, value=text[:80]) from error
+        raise InvalidValue("is not a usage document", field=USAGE_KEY, value=text[:80]) from error
 
 
 def _read(fields: list[int]) -> VolumeUsage:

@@ -75,7 +75,7 @@ def parse_attributes(attributes: Mapping[str, str]) -> VolumeAttributes:
             raise InvalidArgument("is not supported", field="volume attribute", value=key, remedy=remedy)
         if name in given:
             remedy = "give it once"
-            raise InvalidArgument("is there twice", field="volume attribute", value=key, remedy=remedy)
+            raise InvalidArgument("is given twice", field="volume attribute", value=key, remedy=remedy)
         given[name] = value
     encrypted = given.get(_ENCRYPTED)
     with refused_as_argument():
@@ -107,7 +107,7 @@ def _parse_addresses(text: str) -> tuple[ZoneAddress, ...]:
 
 def _no_map(text: str) -> InvalidArgument:
     remedy = 'use {"ZONE":"ADDRESS"}'
-    return InvalidArgument("is no JSON object", field=_TARGETS, value=text, remedy=remedy)
+    return InvalidArgument("is not a JSON object", field=_TARGETS, value=text, remedy=remedy)
 
 
 def render_attributes(attributes: VolumeAttributes) -> dict[str, str]:

@@ -97,7 +97,7 @@ def _without_type(text: str) -> list[str]:
     fields = text.split(":")
     kind = fields[0]
     if kind == _OTHER_STORE:
-        raise _malformed("is a volume of Amazon S3 Files, which are not served", text)
+        raise _malformed("is a volume of Amazon S3 Files, which is not supported", text)
     if kind == _TYPE and len(fields) > 1:
         return fields[1:]
     if not kind.startswith("fs-") and len(fields) > 1:
@@ -109,7 +109,7 @@ def parse_strict_file_system_id(text: str, *, field: str) -> FileSystemId:
     """The id, ``fs-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
     if not _FILE_SYSTEM_ID.fullmatch(text):
         remedy = "use an id such as fs-0123456789abcdef0"
-        raise InvalidArgument("is no file system id", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid file system ID", field=field, value=text, remedy=remedy)
     return FileSystemId(text)
 
 
@@ -117,7 +117,7 @@ def parse_access_point_id(text: str, *, field: str) -> AccessPointId:
     """The id, ``fsap-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
     if not _ACCESS_POINT_ID.fullmatch(text):
         remedy = "use an id such as fsap-0123456789abcdef0"
-        raise InvalidArgument("is no access point id", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid access point ID", field=field, value=text, remedy=remedy)
     return AccessPointId(text)
 
 

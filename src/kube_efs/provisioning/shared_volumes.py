@@ -77,7 +77,7 @@ class SharedVolumeSteps:
             return replace(found, shared=await self._store.restore(found.shared, source))
         except KubeInvalid as error:
             problem = f"is not what its volume {volume.volume.name} leads to, which is {source.handle}"
-            remedy = "the API server lets no spec change: delete this SharedVolume and create it anew"
+            remedy = "the API server lets no spec change: delete this SharedVolume and create it again"
             handle = found.shared.source.handle
             raise KubeInvalid(problem, field="spec", value=handle, remedy=remedy) from error
 

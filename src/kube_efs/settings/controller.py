@@ -230,7 +230,7 @@ class ControllerSettings(
             served.append(self.provisioner_name)
         twice = sorted({name for name in served if served.count(name) > 1})
         if twice:
-            yield f"each provisioner needs a name of its own; {', '.join(twice)} is there twice"
+            yield f"each provisioner needs a name of its own; {', '.join(twice)} is given twice"
 
     def _csi_faults(self) -> Iterator[str]:
         if self.delete_access_point_root_dir and BackendName.TUNNEL not in self.backends:

@@ -137,7 +137,9 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
         pytest.param(wanted("/x/y", is_block=True), "access type: 'block' is not supported", id="block"),
         pytest.param(wanted("/x/y", ""), "volume id: is missing", id="no volume"),
-        pytest.param(wanted("/x/y", "vol-1"), "volume id: 'vol-1' is no file system id", id="no handle"),
+        pytest.param(
+            wanted("/x/y", "vol-1"), "volume id: 'vol-1' is not a valid file system ID", id="no handle"
+        ),
         pytest.param(wanted("/x/y", f"{FS}:/a:{POINT}:x"), "has too many fields", id="too many fields"),
         pytest.param(
             wanted("/x/y", context={"path": "/a"}),
@@ -152,7 +154,9 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             wanted("/x/y", context={"mounttargetip": "10.0.0"}), "mounttargetip: '10.0.0'", id="address"
         ),
         pytest.param(
-            wanted("/x/y", context={"mounttargetipmap": "[1]"}), "is no JSON object", id="a map that is none"
+            wanted("/x/y", context={"mounttargetipmap": "[1]"}),
+            "is not a JSON object",
+            id="a map that is none",
         ),
         pytest.param(
             wanted("/x/y", context={"crossaccount": "true", "mounttargetip": "10.0.0.1"}),
@@ -172,37 +176,37 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             f"is not that of the volume handle, {POINT}",
             id="two access points",
         ),
-        pytest.param(wanted("/x/y", flags=["port=1"]), "would lead past the tunnel", id="a port"),
+        pytest.param(wanted("/x/y", flags=["port=1"]), "would bypass the tunnel", id="a port"),
         pytest.param(wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="no check"),
         *(
             pytest.param(wanted("/x/y", handle), f"volume id: {told}", id=f"handle {handle}")
             for handle, told in {
-                "fs-1234567": "'fs-1234567' is no file system id",
-                f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is no file system id",
-                "fs-ABCD1234": "'fs-ABCD1234' is no file system id",
-                "efs:": "is no file system id",
+                "fs-1234567": "'fs-1234567' is not a valid file system ID",
+                f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is not a valid file system ID",
+                "fs-ABCD1234": "'fs-ABCD1234' is not a valid file system ID",
+                "efs:": "is not a valid file system ID",
                 f"nfs:{FS}": f"'nfs:{FS}' is of an unknown type",
                 f"s3files:{FS}": f"'s3files:{FS}' is a volume of Amazon S3 Files",
-                f"{FS}::fsap-1234567": "'fsap-1234567' is no access point id",
-                f"{FS}::ap": "'ap' is no access point id",
+                f"{FS}::fsap-1234567": "'fsap-1234567' is not a valid access point ID",
+                f"{FS}::ap": "'ap' is not a valid access point ID",
                 f"{FS}:/a\nb": "'/a\\nb' ",
             }.items()
         ),
         *(
             pytest.param(wanted("/x/y", context={key: value}), told, id=f"attribute {key} {value}")
             for key, value, told in [
-                ("crossaccount", "no", "crossaccount: 'no' is no boolean"),
-                ("encryptInTransit", "", "encryptInTransit: is no boolean"),
-                ("mounttargetip", "fs.example", "mounttargetip: 'fs.example' is no IP address"),
-                ("mounttargetip", "", "mounttargetip: is no IP address"),
-                ("mounttargetipmap", "", "mounttargetipmap: is no JSON object"),
-                ("mounttargetipmap", '{"us-east-1a":"x"}', "mounttargetipmap: 'x' is no IP address"),
+                ("crossaccount", "no", "crossaccount: 'no' is not a boolean"),
+                ("encryptInTransit", "", "encryptInTransit: is not a boolean"),
+                ("mounttargetip", "fs.example", "mounttargetip: 'fs.example' is not an IP address"),
+                ("mounttargetip", "", "mounttargetip: is not an IP address"),
+                ("mounttargetipmap", "", "mounttargetipmap: is not a JSON object"),
+                ("mounttargetipmap", '{"us-east-1a":"x"}', "mounttargetipmap: 'x' is not an IP address"),
                 ("mounttargetipmap", '{"a b":"10.0.0.1"}', "mounttargetipmap: 'a b' is not acceptable"),
             ]
         ),
         pytest.param(
             wanted("/x/y", context={"mountTargetIp": "10.0.0.1", "mounttargetip": "10.0.0.2"}),
-            "is there twice",
+            "is given twice",
             id="an attribute twice",
         ),
         *(
@@ -215,10 +219,10 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
                 ("notls", {}, "'notls' contradicts TLS"),
                 ("tls,notls", {}, "'tls' contradicts notls"),
                 ("ocsp,noocsp", {}, "'ocsp' contradicts noocsp"),
-                ("tlsport=high", {}, "'tlsport=high' is no port"),
+                ("tlsport=high", {}, "'tlsport=high' is not a valid port"),
                 ("iam", {"encryptInTransit": "false"}, "'iam' needs TLS"),
                 (f"accesspoint={POINT}", {"encryptInTransit": "F"}, f"'accesspoint={POINT}' needs TLS"),
-                ("accesspoint=ap", {}, "'ap' is no access point id"),
+                ("accesspoint=ap", {}, "'ap' is not a valid access point ID"),
                 ("awsprofile=team", {}, "'awsprofile=team' needs iam"),
                 ("region=US EAST", {}, "'US EAST' is not acceptable"),
                 ("az=a/b", {}, "'a/b' is not acceptable"),

@@ -167,10 +167,10 @@ PROVOKED = [
     # classes
     (
         "storage-class/parameter",
-        "StorageClass efs\nparameters.default_file_system_id: 'fs-nonsense!' is no file system id",
+        "StorageClass efs\nparameters.default_file_system_id: 'fs-nonsense!' is not a valid file system ID",
         ex.cluster(classes=(_BAD_CLASS,)),
     ),
-    ("storage-class/parameter", "'rwx' is no octal mode", ex.cluster(classes=(_BAD_CSI_CLASS,))),
+    ("storage-class/parameter", "'rwx' is not a valid octal mode", ex.cluster(classes=(_BAD_CSI_CLASS,))),
     (
         "storage-class/parameter",
         "gidMin",
@@ -315,11 +315,11 @@ PROVOKED = [
     ("targets/unreadable", "is no mapping", ex.cluster(targets=TargetsFacts(problem="is no mapping"))),
     (
         "targets/entry",
-        "fs-1: 'x' is no port",
+        "fs-1: 'x' is not a valid port",
         ex.cluster(
             targets=TargetsFacts(
                 targets=ex.TARGETS,
-                rejections=(Rejection(entry="fs-1", error=InvalidValue("is no port", value="x")),),
+                rejections=(Rejection(entry="fs-1", error=InvalidValue("is not a valid port", value="x")),),
             )
         ),
     ),

@@ -135,7 +135,13 @@ def test_refused_claims(fields: dict[str, Any], text: str, of_class: StorageClas
 
 
 def test_a_malformed_class_is_refused_with_its_claims() -> None:
-    with pytest.raises(ClaimRefused, match=r"StorageClass slow parameters\.gidMin: '7' is no group id"):
+    with pytest.raises(
+        ClaimRefused,
+        match=(
+            r"StorageClass slow parameters\.gidMin: '7' is not a valid group "
+            r"ID"
+        ),
+    ):
         parse_request(CLAIM, replace(SLOW, parameters={"gidMin": "7"}), PROVISIONER, TARGETS)
 
 

@@ -96,7 +96,7 @@ def _parse(raw: msgspec.Raw, others: Iterable[Promise]) -> Promise:
     tunnel = msgspec.json.decode(raw, type=Promise)
     # stunnel would serve none at all.
     if any(tunnel.port == other.port or tunnel.spec == other.spec for other in others):
-        raise InvalidValue("is there twice", field="port or spec", value=tunnel.port)
+        raise InvalidValue("is given twice", field="port or spec", value=tunnel.port)
     return tunnel
 
 

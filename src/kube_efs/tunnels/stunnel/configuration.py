@@ -153,7 +153,10 @@ def check_service(service: TunnelService) -> None:
     # bool is an int in Python.
     if type(service.port) is not int or not _FIRST_PORT <= service.port <= LAST_PORT:
         raise InvalidValue(
-            "is no port", field=f"{service.name}.port", value=service.port, remedy="use 1024 to 65535"
+            "is not a valid port",
+            field=f"{service.name}.port",
+            value=service.port,
+            remedy="use 1024 to 65535",
         )
     if not service.addresses:
         raise InvalidValue(
