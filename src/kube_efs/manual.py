@@ -28,12 +28,10 @@ class Manual:
     examples: tuple[Example, ...]
 
 
-_WRONG_USAGE: Final = "wrong usage, or a setting that is not acceptable"
+_WRONG_USAGE: Final = "wrong usage, or a setting that is not valid"
 _KUBECONFIG: Final = {"KUBECONFIG": "the cluster, where --kubeconfig does not name it"}
 _AWS: Final = {"AWS_...": "credentials and endpoint, as of every AWS client"}
-_SETTINGS: Final = {
-    "KUBE_EFS_... and others": "all settings; those that are not acceptable are named at the start"
-}
+_SETTINGS: Final = {"KUBE_EFS_... and others": "all settings; invalid ones are reported at the start"}
 
 
 def exits(done: str, failed: str) -> Mapping[int, str]:

@@ -132,7 +132,7 @@ async def test_ids_come_from_the_range_one_for_each_volume(cluster: Cluster, aws
     await claims.create(name, "three")
 
     told = await claims.warning("three", "7000-7001")
-    assert "gidRangeStart-gidRangeEnd: '7000-7001' has no free id left; delete a volume" in told
+    assert "gidRangeStart-gidRangeEnd: '7000-7001' has no free ID; delete a volume" in told
     await claims.delete("one")
     await claims.bound("three")
 
@@ -527,7 +527,7 @@ async def test_an_access_point_stays_until_its_last_volume_is_gone(cluster: Clus
     await claims.delete("data")
 
     told = await steps.refusal(cluster, volume.name)
-    assert f"leads to the data of volume twin-of-{claims.namespace} too; delete the other volumes" in told
+    assert f"also leads to the data of volume twin-of-{claims.namespace}; delete the other volumes" in told
     assert len(await aws.ids(system)) == 1
 
     await cluster.client.delete(PersistentVolume, f"twin-of-{claims.namespace}")

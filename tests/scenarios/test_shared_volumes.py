@@ -242,7 +242,7 @@ async def test_an_edit_is_undone_and_told(cluster: Cluster, field: str, value: s
     shared = await volumes.becomes(lambda one: str(kept) in one.source.handle, "has its old spec")
     told = await volumes.told("EditUndone")
     assert (shared.source.file_system_id, shared.source.access_point_id) == (FILE_SYSTEM, ACCESS_POINT)
-    assert f"spec.{field}: '{value}' was put back to '{kept}'" in told
+    assert f"spec.{field}: '{value}' was reset to '{kept}'" in told
     after = await cluster.client.get(PersistentVolume, owner.volume_name)
     assert after.spec == before.spec
     assert (await volumes.in_phase(READY)).status.matches
@@ -275,7 +275,7 @@ async def test_an_edit_that_can_not_be_undone_is_told(cluster: Cluster) -> None:
         await define(cluster)
 
     shared = await volumes.in_phase(FAILED)
-    assert f"is not what its volume pv-{volumes.namespace}-sv1 leads to" in shared.status.message
+    assert f"differs from what its volume pv-{volumes.namespace}-sv1 leads to" in shared.status.message
     assert "delete this SharedVolume and create it again" in shared.status.message
     await volumes.removed()
 

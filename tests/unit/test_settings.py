@@ -169,7 +169,7 @@ def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InvalidSetting) as caught:
         load(TunnelSettings)
     first, *lines = str(caught.value).splitlines()
-    assert first == "3 settings are not acceptable:"
+    assert first == "3 settings are not valid:"
     assert sorted(line.strip().partition(":")[0] for line in lines) == [
         "KUBE_EFS_HEALTH_PORT",
         "KUBE_EFS_PROBE_INTERVAL_SECONDS",
@@ -218,7 +218,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
     with pytest.raises(InvalidSetting) as caught:
         given(monkeypatch, **variables)
     first, *rest = str(caught.value).splitlines()
-    assert not rest or first == f"{len(rest)} settings are not acceptable:"
+    assert not rest or first == f"{len(rest)} settings are not valid:"
     return [line.strip() for line in rest] or [first]
 
 

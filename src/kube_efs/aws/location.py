@@ -116,5 +116,7 @@ async def _zone_id(metadata: InstanceMetadata) -> str | None:
 
 def _unknown(variable: str, reason: str) -> InvalidSetting:
     return InvalidSetting(
-        f"is not set and the instance does not tell ({reason})", field=variable, remedy=f"set {variable}"
+        f"is not set and the instance metadata does not contain it ({reason})",
+        field=variable,
+        remedy=f"set {variable}",
     )

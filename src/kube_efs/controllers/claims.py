@@ -9,7 +9,7 @@ from what this process remembers: a restart loses nothing. What the controller r
   finished all the same: then Kubernetes finds the volume's claim gone, and the volume is removed in the
   ordinary way with all that was made for it. A claim that is served needs its entry no more.
 * ``_refusals``: why each was refused, as published. The annotation says so too, but watches show it later.
-* ``_short_of_gids``: claims whose class has no group id left; they are tried again when one is free.
+* ``_short_of_gids``: claims whose class has no group id left; they are retried when one is free.
 * ``_waiting_since``: since when each claim has waited, for metrics alone.
 
 ``VolumeIndex.maybe_begun`` has the claims whose volume an earlier leader may have asked for: those that were
@@ -236,7 +236,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         plan = self._begun.pop(uid, None)
         if plan is None or self._index.volume_of(uid):
             return
-        log.info("claim-gone", claim=plan.claim.key, reason="what was begun for it is finished, then removed")
+        log.info("claim-gone", claim=plan.claim.key, reason="work in progress is completed, then undone")
         try:
             await self._engine.provision(plan, again=self._persistence(plan), is_begun=True)
         except KubeEfsError as error:

@@ -69,8 +69,8 @@ class SharedGid:
     def __str__(self) -> str:
         others = ", ".join(self.others)
         return (
-            f"Group id {self.gid} is also that of {others}: users of one can change the data of the other "
-            f"where they can mount it; give one of them another group id"
+            f"Group ID {self.gid} is also used by {others}: users of one can change the data of the other "
+            f"if they can mount it; give one of them another group ID"
         )
 
 

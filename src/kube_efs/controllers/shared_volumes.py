@@ -157,7 +157,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
             raise
         except KubeError as error:
             return found.shared, failed(found, str(error))
-        return found.shared, failed(found, "somebody undoes what is written to its volume or claim")
+        return found.shared, failed(found, "another client reverts the changes to its volume or claim")
 
     async def _settle(self, shared: SharedVolume, status: Status) -> float | None:
         """Show the status; the seconds until the next look, None when none is due."""

@@ -2,7 +2,7 @@
 
 A removal is done when the directory is in the trash; what is in it goes here, and nothing waits for that.
 Some file systems are worked on at a time, for some minutes each, and the one that has waited longest is next:
-a huge trash does not keep those of others from being emptied. What is stuck is tried again, at longer and
+a huge trash does not keep those of others from being emptied. What is stuck is retried, at longer and
 longer intervals. Nothing is stored: a new leader looks at every trash once.
 """
 
@@ -207,8 +207,8 @@ class TrashRounds:
         example = trash.report.examples[0] if trash.report.examples else ""
         entries = "entry" if trash.report.stuck == 1 else "entries"
         message = (
-            f"{trash.report.stuck} {entries} of the trash cannot be removed, such as {example}; see what "
-            "protects it (lsattr, mounts, the file system's policy). It is tried again"
+            f"{trash.report.stuck} {entries} of the trash cannot be removed, such as {example}; check what "
+            "protects it (lsattr, mounts, the file system's policy). It is retried"
         )
         log.warning(
             "trash-stuck",
@@ -219,12 +219,12 @@ class TrashRounds:
         trash.told = True
 
     async def _tell_failed(self, trash: _Trash, error: KubeEfsError) -> None:
-        message = f"the trash could not be emptied: {error}. It is tried again"
+        message = f"the trash could not be emptied: {error}. It is retried"
         await self._publish(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
         trash.told = True
 
     async def _tell_well(self, trash: _Trash) -> None:
-        message = "nothing in the trash resists any more"
+        message = "all entries of the trash can be removed again"
         await self._publish(trash, EventType.NORMAL, TRASH_EMPTIED, message)
         trash.told = False
 

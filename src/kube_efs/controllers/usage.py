@@ -320,11 +320,12 @@ class UsageRounds:
         )
         if usage.over:
             message = (
-                f"{used} are in the volume, {requested} were asked for; EFS has no quota and stops nobody"
+                f"{used} are in the volume, its claim requests {requested}; EFS has no quotas and does not "
+                "stop writes"
             )
             self._parts.recorder.publish(subject, EventType.WARNING, OVER_REQUEST, message)
         else:
-            message = f"{used} are in the volume, not more than the {requested} that were asked for"
+            message = f"{used} are in the volume, not more than the {requested} that its claim requests"
             self._parts.recorder.publish(subject, EventType.NORMAL, WITHIN_REQUEST, message)
 
     async def _save(self, *, at_least_after: float = 0.0) -> None:

@@ -55,7 +55,7 @@ _MAX_VOLUME: Final = 200
 # For the errors of codes.py that are not our own.
 _TEXTS: Final = MappingProxyType(
     {
-        grpc.StatusCode.DEADLINE_EXCEEDED: "it took too long",
+        grpc.StatusCode.DEADLINE_EXCEEDED: "the deadline was exceeded",
         grpc.StatusCode.UNIMPLEMENTED: "the driver does not have this method",
     }
 )
@@ -142,7 +142,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 return await serve(request, context)
         except asyncio.CancelledError:
             outcome = _Outcome(
-                code=grpc.StatusCode.CANCELLED, message="the caller waits no longer, or we stop"
+                code=grpc.StatusCode.CANCELLED, message="the caller cancelled the call, or the driver stops"
             )
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a code

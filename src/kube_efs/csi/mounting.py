@@ -305,7 +305,7 @@ class NodeVolumes:
             f"is in use: {difference}",
             field="target_path",
             value=str(wanted.mount.target),
-            remedy="unpublish what is there first",
+            remedy="unpublish that volume first",
         )
 
     async def _leads_the_same_way(self, wanted: Publication, there: MountEntry) -> bool:
@@ -370,10 +370,10 @@ class NodeVolumes:
 
 def _in_use(wanted: Use, where: str) -> VolumeInUse:
     return VolumeInUse(
-        f"is for one pod at a time and {where}",
+        f"has access mode ReadWriteOncePod and {where}",
         field="volume_id",
         value=wanted.mount.volume_id,
-        remedy="wait until the pod that uses it is gone",
+        remedy="wait until the pod that uses it has ended",
     )
 
 
@@ -382,7 +382,7 @@ def _unfinished(what: str, target: Path, seconds: float) -> MountUnfinished:
         f"is not {what} within {seconds:g} s",
         field="target_path",
         value=str(target),
-        remedy="see whether the file system's mount targets can be reached from this node",
+        remedy="check that the file system's mount targets are reachable from this node",
     )
 
 

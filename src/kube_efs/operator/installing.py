@@ -113,12 +113,12 @@ class Installer:
         if live is not None and KINDS[reference.kind].made_once:
             return live
         if live is not None and self._has_to_wait(part, live, wanted, report):
-            report.waits[part].append(f"{reference} is updated once all tunnels are ready")
+            report.waits[part].append(f"{reference} is updated when all tunnels are ready")
             return live
         if live is not None and must_recreate(live, wanted):
             await self._remove(reference)
             if reference.kind in WORKLOADS:
-                report.waits[part].append(f"{reference} is made anew")
+                report.waits[part].append(f"{reference} is recreated")
                 return None
             live = None
         return await self._write(live, wanted)

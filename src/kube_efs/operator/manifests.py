@@ -89,20 +89,18 @@ class RenderOptions:
         for name, (pattern, remedy) in ACCEPTED.items():
             value = getattr(self, name)
             if value is not None and not re.fullmatch(pattern, value):
-                raise InvalidSetting("is not acceptable", field=name, value=value, remedy=remedy)
+                raise InvalidSetting("is not valid", field=name, value=value, remedy=remedy)
         self._check_references("secrets")
         self._check_references("config_maps")
 
     def _check_references(self, name: str) -> None:
         for value in getattr(self, name):
             if not self.csi:
-                remedy = "leave it out, or ask for the CSI driver too"
-                raise InvalidSetting(
-                    "is read for the CSI driver only", field=name, value=value, remedy=remedy
-                )
+                remedy = "leave it out, or add the CSI driver"
+                raise InvalidSetting("applies to the CSI driver only", field=name, value=value, remedy=remedy)
             if not _REFERENCE.fullmatch(value):
                 remedy = "use NAMESPACE/NAME"
-                raise InvalidSetting("is not acceptable", field=name, value=value, remedy=remedy)
+                raise InvalidSetting("is not valid", field=name, value=value, remedy=remedy)
 
 
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:

@@ -23,7 +23,9 @@ _PODS: Final = (Part.TUNNEL, Part.NODE, Part.CONTROLLER)
 def management_condition(driver: Driver) -> Condition:
     """Whether the state that is asked for has a meaning, and that an empty one counts as Managed."""
     if driver.state is ManagementState.UNKNOWN:
-        message = f"managementState {driver.stated_state!r} is not served; use Managed, Unmanaged or Removed"
+        message = (
+            f"managementState {driver.stated_state!r} is not supported; use Managed, Unmanaged or Removed"
+        )
         return Condition(type="ManagementStateDegraded", status=True, reason="Unknown", message=message)
     message = "" if driver.stated_state else "managementState is not set, which counts as Managed"
     return Condition(type="ManagementStateDegraded", status=False, message=message)
@@ -130,7 +132,7 @@ def _of_part(part: Part, report: Report) -> Iterator[Condition]:
 def _of_pods(part: Part, report: Report) -> Iterator[Condition]:
     workload = report.workloads.get(part)
     available = workload is not None and is_available(workload)
-    coming = "; ".join(report.waits.get(part, ())) or (progress(workload) if workload else "not made yet")
+    coming = "; ".join(report.waits.get(part, ())) or (progress(workload) if workload else "not created yet")
     yield Condition(type=f"{part}Available", status=available, reason=AS_EXPECTED if available else DEPLOYING)
     yield Condition(
         type=f"{part}Progressing",

@@ -82,13 +82,16 @@ class OlderSystems:
         for name in _OPERATORS:
             for found in await self._cluster.find("Deployment", name=name):
                 if found["spec"].get("replicas") != 0:
-                    return f"{reference_of(found)} still runs, and would undo what is done here; remove it"
+                    return (
+                        f"{reference_of(found)} still runs, and would revert the changes of this "
+                        f"operator; remove it"
+                    )
         for kind, name in _CHART:
             for found in await self._cluster.find(kind, name=name):
                 if not _is_older(found) and not _is_own(found):
                     return (
-                        f"{reference_of(found)} of the AWS driver is still there;"
-                        " remove its release or add-on, its volumes stay"
+                        f"{reference_of(found)} of the AWS driverstill exists;"
+                        " remove its release or add-on, its volumes are kept"
                     )
         for name in (*_DAEMON_SETS, _DEPLOYMENT):
             for found in await self._cluster.find(_kind_of(name), name=name):
@@ -177,7 +180,7 @@ async def take_over(older: OlderSystems, *, forced: bool, node_set: Manifest | N
     free, waits = choose(pods, uses)
     if free is not None and _works(node_set, except_for=len(pods)):
         await older.remove_pod(free)
-    return Takeover(waits=waits or f"{len(pods)} nodes have the older driver still")
+    return Takeover(waits=waits or f"{len(pods)} nodes still have the older driver")
 
 
 def choose(pods: Sequence[Pod], uses: Iterable[Use]) -> tuple[Pod | None, str]:

@@ -70,7 +70,7 @@ class Announcer:
             return
         level = read_log_level(stated)
         if level is None:
-            message = f"operatorLogLevel {stated!r} is no level; Normal is used"
+            message = f"operatorLogLevel {stated!r} is not valid; Normal is used"
             self.tell(driver, "OperatorLogLevelInvalid", message, warning=True)
         level = level or LogLevel.NORMAL
         is_first = not self._log_level

@@ -230,10 +230,10 @@ class Engine:
                 remedy="create the StorageClass",
             )
         raise NotYet(
-            f"is not {claim.storage_provisioner}, which the claim was given to",
+            f"is not {claim.storage_provisioner}, which the claim was assigned to",
             field=f"StorageClass {storage_class.name} provisioner",
             value=storage_class.provisioner,
-            remedy="delete the claim and create it anew",
+            remedy="delete the claim and create it again",
         )
 
     async def provision(
@@ -260,7 +260,7 @@ class Engine:
                         "was chosen before a removal that has changed the choice",
                         field="directory",
                         value=plan.place,
-                        remedy="it is chosen anew",
+                        remedy="it is chosen again",
                     )
             try:
                 while True:
@@ -334,7 +334,7 @@ class Engine:
             "belongs to another claim",
             field="volume",
             value=made.volume(0).name,
-            remedy="delete the volumes of that name that nobody uses",
+            remedy="delete unused volumes of that name",
         )
 
     async def _claims_own(self, wanted: Volume, plan: Plan, made: Made) -> Volume | None:
@@ -364,7 +364,7 @@ class Engine:
             return None
         if _is_let_go(volume) and backend.owns(volume):
             if volume.reclaim_policy is ReclaimPolicy.DELETE:
-                reason = f"it was {volume.phase} when somebody deleted it, and not Released"
+                reason = f"it was {volume.phase} when it was deleted, and not Released"
             else:
                 reason = f"its reclaim policy is {volume.reclaim_policy}"
             return await self._let_go(volume, reason)
@@ -375,8 +375,11 @@ class Engine:
         except (RemovalRefused, WorkerRefused) as error:
             if volume.uid in self._ordered:
                 # It is Terminating by us, so that deleting it says nothing any more.
-                look = error.remedy or "look at it"
-                error.remedy = f"{look}; or set this volume to Retain, and it goes while its data stays"
+                look = error.remedy or "check it"
+                error.remedy = (
+                    f"{look}; or set the reclaim policy of this volume to Retain: the volume is deleted "
+                    "and its data is kept"
+                )
                 raise
             if not (volume.deleting and backend.owns(volume)):
                 raise
@@ -444,17 +447,15 @@ class Engine:
                 self._ordered.discard(live.uid)
             except KubeNotFound:
                 return None
-        raise KubeConflict("changes all the time", field="volume", value=volume.name)
+        raise KubeConflict("changed too often", field="volume", value=volume.name)
 
     async def _asked_again(self, removal: Removal, volume: Volume) -> Permit:
         """The guards' last answer; raises KubeEfsError unless the volume is still to be removed."""
         permit = await self._guards.check_last(removal, volume)
         live = await self._live(volume)
         if live is None or not live.deleting or not _is_to_go(live):
-            remedy = "it is looked at again"
-            raise KubeConflict(
-                "is not to be removed any more", field="volume", value=volume.name, remedy=remedy
-            )
+            remedy = "it is checked again"
+            raise KubeConflict("must no longer be removed", field="volume", value=volume.name, remedy=remedy)
         return permit
 
     async def protect(self, volume: Volume) -> None:

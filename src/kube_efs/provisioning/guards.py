@@ -50,7 +50,7 @@ from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
-# A watch that is behind by this much is broken; the removal is tried again later.
+# A watch that is behind by this much is broken; the removal is retried later.
 _BARRIER_SECONDS: Final = 20.0
 # What was true longer ago may be true no more.
 _ANSWER_SECONDS: Final = 30.0
@@ -131,13 +131,13 @@ class Order:
         began = self._clock()
         self.permit = await self._ask()
         if self._clock() - began > _ANSWER_SECONDS:
-            raise NotYet("took too long", field="last look before a removal", remedy="it is tried again")
+            raise NotYet("took too long", field="last check before a removal", remedy="it is retried")
 
     async def confirm_directory(self) -> None:
         """The same for the directory, which may have to stay though the rest goes: then raise DataKept."""
         await self.confirm()
         if self.permit.keeps:
-            remedy = "delete the other volumes first, or set this one to Retain"
+            remedy = "delete the other volumes first, or set the reclaim policy of this volume to Retain"
             raise DataKept(self.permit.keeps, field="directory", remedy=remedy)
 
 
@@ -249,7 +249,7 @@ class Guards:
                 "is not shown as Terminating by the watch of volumes",
                 field="volume",
                 value=volume.name,
-                remedy="see whether the API server answers; the removal is tried again",
+                remedy="check that the API server answers; the removal is retried",
             ) from None
         return await self._check(removal, frozenset({volume.name}), self._index)
 
@@ -291,14 +291,14 @@ class Guards:
         if users.below and removal.access_point is None:
             below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
             raise RemovalRefused(
-                f"lies above the directory of {below}",
+                f"contains the directory of {below}",
                 field="directory",
                 value=str(removal.location),
-                remedy="delete those first, or set this volume to Retain",
+                remedy="delete those first, or set the reclaim policy of this volume to Retain",
             )
         keeps = users.same | users.below
         return Permit(
-            keeps=f"{removal.location} is used by {', '.join(sorted(keeps))} too" if keeps else "",
+            keeps=f"{removal.location} is also used by {', '.join(sorted(keeps))}" if keeps else "",
             above=tuple(sorted(users.above)[:_NAMED]),
         )
 
@@ -327,10 +327,10 @@ class Guards:
         ]
         if staying:
             raise RemovalRefused(
-                f"leads to the data of volume {', '.join(staying)} too",
+                f"also leads to the data of volume {', '.join(staying)}",
                 field="access point",
                 value=access_point_id,
-                remedy="delete the other volumes first, or set this one to Retain",
+                remedy="delete the other volumes first, or set the reclaim policy of this volume to Retain",
             )
 
     async def _users(
@@ -408,10 +408,10 @@ class Guards:
 
 def _deleted_since(handle: VolumeHandle) -> NotYet:
     return NotYet(
-        "has been deleted since its removal was asked for",
+        "was deleted after its removal was requested",
         field="volume",
         value=str(handle),
-        remedy="its data stays unless the removal is asked for again",
+        remedy="its data is kept unless the removal is requested again",
     )
 
 

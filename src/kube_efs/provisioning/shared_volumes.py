@@ -76,8 +76,11 @@ class SharedVolumeSteps:
         try:
             return replace(found, shared=await self._store.restore(found.shared, source))
         except KubeInvalid as error:
-            problem = f"is not what its volume {volume.volume.name} leads to, which is {source.handle}"
-            remedy = "the API server lets no spec change: delete this SharedVolume and create it again"
+            problem = f"differs from what its volume {volume.volume.name} leads to, {source.handle}"
+            remedy = (
+                "the API server rejects every change of the spec: delete this SharedVolume and create it "
+                "again"
+            )
             handle = found.shared.source.handle
             raise KubeInvalid(problem, field="spec", value=handle, remedy=remedy) from error
 

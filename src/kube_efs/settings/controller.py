@@ -237,7 +237,7 @@ class ControllerSettings(
             yield "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR needs worker pods: put tunnel into KUBE_EFS_BACKENDS"
 
     def _lease_faults(self) -> Iterator[str]:
-        # A leader must give up before another may take over, and must have tried again by then.
+        # A leader must give up before another may take over, and must have retried by then.
         if not self.lease_duration_seconds > self.lease_renew_seconds > self.lease_retry_seconds:
             yield (
                 "KUBE_EFS_LEASE_DURATION_SECONDS must be more than KUBE_EFS_LEASE_RENEW_SECONDS, and that"

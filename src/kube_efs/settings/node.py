@@ -72,7 +72,7 @@ class NodeSettings(CommonSettings, AwsSettings):
     max_inflight_mounts: int = count(
         "KUBE_EFS_MAX_INFLIGHT_MOUNTS",
         0,
-        "Most volumes that are mounted at the same time, others are tried again; 0 sets no limit.",
+        "Most volumes that are mounted at the same time, others are retried; 0 sets no limit.",
         least=0,
         most=100_000,
     )

@@ -70,7 +70,7 @@ class Duties:
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
-        """Log and count that a duty, or a part of one, has failed and is tried again."""
+        """Log and count that a duty, or a part of one, has failed and is retried."""
         self._metrics.failures.labels(name).inc()
         log.error(
             "duty-failed",
@@ -81,7 +81,7 @@ class Duties:
         )
         # A failure that comes again is to be seen without a gap.
         until = self._clock() + retry_seconds + _LONGEST_PAUSE_SECONDS
-        self._failures[name] = (f"{name}: failed ({kinds_of(error)}) and is tried again", until)
+        self._failures[name] = (f"{name}: failed ({kinds_of(error)}) and is retried", until)
 
 
 def kinds_of(error: BaseException) -> str:

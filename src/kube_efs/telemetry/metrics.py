@@ -197,7 +197,7 @@ class ControllerMetrics:
         )
         self.trash_stuck = ReadGauge(
             "kube_efs_trash_stuck",
-            "Entries of the trash that cannot be removed; they are tried again",
+            "Entries of the trash that cannot be removed; they are retried",
             ["file_system"],
             registry=registry,
         )
@@ -284,7 +284,7 @@ class UsageMetrics:
         )
         self.measurements = Counter(
             "kube_efs_usage_measurements",
-            "Volumes measured; a failed one is tried again in the next round",
+            "Volumes measured; a failed one is retried in the next round",
             ["outcome"],
             registry=registry,
         )

@@ -40,7 +40,7 @@ class HttpServer:
         except OSError as error:
             await self._runner.cleanup()
             raise InvalidSetting(
-                f"cannot be listened on ({error.strerror or error})",
+                f"cannot be bound ({error.strerror or error})",
                 field=self._field,
                 value=f"{self._host}:{self._port}",
                 remedy="choose another port, or 0 for a free one",

@@ -104,7 +104,7 @@ class TunnelAgent:
         self._standstill = Standstill()
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
-            for name in ("the rounds over the mount targets", "the rounds of probes")
+            for name in ("the checks of mount targets", "the probes of tunnels")
         )
 
     async def run(self, documents: AsyncIterable[TargetDocuments]) -> None:
@@ -320,15 +320,15 @@ def _check_paths(options: TunnelOptions) -> None:
         ) from error
     if not options.ca_file.is_file():
         raise InvalidSetting(
-            "is no file",
+            "is not a file",
             field="KUBE_EFS_CA_FILE",
             value=str(options.ca_file),
             remedy="install the certificate authorities of Amazon, in PEM form, at this path",
         )
     if not os.access(options.conf_path.parent, os.W_OK | os.X_OK):
         raise InvalidSetting(
-            "is in a folder that cannot be written",
+            "is in a directory that is not writable",
             field="STUNNEL_CONF_PATH",
             value=str(options.conf_path),
-            remedy="choose another folder",
+            remedy="choose another directory",
         )

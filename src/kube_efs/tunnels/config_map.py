@@ -129,7 +129,7 @@ def load_served(path: Path) -> Served | None:
 def _parse(text: str) -> Served:
     state = json.loads(text)
     if state["version"] != _VERSION:
-        raise InvalidValue("is written by another version", field="version", value=state["version"])
+        raise InvalidValue("was written by another version", field="version", value=state["version"])
     document, rejections = parse_targets(_text(state["targets"]), _text(state["zones"]))
     lingering = [parse_targets(_text(one))[0] for one in state["lingering"]]
     return Served(
@@ -141,7 +141,7 @@ def _parse(text: str) -> Served:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidValue("is no text", value=value)
+        raise InvalidValue("is not text", value=value)
     return value
 
 

@@ -33,7 +33,7 @@ class MountTargetNews:
         if self.is_reachable:
             return f"{subject} accepts connections again"
         if self.instead is None:
-            return f"{subject} accepts no connections, nor does another: its volumes wait"
+            return f"{subject} accepts no connections, and no other mount target does: its volumes wait"
         return f"{subject} accepts no connections; new ones go to {_place(self.instead)}"
 
 

@@ -63,7 +63,7 @@ class TunnelSpec:
         if self.zone is not None:
             parse_zone_name(self.zone)
         if self.address is not None and parse_address(self.address) != self.address:
-            raise InvalidValue("is not in its shortest form", field="address", value=self.address)
+            raise InvalidValue("is not in its canonical form", field="address", value=self.address)
         if self.cross_account and (self.address is not None or self.zone is not None):
             raise InvalidValue("excludes an address and a zone", field="cross_account", value=True)
         if self.iam is not None:

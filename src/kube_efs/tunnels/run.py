@@ -104,7 +104,11 @@ class _Shown:
         return self.agent.liveness() if self.agent else Health()
 
     def readiness(self) -> Health:
-        return self.agent.readiness() if self.agent else Health.failing("the node's place is not known yet")
+        return (
+            self.agent.readiness()
+            if self.agent
+            else Health.failing("the location of the node is not known yet")
+        )
 
     def status(self) -> TunnelsStatus:
         return self.agent.status() if self.agent else TunnelsStatus()

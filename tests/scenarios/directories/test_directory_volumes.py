@@ -484,7 +484,7 @@ async def test_a_volume_that_no_worker_removes_is_let_go_once_it_is_to_be_retain
     (tmp_path / "inner").mkdir()
     volume = directory_steps.released_volume("let-go", _nfs(cluster, "/let-go/inner"))
     await cluster.client.create(volume)
-    assert "or set this volume to Retain" in await steps.refusal(cluster, "let-go")
+    assert "or set the reclaim policy of this volume to Retain" in await steps.refusal(cluster, "let-go")
     retained = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
     await cluster.client.patch(PersistentVolume, "let-go", retained)
     await steps.gone(cluster.client, "let-go")
@@ -500,7 +500,7 @@ async def test_a_volume_behind_a_link_waits_until_somebody_has_looked(
 
     await cluster.client.create(directory_steps.released_volume("linked", _nfs(cluster, "/link/inner")))
 
-    assert "is or lies behind a link or file" in await steps.refusal(cluster, "linked")
+    assert "is or is below a link or file" in await steps.refusal(cluster, "linked")
     link.unlink()
     await steps.gone(cluster.client, "linked")
     assert (tmp_path / "inner").is_dir()

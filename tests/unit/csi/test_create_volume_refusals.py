@@ -183,7 +183,7 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
         ),
     ],
     "az": [
-        ({"az": value}, f"az: {value!r} is not acceptable; use a name such as us-east-1a")
+        ({"az": value}, f"az: {value!r} is not valid; use a name such as us-east-1a")
         for value in ("us east", "US-EAST-1A", "a,b", "us-east-1a\n")
     ],
     "reuseAccessPoint": [

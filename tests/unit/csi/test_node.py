@@ -123,7 +123,9 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
     ("request_", "told"),
     [
         pytest.param(wanted(""), "target_path: is missing", id="no target"),
-        pytest.param(wanted("pods/x"), "target_path: 'pods/x' is no absolute path", id="a relative target"),
+        pytest.param(
+            wanted("pods/x"), "target_path: 'pods/x' is not an absolute path", id="a relative target"
+        ),
         pytest.param(
             csi.NodePublishVolumeRequest(volume_id=FS, target_path="/x/y"),
             "volume_capability: is missing",
@@ -201,7 +203,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
                 ("mounttargetip", "", "mounttargetip: is not an IP address"),
                 ("mounttargetipmap", "", "mounttargetipmap: is not a JSON object"),
                 ("mounttargetipmap", '{"us-east-1a":"x"}', "mounttargetipmap: 'x' is not an IP address"),
-                ("mounttargetipmap", '{"a b":"10.0.0.1"}', "mounttargetipmap: 'a b' is not acceptable"),
+                ("mounttargetipmap", '{"a b":"10.0.0.1"}', "mounttargetipmap: 'a b' is not valid"),
             ]
         ),
         pytest.param(
@@ -224,8 +226,8 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
                 (f"accesspoint={POINT}", {"encryptInTransit": "F"}, f"'accesspoint={POINT}' needs TLS"),
                 ("accesspoint=ap", {}, "'ap' is not a valid access point ID"),
                 ("awsprofile=team", {}, "'awsprofile=team' needs iam"),
-                ("region=US EAST", {}, "'US EAST' is not acceptable"),
-                ("az=a/b", {}, "'a/b' is not acceptable"),
+                ("region=US EAST", {}, "'US EAST' is not valid"),
+                ("az=a/b", {}, "'a/b' is not valid"),
                 ("rsize=1=2", {}, "'rsize=1=2' is malformed"),
                 ("x=a\nverifyChain = no", {}, "'x=a\\nverifyChain = no' is malformed"),
             ]
@@ -256,7 +258,7 @@ async def test_a_volume_that_cannot_be_mounted_as_asked(
     [
         pytest.param("", "/x/y", "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", "target_path: is missing", id="no target"),
-        pytest.param(FS, "/x/../y", "is no absolute path below /", id="upwards"),
+        pytest.param(FS, "/x/../y", "is not an absolute path below /", id="upwards"),
     ],
 )
 async def test_what_cannot_be_unmounted(
@@ -274,7 +276,9 @@ async def test_what_cannot_be_unmounted(
     [
         pytest.param("", "/x/y", INVALID, "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", INVALID, "volume_path: is missing", id="no path"),
-        pytest.param(FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is no absolute path", id="a relative path"),
+        pytest.param(
+            FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is not an absolute path", id="a relative path"
+        ),
         pytest.param(
             FS, "/x/y", NOT_FOUND, "volume_path: '/x/y' has no volume mounted on it", id="nothing there"
         ),
@@ -375,8 +379,8 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
     ("failure", "told"),
     [
         pytest.param(
-            ("ensure", TunnelNotReady("is not there within 20 s", field="tunnel", value="fs-1")),
-            (grpc.StatusCode.UNAVAILABLE, "tunnel: 'fs-1' is not there within 20 s"),
+            ("ensure", TunnelNotReady("was not ready within 20 s", field="tunnel", value="fs-1")),
+            (grpc.StatusCode.UNAVAILABLE, "tunnel: 'fs-1' was not ready within 20 s"),
             id="no tunnel in time",
         ),
         pytest.param(

@@ -316,7 +316,7 @@ REFUSED = [
     ),
     pytest.param(
         {"az": "us-east-1a,ro"},
-        "az: 'us-east-1a,ro' is not acceptable; use a name such as us-east-1a",
+        "az: 'us-east-1a,ro' is not valid; use a name such as us-east-1a",
         id="az",
     ),
 ]

@@ -301,10 +301,8 @@ REFUSED = [
     pytest.param(
         FS, {}, ("az=a", "az=b"), "'az=b' is given twice with different values; give it once", id="two zones"
     ),
-    pytest.param(FS, {}, ("az=a b",), "'a b' is not acceptable; use a name such as us-east-1a", id="no zone"),
-    pytest.param(
-        FS, {}, ("region=-x",), "'-x' is not acceptable; use a name such as us-east-1", id="no region"
-    ),
+    pytest.param(FS, {}, ("az=a b",), "'a b' is not valid; use a name such as us-east-1a", id="no zone"),
+    pytest.param(FS, {}, ("region=-x",), "'-x' is not valid; use a name such as us-east-1", id="no region"),
     pytest.param(
         FS,
         {},

@@ -212,18 +212,18 @@ def _address(text: str) -> str:
             "is the port of another file system",
             id="the port of another",
         ),
-        pytest.param("FS-1: {stunnel_port: 20490}", "file system id", "is not acceptable", id="capitals"),
+        pytest.param("FS-1: {stunnel_port: 20490}", "file system id", "is not valid", id="capitals"),
         pytest.param(
             '"fs-1]\\nexec = /bin/sh": {stunnel_port: 20490}',
             "file system id",
-            "is not acceptable",
+            "is not valid",
             id="lines of stunnel.conf in the id",
         ),
-        pytest.param("7: {stunnel_port: 20490}", "file system id", "is not acceptable", id="a number as id"),
+        pytest.param("7: {stunnel_port: 20490}", "file system id", "is not valid", id="a number as id"),
         pytest.param(
             f"? 0x{'f' * 5000}\n  : {{stunnel_port: 20490}}",
             "file system id",
-            "is not acceptable",
+            "is not valid",
             id="a number of thousands of digits as id",
         ),
         pytest.param(
@@ -256,7 +256,7 @@ def _address(text: str) -> str:
         pytest.param(
             "fs-1: {stunnel_port: 20490, mount_target_ip_by_subnet: {'subnet-a b': 10.0.0.4}}",
             _SUBNETS_FIELD,
-            "is not acceptable",
+            "is not valid",
             id="no subnet id",
         ),
     ],

@@ -121,7 +121,7 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         ),
         pytest.param(
             {"mounttargetipmap": '{"a,b": "10.0.0.1"}'},
-            "mounttargetipmap: 'a,b' is not acceptable; use a name such as us-east-1a",
+            "mounttargetipmap: 'a,b' is not valid; use a name such as us-east-1a",
             id="a zone that is two options",
         ),
     ],

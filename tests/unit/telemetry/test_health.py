@@ -54,7 +54,7 @@ async def test_metrics_and_further_pages_are_served() -> None:
 async def test_a_port_that_is_taken_is_an_invalid_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InvalidSetting, match="cannot be listened on") as caught:
+        with pytest.raises(InvalidSetting, match="cannot be bound") as caught:
             async with HealthServer("127.0.0.1", port, new_registry()):
                 pass
 

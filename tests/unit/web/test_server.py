@@ -154,6 +154,6 @@ async def test_other_names_of_the_loopback_address_are_refused(
 async def test_a_port_that_is_taken_is_a_bad_setting(world: World) -> None:
     async with world.served() as url:
         port = int(url.rpartition(":")[2])
-        with pytest.raises(InvalidSetting, match="cannot be listened on"):
+        with pytest.raises(InvalidSetting, match="cannot be bound"):
             async with StatusPage("127.0.0.1", port, Sources(read=world.read)):
                 pass

@@ -32,7 +32,7 @@ def _worker(pod: PodFacts) -> Iterator[Finding]:
         yield Finding(
             kind=_WORKER,
             subject=Subject("Pod", pod.key),
-            problem="has failed; it is tried again",
+            problem="has failed; it is retried",
             evidence=(pod.message or "it does not say why",),
             remedy="read what it says",
             commands=(f"kubectl -n {pod.namespace} logs {pod.name}",),

@@ -23,7 +23,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
                 problem="has failed",
                 evidence=(shared.status.message or "it does not say why",),
-                remedy="do what its message says; it is tried again by itself",
+                remedy="do what its message says; it is retried by itself",
                 commands=(_describe(one),),
             )
 

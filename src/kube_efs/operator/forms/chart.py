@@ -69,7 +69,7 @@ kube-efs {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}.
 Its pods use the nodes' network, and its workers are root. Where the cluster enforces Pod Security, allow it:
   kubectl label namespace {{ .Release.Namespace }} pod-security.kubernetes.io/enforce=privileged
 
-What has become of it:
+To check the installation:
   kubectl get pods --namespace {{ .Release.Namespace }} --selector app.kubernetes.io/part-of=kube-efs
 """
 
@@ -134,7 +134,7 @@ def _page(values: tuple[Value, ...]) -> str:
 helm install kube-efs deploy/helm/kube-efs --namespace openshift-efs-stunnel --create-namespace
 ```
 
-[docs/helm.md](../../../docs/helm.md) says what to choose, and how to upgrade and remove it.
+[docs/helm.md](../../../docs/helm.md) describes how to configure, upgrade and remove it.
 
 | value | default | meaning |
 |---|---|---|

@@ -40,7 +40,7 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
 
-# Each attempt may cost a worker pod; a claim that was not lucky by then is tried again as after any failure.
+# Each attempt may cost a worker pod; a claim that was not lucky by then is retried as after any failure.
 _IDS_TRIED = 16
 
 
@@ -126,8 +126,10 @@ class DirectoryPlan:
     async def adopt(self, found: Volume) -> None:
         """Give the directory back the group that the volume tells; raises KubeAlreadyExists."""
         if found.nfs != self.volume(0).nfs:
-            remedy = "look at its server and path; it is not what this provisioner makes"
-            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+            remedy = "check its server and path; they differ from what this provisioner sets"
+            raise KubeAlreadyExists(
+                "leads to another location", field="volume", value=found.name, remedy=remedy
+            )
         # Watches may have shown it by now, so what is known as its group may not be what it was given.
         await self.directories.make(self.location, permissions_for(found.gid))
 
@@ -219,7 +221,7 @@ class DirectoryBackend:
                 "has not been read yet",
                 field="base directory",
                 value=str(self._base),
-                remedy="it is tried again",
+                remedy="it is retried",
             )
         is_full = request.gids and self._index.gids.lowest_free(request.gids, volume_name(claim)) is None
         if is_full:
@@ -279,5 +281,5 @@ def _refuse_full(request: DirectoryRequest) -> NoReturn:
         "has no free group id left",
         field=f"StorageClass {request.claim.storage_class} parameters.gidMin-gidMax",
         value=str(request.gids),
-        remedy="delete a volume, or make a class with a wider range",
+        remedy="delete a volume, or create a class with a wider range",
     )

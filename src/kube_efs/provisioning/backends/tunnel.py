@@ -141,7 +141,7 @@ class TunnelBackend:
         """The directory of the volume; raises NotYet while the file system is out of reach."""
         location = removable_location(volume)
         if self._index.targets.port_of(location.file_system_id) is None:
-            remedy = "if the file system is gone for good, delete the volume and take its finalizer away"
+            remedy = "if the file system was deleted, delete the volume and remove its finalizer"
             value = str(location.file_system_id)
             raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
         return Removal(location=location, base=BASE, tenant=tenant_of(volume))

@@ -35,14 +35,14 @@ def make_directory(root: Path, directory: Directory, permissions: Permissions) -
     removed again if it is new. Raises WorkerRefused when a link or file is in the way, GidTaken when
     ``permissions`` want a group that another directory has, and WorkerFailed.
     """
-    with _failing("could not be made", directory), _opened_root(root) as descriptor:
+    with _failing("could not be created", directory), _opened_root(root) as descriptor:
         return not directory.is_root and _make_below(descriptor, directory, permissions)
 
 
 def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
     """The plain directories in this one but for those of kube-efs itself; none when it is not there.
 
-    Raises WorkerRefused when the directory is or lies behind a link or file, and WorkerFailed.
+    Raises WorkerRefused when the directory is or is below a link or file, and WorkerFailed.
     """
     with (
         _failing("could not be listed", directory, in_the_way=WorkerRefused),
@@ -131,7 +131,7 @@ def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tu
         is_new = True
     except FileExistsError:
         is_new = False
-    with _failing("could not be made", directory, in_the_way=WorkerRefused):
+    with _failing("could not be created", directory, in_the_way=WorkerRefused):
         child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
     try:
         if is_new:
@@ -160,7 +160,7 @@ def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if mode != permissions.mode or uid not in {-1, found.st_uid} or gid not in {-1, found.st_gid}:
         raise WorkerFailed(
-            f"has mode {mode:04o} and owners {found.st_uid}:{found.st_gid}, since the server did not take "
+            f"has mode {mode:04o} and owners {found.st_uid}:{found.st_gid}, because the server did not apply "
             f"mode {permissions.mode:04o} and owners {_shown(permissions.uid)}:{_shown(permissions.gid)}",
             field="directory",
             value=str(directory),
@@ -203,9 +203,9 @@ def refuse_outside(directory: Directory, base: Directory) -> None:
             remedy=f"only directories below {base} are removed",
         )
     if directory.parts[0] == TRASH:
-        raise RemovalRefused("is the trash folder", field="directory", value=str(directory))
+        raise RemovalRefused("is the trash directory", field="directory", value=str(directory))
     if MARKS in directory.parts:
-        raise RemovalRefused("is the folder of group ids", field="directory", value=str(directory))
+        raise RemovalRefused("is the directory of group IDs", field="directory", value=str(directory))
 
 
 def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
@@ -222,7 +222,9 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
                 after = os.stat(kept_as, dir_fd=folder, follow_symlinks=False)
                 if (after.st_dev, after.st_ino) != before:
                     os.rename(kept_as, name, src_dir_fd=folder, dst_dir_fd=parent)
-                    raise RemovalRefused("was replaced meanwhile", field="directory", value=str(directory))
+                    raise RemovalRefused(
+                        "was replaced in the meantime", field="directory", value=str(directory)
+                    )
     except FileNotFoundError:
         return False
     return True
@@ -250,10 +252,10 @@ def _links_refused(directory: Directory) -> Iterator[None]:
         if error.errno not in NO_DIRECTORY:
             raise
         raise RemovalRefused(
-            f"is or lies behind a link or file ({error.filename})",
+            f"is or is below a link or file ({error.filename})",
             field="directory",
             value=str(directory),
-            remedy="look at it; a volume's directory is never a link",
+            remedy="check it; a volume's directory is never a link",
         ) from error
 
 
@@ -312,4 +314,4 @@ def _hint(error: OSError) -> str:
         return "a link or file is in the way; move it"
     if error.errno == errno.EROFS:
         return "the file system's policy must allow writing (elasticfilesystem:ClientWrite)"
-    return "it is tried again"
+    return "it is retried"

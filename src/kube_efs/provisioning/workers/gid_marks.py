@@ -55,7 +55,7 @@ def claim(gid: int, places: Sequence[Place], *, has_group: bool) -> None:
         if others:
             for one in marks:
                 one.withdraw()
-            remedy = "another id is tried"
+            remedy = "another ID is tried"
             raise GidTaken(f"belongs to {others[0]}", field="group id", value=gid, remedy=remedy)
 
 
@@ -84,7 +84,7 @@ class _Marks:
         """A directory that has the id too; marks of those that do not exist are removed."""
         names = os.listdir(self._marks)  # noqa: PTH208 - of a descriptor
         if self._own not in names:
-            return "a directory that was made at the same time"
+            return "a directory that was created at the same time"
         for name in names:
             if name == self._own:
                 continue

@@ -228,7 +228,7 @@ class WorkerPods:
                 )
         except (KubeNotFound, KubeConflict) as error:
             raise WorkerFailed(
-                "was deleted before it began", field="worker pod", value=name, remedy="it is tried again"
+                "was deleted before it started", field="worker pod", value=name, remedy="it is retried"
             ) from error
 
     async def _succeeded(self, name: str, action: Action) -> WorkerReport:
@@ -237,7 +237,7 @@ class WorkerPods:
             if action is Action.LIST:
                 children = parse_children(await self._log(name))
                 if children is None:
-                    problem = "has a log in which directories are missing"
+                    problem = "has an incomplete log: directories are missing in it"
                     remedy = "let its node keep more of a container's log (containerLogMaxSize)"
                     raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy)
                 return WorkerReport(children=children)
@@ -291,7 +291,7 @@ class WorkerPods:
             # Until it has ended it stays in the way of whatever is near its directories.
             await self._delete(name)
             remedy = "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
-            problem = f"had not ended after {limit:.0f} s"
+            problem = f"did not end after {limit:.0f} s"
             raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy) from error
 
     async def _ended_or_missing(self, name: str) -> ObservedPod | None:
@@ -308,7 +308,7 @@ class WorkerPods:
             except KubeNotFound as error:
                 remedy = "leave worker pods to the controller"
                 raise WorkerFailed(
-                    "was deleted before it ended, or never made",
+                    "was deleted before it ended, or was never created",
                     field="worker pod",
                     value=name,
                     remedy=remedy,
@@ -377,7 +377,7 @@ class WorkerPods:
 
     def _busy(self, pod: ObservedPod) -> Busy:
         remedy = (
-            "it is tried again; if that machine is off for good, delete its Node, or taint it with "
+            "it is retried; if that machine is permanently off, delete its Node, or taint it with "
             "node.kubernetes.io/out-of-service"
         )
         problem = f"works on this directory on {pod.node or 'no node yet'}"

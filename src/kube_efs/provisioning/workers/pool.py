@@ -145,7 +145,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         job = Job(action=Action.EMPTY, emptying=terms)
         report = (await self._pods.run(file_system_id, job, [Item(directory=Directory())])).trash
         if report is None:
-            raise WorkerFailed("did not say what is left", field="trash", value=file_system_id)
+            raise WorkerFailed("did not report what is left", field="trash", value=file_system_id)
         return report
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
@@ -260,7 +260,7 @@ def _settle(batch: Sequence[_Task], report: WorkerReport) -> None:
         if reason is None and report.complete:
             task.done.set_result(report.children)
         else:
-            problem = f"failed in its worker pod ({reason or 'no room for the reason'})"
+            problem = f"failed in its worker pod ({reason or 'no reason reported'})"
             kind = WorkerRefused if path in report.refused else WorkerFailed
             if path in report.taken:
                 kind = GidTaken

@@ -80,21 +80,23 @@ def _measure(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kube-efs worker",
-        description="Make, remove, list or measure directories of a file system, or empty its trash.",
+        description="Create, remove, list or measure directories of a file system, or empty its trash.",
     )
     parser.add_argument("action", type=Action, choices=list(Action))
     parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
     parser.add_argument("--base", type=_directory, default=Directory(), help="remove only below this")
     parser.add_argument("--mode", type=_mode, default=DEFAULT_MODE, help="mode of new directories, octal")
     parser.add_argument(
-        "--enforce", action="store_true", help="give mode and owners to directories that are there, too"
+        "--enforce", action="store_true", help="also set mode and owners of existing directories"
     )
     parser.add_argument(
-        "--own-group", action="store_true", help="give no group that another directory was made with"
+        "--own-group",
+        action="store_true",
+        help=("do not assign a group ID that another directory was created with"),
     )
     terms = MeasuringTerms()
     parser.add_argument(
-        "--rate", type=int, default=terms.entries_per_second, help="files a second to look at"
+        "--rate", type=int, default=terms.entries_per_second, help="files to measure a second"
     )
     parser.add_argument(
         "--seconds", type=int, default=terms.directory_seconds, help="most seconds to measure a directory"
@@ -169,7 +171,7 @@ def _do(options: argparse.Namespace, item: str) -> None:
         case Action.REMOVE:
             wanted = parse_item(item)
             if wanted.uid is not None or wanted.gid is not None:
-                raise InvalidValue("has owners, but is to be removed", field="item", value=item)
+                raise InvalidValue("has owners, but must be removed", field="item", value=item)
             file_system.move_to_trash(options.root, wanted.directory, base=options.base, tenant=wanted.tenant)
         case Action.LIST:
             for line in render_children(file_system.list_children(options.root, parse_directory(item))):

@@ -89,9 +89,9 @@ def opened_trash(root: int, *, make: bool = True) -> Iterator[int]:
         trash = os.open(TRASH, OPEN_DIRECTORY, dir_fd=root)
     except OSError as error:
         if error.errno in NO_DIRECTORY:
-            remedy = f"remove what is called {TRASH} at the top of the file system"
+            remedy = f"remove the entry {TRASH} at the top of the file system"
             raise RemovalRefused(
-                "is no directory", field="trash folder", value=TRASH, remedy=remedy
+                "is not a directory", field="trash directory", value=TRASH, remedy=remedy
             ) from error
         raise
     try:
@@ -245,7 +245,7 @@ class _Slice:
             self._note(error.strerror or "")
             return False
         if found.st_ino != meant:
-            self._note("is not the directory that was to be removed; move it back to where it belongs")
+            self._note("is not the directory that had to be removed; move it back to its place")
         return found.st_ino == meant
 
     def _remove(self, parent: int, name: str, *, is_folder: bool = True) -> None:
@@ -335,4 +335,4 @@ def _mount_of(descriptor: int) -> str:
         for line in lines:
             if line.startswith("mnt_id:"):
                 return line.split()[1]
-    raise OSError(errno.ENOTSUP, "the kernel does not say in which mount a directory is")
+    raise OSError(errno.ENOTSUP, "the kernel does not report the mount of a directory")

@@ -96,7 +96,7 @@ class TunnelClient:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
                     await self._channel.channel_ready()
             except TimeoutError as error:
-                raise self._unavailable(f"is not there for {_PATIENCE_SECONDS:g} s") from error
+                raise self._unavailable(f"did not appear within {_PATIENCE_SECONDS:g} s") from error
             yield
         except grpc.aio.AioRpcError as error:
             for key, value in error.trailing_metadata() or ():
@@ -105,13 +105,13 @@ class TunnelClient:
             raise self._failure(error) from error
         # The process ends while something is still undone.
         except grpc.aio.UsageError as error:
-            raise self._unavailable("is not asked any more, this process ends") from error
+            raise self._unavailable("is not called any more, because this process ends") from error
 
     def _failure(self, error: grpc.aio.AioRpcError) -> TunnelError:
         if error.code() in _NOT_REACHED:
             return self._unavailable(f"cannot be reached ({error.details()})")
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return self._unavailable(f"has not answered within {self._timeout_seconds:g} s")
+            return self._unavailable(f"did not answer within {self._timeout_seconds:g} s")
         return TunnelError(f"failed ({error.code().name}: {error.details()})", field="tunnel agent")
 
     def _unavailable(self, problem: str) -> TunnelAgentUnavailable:
@@ -119,7 +119,7 @@ class TunnelClient:
             problem,
             field="tunnel agent",
             value=str(self._socket),
-            remedy="see that kube-efs tunnel runs on this node and serves this socket",
+            remedy="check that kube-efs tunnel runs on this node and serves this socket",
         )
 
 

@@ -65,10 +65,10 @@ def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
         hidden.replace(socket)
     except (OSError, RuntimeError) as error:  # gRPC says no more than the latter
         raise InvalidSetting(
-            f"cannot be listened on ({error})",
+            f"cannot be bound ({error})",
             field="KUBE_EFS_TUNNEL_SOCKET",
             value=str(socket),
-            remedy="choose a short path in a folder that can be written",
+            remedy="choose a short path in a writable directory",
         ) from error
     try:
         yield

@@ -169,7 +169,7 @@ class ClientCertificates:
                     await self._wake.wait()
 
     async def renew_due(self, tunnels: Iterable[Promise]) -> datetime:
-        """Make new certificates where it is time; gives when the next is due. A failure is tried again."""
+        """Make new certificates where it is time; gives when the next is due. A failure is retried."""
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def renewed(tunnel: Promise) -> bool:
@@ -177,7 +177,7 @@ class ClientCertificates:
             async with slots:
                 try:
                     await self._obtain(tunnel.spec, tunnel.source)
-                except Exception as error:  # noqa: BLE001 - told, counted and tried again
+                except Exception as error:  # noqa: BLE001 - logged, counted and retried
                     self._put_off(tunnel.name, error)
                     return False
                 return True

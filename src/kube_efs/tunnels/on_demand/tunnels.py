@@ -119,10 +119,10 @@ class OnDemandTunnels:
                 await self._plan.listening(spec.name)
         except TimeoutError as error:
             raise TunnelNotReady(
-                f"is not there within {limit:g} s",
+                f"was not ready within {limit:g} s",
                 field="tunnel",
                 value=spec.name,
-                remedy="see the log of stunnel",
+                remedy="check the log of stunnel",
             ) from error
         return port
 
@@ -262,5 +262,5 @@ async def check_resolves(candidate: Candidate) -> None:
         reason,
         field="mount target",
         value=candidate.address,
-        remedy="see that the file system has a mount target in this network, or name one by its address",
+        remedy="check that the file system has a mount target in this network, or configure its address",
     )

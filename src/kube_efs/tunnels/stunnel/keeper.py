@@ -16,7 +16,7 @@ log how that went, as stunnel tells nobody else. This is what can come of it:
 * It says nothing for seconds. That counts as a refusal. One that was asked as it accepted nothing is ended.
 
 Unless all listen, the service that stunnel names is left out, or all when it names none, and the others are
-loaded. What is left out is tried again later.
+loaded. What is left out is retried later.
 """
 
 import asyncio

@@ -152,7 +152,7 @@ class Judge:
 
     def ended(self) -> Unloadable:
         """The outcome when stunnel has ended without one."""
-        return Unloadable(reason="; ".join(self._errors) or "stunnel ended without a word")
+        return Unloadable(reason="; ".join(self._errors) or "stunnel ended without a message")
 
     def _unloadable(self) -> Unloadable:
         culprits = (self._culprit(error) for error in self._errors)

@@ -34,10 +34,10 @@ def find_stunnel(configured: Path | None, usual: Sequence[Path] = USUAL_PATHS) -
             return path
     tried = configured or ", ".join(map(str, usual))
     raise StunnelMissing(
-        "is no program that can be run",
+        "is not an executable program",
         field="STUNNEL_PATH",
         value=str(tried),
-        remedy="install stunnel, or set STUNNEL_PATH to where it is",
+        remedy="install stunnel, or set STUNNEL_PATH to its path",
     )
 
 

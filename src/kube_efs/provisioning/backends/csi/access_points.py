@@ -192,7 +192,7 @@ class AccessPoints:
                 f"belongs to {found.file_system_id}",
                 field="access point",
                 value=found.access_point_id,
-                remedy=f"look at the volume; its handle says {handle.file_system_id}",
+                remedy=f"check the volume; its handle names {handle.file_system_id}",
             )
         return found
 
@@ -200,7 +200,7 @@ class AccessPoints:
         """Raise NotYet while a lost creation could make the access point again after its deletion."""
         if seconds := self._late_seconds(found.file_system_id, found.client_token):
             raise NotYet(
-                "may be made again by an earlier call to AWS",
+                "may be created again by an earlier call to AWS",
                 field="access point",
                 value=found.access_point_id,
                 remedy=f"it is removed in {seconds:.0f} s",
@@ -398,10 +398,10 @@ class AccessPoints:
         taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
         if taken is None:
             raise GidRangeFull(
-                "has no free id left",
+                "has no free ID",
                 field="gidRangeStart-gidRangeEnd",
                 value=str(parameters.gids),
-                remedy="delete a volume, or make a class with a wider range",
+                remedy="delete a volume, or create a class with a wider range",
             )
         return PosixUser(uid=taken if uid is None else uid, gid=taken if gid is None else gid)
 
@@ -516,4 +516,4 @@ def _check(found: AccessPoint, request: VolumeRequest) -> None:
 
 
 def _pending(problem: str, access_point_id: str) -> VolumePending:
-    return VolumePending(problem, field="access point", value=access_point_id, remedy="it is tried again")
+    return VolumePending(problem, field="access point", value=access_point_id, remedy="it is retried")

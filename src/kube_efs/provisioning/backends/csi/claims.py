@@ -38,8 +38,10 @@ class CsiMade:
     async def adopt(self, found: Volume) -> None:
         """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
         if _handle(found) != _handle(self.volume(0)):
-            remedy = "look at its handle; it is not what this driver makes for the claim"
-            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+            remedy = "check its handle; it differs from what this driver creates for the claim"
+            raise KubeAlreadyExists(
+                "leads to another location", field="volume", value=found.name, remedy=remedy
+            )
 
 
 class CsiPlan:

@@ -31,7 +31,7 @@ from kube_efs.single_flight import SingleFlight
 log = structlog.get_logger(__name__)
 
 _SCAN_AGAIN_SECONDS: Final = 60.0
-# Each attempt may cost a worker pod; a request that was not lucky by then is tried again.
+# Each attempt may cost a worker pod; a request that was not lucky by then is retried.
 _IDS_TRIED: Final = 16
 
 
@@ -143,10 +143,10 @@ class CsiDirectories:
             taken = account.access_points.take_id(parameters.gids, str(place), start=start)
         if taken is None:
             raise GidRangeFull(
-                "has no free id left",
+                "has no free ID",
                 field="gidRangeStart-gidRangeEnd",
                 value=str(parameters.gids),
-                remedy="delete a volume, or make a class with a wider range",
+                remedy="delete a volume, or create a class with a wider range",
             )
         uid = taken if parameters.uid is None else parameters.uid
         gid = taken if parameters.gid is None else parameters.gid

@@ -186,7 +186,7 @@ class CsiVolumes:
                 "may still be deleted by an earlier call to AWS",
                 field="access point",
                 value=str(removal.access_point),
-                remedy=f"the volume is let go in {_CALL_SECONDS - waited_seconds:.0f} s",
+                remedy=f"the volume is released in {_CALL_SECONDS - waited_seconds:.0f} s",
             )
         self._ordered.pop(removal.access_point, None)
 
@@ -256,7 +256,7 @@ class CsiVolumes:
             made = await account.access_points.create(request, candidates)
             if _root(made) not in places:
                 # By now it is known, so that the next attempt holds its directory as well.
-                raise _pending(f"leads to {made.directory}, which is to be reserved first", made)
+                raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             self._refuse_leaving(made, request)
             if self._directories is not None:
                 # It is there for others to see. What was ordered before they could must have ended.
@@ -291,9 +291,7 @@ def _root(found: AccessPoint) -> Location:
 
 
 def _pending(problem: str, found: AccessPoint) -> VolumePending:
-    return VolumePending(
-        problem, field="access point", value=found.access_point_id, remedy="it is tried again"
-    )
+    return VolumePending(problem, field="access point", value=found.access_point_id, remedy="it is retried")
 
 
 def _target(target: MountTarget) -> TargetAddress:

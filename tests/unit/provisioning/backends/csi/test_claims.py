@@ -68,7 +68,7 @@ async def test_a_volume_that_leads_to_the_same_is_adopted(backend: CsiBackend, f
 
 
 async def test_a_volume_that_leads_elsewhere_is_not_adopted(backend: CsiBackend) -> None:
-    with pytest.raises(KubeAlreadyExists, match="leads elsewhere"):
+    with pytest.raises(KubeAlreadyExists, match="leads to another location"):
         await (await made(backend)).adopt(volume(f"efs:{FS}::fsap-{2:017x}"))
 
 
