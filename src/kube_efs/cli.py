@@ -63,7 +63,7 @@ class RenderTarget(StrEnum):
     OLM = "olm"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")]
 
 
 def main() -> None:
@@ -179,7 +179,7 @@ def status(
         typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
     ] = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="Where kube-efs runs.")
+        str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
     ] = "openshift-efs-stunnel",
 ) -> None:
     """Show a cluster's file systems, ports, volumes and tunnels."""

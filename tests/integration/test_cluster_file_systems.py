@@ -150,7 +150,7 @@ async def test_subnets_of_two_networks_are_refused(
     elsewhere = await network.create_vpc("10.1.0.0/16")
     other = await network.create_subnet(elsewhere, "10.1.0.0/24", ZoneName("us-east-1c"))
     found = await gateway.owned.subnets([*world.subnets, other])
-    with pytest.raises(InvalidValue, match=r"^subnets: 'vpc-.*, vpc-.*' are in more than one network"):
+    with pytest.raises(InvalidValue, match=r"^subnets: 'vpc-.*, vpc-.*' are in more than one VPC"):
         one_of_each_zone(found)
 
 

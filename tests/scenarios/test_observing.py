@@ -129,7 +129,13 @@ async def test_command_and_page_say_the_same_of_a_volume_behind_an_access_point(
         async with web.get(f"http://localhost:{PAGE_PORT}/") as answer:
             page = await answer.text()
     assert answer.status == 200
-    for words in (volume.name, access_point_id, *cluster.file_system_ids, "this controller leads", NODE):
+    for words in (
+        volume.name,
+        access_point_id,
+        *cluster.file_system_ids,
+        "this controller is the leader",
+        NODE,
+    ):
         assert words in page
 
 

@@ -525,7 +525,7 @@ async def test_a_claim_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
     await volumes.create()
 
     shared = await volumes.in_phase(FAILED)
-    assert "PersistentVolumeClaim: 'pvc-sv1' is there already" in shared.status.message
+    assert "PersistentVolumeClaim: 'pvc-sv1' exists already" in shared.status.message
     await volumes.delete()
     await steps.eventually(lambda: _is_none(volumes, "sv1"), what="it is gone")
     claim = await volumes.claim()

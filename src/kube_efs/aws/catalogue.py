@@ -276,7 +276,7 @@ def _without_size(system: FileSystem) -> FileSystem:
 
 def _in_doubt(file_systems: Collection[FileSystemId]) -> KubeEfsError:
     return AwsUnavailable(
-        "left out what was there before, which stays until another answer confirms it",
+        "omitted known resources, which are kept until another answer confirms this",
         field="DescribeFileSystems or DescribeMountTargets",
         value=", ".join(sorted(file_systems)),
     )

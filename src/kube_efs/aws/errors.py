@@ -140,7 +140,9 @@ _CREDENTIAL_CODES: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
-_CREDENTIALS_REMEDY: Final = "give this process valid AWS credentials, best by a role of its service account"
+_CREDENTIALS_REMEDY: Final = (
+    "give this process valid AWS credentials, preferably with a role of its service account"
+)
 
 
 # AWS's codes are words, such as InvalidPermission.Duplicate. Secrets have digits in them, or other signs.
@@ -244,7 +246,7 @@ def _system_reason(error: BaseException) -> str:
         reason = getattr(error, "reason", None)
         return reason if isinstance(reason, str) and _SSL_REASON.fullmatch(reason) else ""
     if isinstance(error, socket.gaierror):
-        return "the name is not known"
+        return "the name cannot be resolved"
     if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return ""
@@ -278,7 +280,7 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     if code in _THROTTLING_CODES or status == 429:
         return AwsThrottled, problem, ""
     if code in _LIMIT_CODES or code.endswith("LimitExceeded"):
-        return AwsLimitReached, problem, "remove what is not needed or ask AWS for a higher quota"
+        return AwsLimitReached, problem, "remove unused resources or request a higher quota from AWS"
     if code.endswith(("NotFound", "AlreadyExists")) or status == 404:
         return AwsAlreadyExists if code.endswith("AlreadyExists") else AwsNotFound, problem, ""
     if code in _CREDENTIAL_CODES:

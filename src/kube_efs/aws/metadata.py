@@ -37,7 +37,7 @@ _RETRY_DELAY_SECONDS: Final = 0.1
 _MAC_ADDRESS: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FIELD: Final = "instance metadata"
-_REMEDY: Final = "in a pod without host networking, let the instance answer over two network hops"
+_REMEDY: Final = "in a pod without host networking, set the instance's metadata hop limit to 2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,5 +97,5 @@ def _unidentified(node_name: str, reasons: str) -> InvalidSetting:
         f"cannot be identified ({reasons})",
         field="NODE_NAME",
         value=node_name,
-        remedy="let the instance answer over two network hops, or the service account read its Node",
+        remedy="set the instance's metadata hop limit to 2, or allow the service account to read its Node",
     )

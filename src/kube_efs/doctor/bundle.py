@@ -51,7 +51,7 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
             f"cannot be written ({error.strerror})",
             field="--bundle",
             value=str(path),
-            remedy="name a file in a folder that can be written",
+            remedy="name a file in a writable directory",
         ) from error
 
 

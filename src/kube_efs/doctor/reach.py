@@ -131,9 +131,9 @@ def _doubts(rule: Permission, source: Source, aws: AwsFacts) -> Iterator[str]:
     """What would have to be known to say that this rule does not let the node in."""
     for name in rule.prefix_lists:
         if name not in aws.prefix_lists:
-            yield f"what is in prefix list {name} is not known"
+            yield f"the entries of prefix list {name} are not known"
     if rule.groups and source.interfaces is None:
-        yield f"the security groups of node {source.name} are not known; {', '.join(rule.groups)} gets in"
+        yield f"the security groups of node {source.name} are not known; {', '.join(rule.groups)} is allowed"
 
 
 def judge_acls(source: Source, target: MountTarget, aws: AwsFacts) -> Judgement:
@@ -151,7 +151,7 @@ def judge_acls(source: Source, target: MountTarget, aws: AwsFacts) -> Judgement:
             return Judgement(verdict=Verdict.OPEN)
         obstacles = obstacles or found
     if obstacles and source.interfaces is None:
-        unknown = f"whether node {source.name} is in {target.subnet_id} itself is not known"
+        unknown = f"it is not known whether node {source.name} is in {target.subnet_id}"
         return Judgement(verdict=Verdict.UNKNOWN, reasons=(unknown, *obstacles))
     return Judgement(verdict=Verdict.CLOSED if obstacles else Verdict.OPEN, reasons=obstacles)
 

@@ -97,7 +97,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             log.warning(
                 "events-dropped",
                 count=sum(lane.qsize() for lane in self._lanes),
-                reason="the API server did not take them in time",
+                reason="the API server did not accept them in time",
             )
         for task in self._tasks:
             task.cancel()

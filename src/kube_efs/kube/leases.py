@@ -97,7 +97,7 @@ class Leadership:
         """Let the next candidate take over at once; failures only cost it the waiting time."""
         self.is_leader = False
         if not self._is_released:
-            log.info("lease-not-released", lease=self._terms.name, reason="a request is without an answer")
+            log.info("lease-not-released", lease=self._terms.name, reason="a request has no answer yet")
             return
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):

@@ -199,10 +199,10 @@ def _journal_on(csi: Manifest) -> Journal:
     note = (csi["metadata"].get("annotations") or {}).get(ANNOTATION)
     if note is None:
         raise MigrationRefused(
-            "is there already, and was not made by a migration",
+            "exists already, and was not created by a migration",
             field="volume",
             value=name,
-            remedy="look at what it is for, and delete it if nobody uses it",
+            remedy="check what it is for, and delete it if it is unused",
         )
     return read_journal(note, volume=name)
 
@@ -211,10 +211,10 @@ def _check_same(nfs: Manifest | None, journal: Journal) -> None:
     expected = journal.volume
     if nfs is not None and nfs["spec"].get("nfs") != expected["spec"].get("nfs"):
         raise MigrationRefused(
-            "is another volume than the one that was migrated",
+            "is not the volume that was migrated",
             field="volume",
             value=nfs["metadata"]["name"],
-            remedy="delete it if nobody uses it, or keep the CSI volume",
+            remedy="delete it if it is unused, or keep the CSI volume",
         )
 
 

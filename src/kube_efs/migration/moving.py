@@ -45,7 +45,7 @@ async def move_claim(
             return
         steps += 1
     raise MoveStalled(
-        "is undone again and again by somebody else",
+        "is repeatedly reverted by another client",
         field=f"claim {migration.namespace}/{migration.claim}",
         remedy="find out what changes the claim or its volumes, and stop it",
     )
@@ -85,10 +85,10 @@ async def _next_step(
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
         raise MoveStalled(
-            f"has not come about in {patience_seconds:.0f} seconds",
+            f"was not completed within {patience_seconds:.0f} seconds",
             field=f"claim {migration.namespace}/{migration.claim}",
             value=waiting or "an answer of the API server",
-            remedy="see to that, then run the same command again",
+            remedy="resolve that, then run the same command again",
         ) from None
     if decision is not None:
         tell(decision)

@@ -147,7 +147,7 @@ def _continued(
         leads_to = state.targets.file_system_at(nfs.port)
         if leads_to not in {None, location.file_system_id}:
             raise MigrationRefused(
-                f"leads to {leads_to} by now",
+                f"now leads to {leads_to}",
                 field=f"port of volume {nfs.name}",
                 value=nfs.port,
                 remedy="keep the CSI volume",
@@ -200,10 +200,10 @@ def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Locatio
         )
     if is_named or volume.nfs.server == LOOPBACK:
         raise MigrationRefused(
-            "does not tell which file system it leads to",
+            "does not name a known file system",
             field=f"volume {volume.name} spec.nfs.server",
             value=volume.nfs.server,
-            remedy="say so with --server, or with the annotation "
+            remedy="name the file system with --server, or with the annotation "
             f"{FILE_SYSTEM_ID} of a volume behind a tunnel",
         )
     return None
@@ -217,7 +217,7 @@ def _begin(
     claim = state.claims.get(key)
     if claim is None or claim["metadata"].get("uid") != volume.claim.uid:
         raise MigrationRefused(
-            "is not there any more", field=f"claim {'/'.join(key)}", remedy="nothing is left to be moved"
+            "does not exist any more", field=f"claim {'/'.join(key)}", remedy="nothing is left to migrate"
         )
     plain = plain_claim(claim)
     own_class = plain["spec"].get("storageClassName", "")

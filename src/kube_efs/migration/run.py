@@ -154,10 +154,10 @@ def _show(outcomes: Sequence[Outcome], options: MigrateOptions) -> None:
         console.out(json.dumps(as_json(outcomes), indent=2))
         return
     if not outcomes:
-        console.out("Nothing is to be migrated.")
+        console.out("There is nothing to migrate.")
         return
     console.print(render(outcomes))
     if not options.go:
         console.out("Nothing was changed; add --yes to do this.")
     elif not all(one.state.is_well for one in outcomes):
-        console.out("Run the same command again to go on, or with --rollback to go back.")
+        console.out("Run the same command again to continue, or with --rollback to undo.")

@@ -151,7 +151,10 @@ class MountTable:
             if answer is None and reading.is_whole:
                 return None
         if answer:
-            problem, remedy = "is a mount point that the mount table does not show", "see that /proc is whole"
+            problem, remedy = (
+                "is a mount point that is missing in the mount table",
+                "check that /proc is complete",
+            )
             raise PlatformError(problem, field="mounts", value=str(place), remedy=remedy)
         return None
 

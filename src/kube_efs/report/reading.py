@@ -193,7 +193,9 @@ def describe(state: ClusterState) -> ClusterReport:
 
 def _read_targets(found: ConfigMap | None) -> tuple[TunnelTargets, Iterable[str]]:
     if found is None:
-        return TunnelTargets(), [f"there is no ConfigMap {CONFIG_MAP_NAME}; has a controller ever run here?"]
+        return TunnelTargets(), [
+            (f"the ConfigMap {CONFIG_MAP_NAME} does not exist; has a controller ever run here?")
+        ]
     data = found.data or {}
     try:
         targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))

@@ -110,7 +110,7 @@ def claims_table(found: Iterable[ClaimReport]) -> Table:
         (f"{one.namespace}/{one.name}", coloured(one.phase), one.storage_class, one.volume or one.reason)
         for one in found
     ]
-    return table_of("Claims", ["claim", "phase", "class", "volume, or why there is none"], rows)
+    return table_of("Claims", ["claim", "phase", "class", "volume, or why it is missing"], rows)
 
 
 def volumes_table(found: Iterable[VolumeReport]) -> Table:

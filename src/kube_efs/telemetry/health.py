@@ -61,7 +61,7 @@ class Heartbeat:
         if age <= self._max_age_seconds:
             return Health()
         return Health.failing(
-            f"{self._name} has not moved for {age:.0f} s (at most {self._max_age_seconds:.0f} s are expected)"
+            f"{self._name} made no progress for {age:.0f} s (expected at most {self._max_age_seconds:.0f} s)"
         )
 
 

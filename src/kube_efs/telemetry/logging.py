@@ -78,7 +78,7 @@ def parse_level(text: str, *, field: str = "LOGGING_LEVEL") -> int:
         return _LEVELS[text.strip().upper()]
     except KeyError:
         raise InvalidSetting(
-            "is no logging level", field=field, value=text, remedy=f"use one of {', '.join(_LEVELS)}"
+            "is not a logging level", field=field, value=text, remedy=f"use one of {', '.join(_LEVELS)}"
         ) from None
 
 

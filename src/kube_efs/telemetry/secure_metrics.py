@@ -105,7 +105,7 @@ def _context(terms: TlsTerms) -> ssl.SSLContext:
         context.set_ciphers((terms.ciphers or _USUAL_CIPHERS).replace(",", ":"))
     except ssl.SSLError as error:
         raise InvalidSetting(
-            "has no cipher that is known here",
+            "has no known cipher",
             field="KUBE_EFS_METRICS_TLS_CIPHERS",
             value=terms.ciphers,
             remedy="use OpenSSL's names, such as ECDHE-RSA-AES128-GCM-SHA256",

@@ -80,7 +80,7 @@ class StatusPage(HttpServer):
         if self._last is None:
             return None
         report, read_at = self._last
-        stale = f"nothing newer is known: {self._failure}" if self._failure else ""
+        stale = f"the data is outdated: {self._failure}" if self._failure else ""
         sources = self._sources
         return Snapshot(
             report=report, time=read_at, health=sources.health(), leading=sources.leading(), stale=stale
@@ -105,7 +105,7 @@ class StatusPage(HttpServer):
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         if _is_loopback(self._host) and _without_port(request.host) not in {*_LOCAL_NAMES, self._host}:
-            raise web.HTTPForbidden(text="ask for it by the name localhost")
+            raise web.HTTPForbidden(text="use the host name localhost")
         return await handler(request)
 
 

@@ -160,7 +160,7 @@ def claims(report: ClusterReport) -> Html:
         [f"{one.namespace}/{one.name}", badge(one.phase), one.storage_class, one.volume or one.reason]
         for one in waiting_first
     ]
-    return table("Claims", ["Claim", "Phase", "Class", "Volume, or why there is none"], rows, name="claims")
+    return table("Claims", ["Claim", "Phase", "Class", "Volume, or why it is missing"], rows, name="claims")
 
 
 def events(report: ClusterReport) -> Html:

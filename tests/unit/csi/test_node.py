@@ -389,8 +389,8 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
             id="no port",
         ),
         pytest.param(
-            ("ensure", AwsDenied("could not be had", field="AWS credentials")),
-            (grpc.StatusCode.PERMISSION_DENIED, "AWS credentials: could not be had"),
+            ("ensure", AwsDenied("are not available", field="AWS credentials")),
+            (grpc.StatusCode.PERMISSION_DENIED, "AWS credentials: are not available"),
             id="no credentials",
         ),
         pytest.param(

@@ -75,7 +75,7 @@ def test_a_heart_that_stops_beating_is_a_failure() -> None:
     now[0] = 130.0
     assert heart.health() == Health()
     now[0] = 131.0
-    assert heart.health() == Health.failing("discovery has not moved for 31 s (at most 30 s are expected)")
+    assert heart.health() == Health.failing("discovery made no progress for 31 s (expected at most 30 s)")
     heart.beat()
     assert heart.health() == Health()
 

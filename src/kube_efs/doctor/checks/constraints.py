@@ -10,7 +10,7 @@ from kube_efs.doctor.grants import Account, Grant
 
 _MISSING = broken(
     "scc/missing",
-    "A service account may use no SecurityContextConstraints that let its DaemonSet's pods run.",
+    "A service account may not use SecurityContextConstraints that allow the pods of its DaemonSet.",
 )
 
 
@@ -52,14 +52,14 @@ def _missing(
     return Finding(
         kind=_MISSING,
         subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
-        problem=f"may use no SecurityContextConstraints that let pods of DaemonSet {workload.name} run",
+        problem=f"may not use SecurityContextConstraints that allow the pods of DaemonSet {workload.name}",
         evidence=(
             f"they need {', '.join(sorted(workload.needs))}",
-            f"{names}: neither name the account nor may be used by its roles"
+            f"{names}: neither list the account nor are granted by its roles"
             if enough
-            else "no constraints of this cluster allow all of that",
+            else "no constraints of this cluster allow all of them",
         ),
-        remedy="give the account constraints that allow that, and no more than is needed",
+        remedy="grant the account constraints that allow them, and no more",
         commands=(
             _command(account, enough, cluster),
             f"oc -n {workload.namespace} describe daemonset {workload.name}",

@@ -58,7 +58,7 @@ def parse_records(records: Iterable[str]) -> tuple[str, ...]:
 
 
 def _unreadable(path: Path, error: OSError) -> PlatformError:
-    remedy = "run the doctor as root of the node, or look at dmesg there"
+    remedy = "run the doctor as root on the node, or check dmesg there"
     return PlatformError(f"cannot be read ({error.strerror})", field="kernel", value=str(path), remedy=remedy)
 
 
@@ -76,7 +76,7 @@ def read_booleans(folder: Path = SELINUX) -> Mapping[str, bool]:
                 found[name] = current == "1"
     except (OSError, IndexError) as error:
         problem = f"cannot be read ({error})"
-        remedy = "run the doctor as root of the node"
+        remedy = "run the doctor as root on the node"
         raise PlatformError(problem, field="SELinux", value=str(folder), remedy=remedy) from error
     return MappingProxyType(found)
 

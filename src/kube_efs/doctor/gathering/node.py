@@ -152,9 +152,9 @@ async def _health(session: aiohttp.ClientSession, name: str, url: str) -> Proces
         reason = str(error) or f"no answer within {_HEALTH_SECONDS:g} s"
         return ProcessHealth(name=name, url=url, unreachable=reason)
     except ValidationError:
-        reason = "something else answers there"
+        reason = "another program answers there"
         return ProcessHealth(name=name, url=url, unreachable=reason)
-    reasons = [reason for page in pages if not page.ok for reason in page.reasons or ("it does not say why",)]
+    reasons = [reason for page in pages if not page.ok for reason in page.reasons or ("no reason reported",)]
     return ProcessHealth(name=name, url=url, reasons=tuple(reasons))
 
 

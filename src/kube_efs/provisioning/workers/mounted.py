@@ -358,7 +358,7 @@ def _mounted_at(
         return entry, directory
     else:
         problem, remedy = (
-            ("is not a mount of an NFS server in this pod"),
+            "is not a mount of an NFS server in this pod",
             "configure which directory is mounted there",
         )
     problem += f", which has {_seen(entries)}"

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--own-group",
         action="store_true",
-        help=("do not assign a group ID that another directory was created with"),
+        help="do not assign a group ID that another directory was created with",
     )
     terms = MeasuringTerms()
     parser.add_argument(
