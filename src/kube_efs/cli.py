@@ -282,7 +282,9 @@ def create_a_file_system(
     subnet: Annotated[
         list[str] | None, typer.Option(help="For a mount target; repeatable.", show_default="the nodes'")
     ] = None,
-    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Where it is to be.")] = None,
+    region: Annotated[
+        str | None, typer.Option(envvar="AWS_REGION", help="Region of the new file system.")
+    ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(dir_okay=False, help="The cluster whose nodes' subnets are used.")
     ] = None,

@@ -39,7 +39,7 @@ def exits(done: str, failed: str) -> Mapping[int, str]:
     return MappingProxyType({0: done, 1: failed, 2: _WRONG_USAGE})
 
 
-_PROCESS: Final = exits("it was told to end", "it could not go on; the log says why")
+_PROCESS: Final = exits("it was stopped", "it could not continue; the log gives the reason")
 
 MANUALS: Final[dict[str, Manual]] = {
     "controller": Manual(
@@ -95,7 +95,7 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "create-file-system": Manual(
-        exits=exits("it is there, and its id was printed", "it is not; the same command goes on"),
+        exits=exits("it is there, and its id was printed", "it is not; repeat the command to continue"),
         environment={**_AWS, **_KUBECONFIG},
         examples=(
             Example(

@@ -1,4 +1,4 @@
-"""How a process is told to stop."""
+"""How a process is stopped."""
 
 import asyncio
 import signal

@@ -32,7 +32,7 @@ _SLOWEST_POLL_SECONDS: Final = 600.0
 
 
 class FileSystemSource(Protocol):
-    """The part of AwsGateway that the catalogue needs; it bounds how many calls run at once."""
+    """The part of AwsGateway that FileSystemCatalogue needs; it bounds how many calls run at once."""
 
     async def file_systems(self) -> tuple[FileSystem, ...]:
         """All file systems, without mount targets; raises AwsError."""
@@ -67,7 +67,7 @@ def compare(before: Discovery, after: Discovery) -> DiscoveryChange:
     )
 
 
-# The mount targets of one file system, None when it is gone, or why they cannot be told.
+# The mount targets of one file system, None when it is gone, or why they are not known.
 MountTargetsAnswer: TypeAlias = tuple[MountTarget, ...] | KubeEfsError | None
 
 
@@ -126,7 +126,7 @@ class Catalogue:
 
     One failing call never spoils the rest: when the listing fails, everything stays as it was; when the
     mount targets of one file system cannot be asked for, its last known ones stay, and one that was never
-    known is reported as ``unclear``. ``expected`` tells to which file systems the cluster refers.
+    known is reported as ``unclear``. ``expected`` are the file systems to which the cluster refers.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
     """The credentials in an answer of ``origin``; raises AwsError, which says what is wrong but no value."""
     if not isinstance(document, Mapping):
         raise AwsOddAnswer("returned no credentials object", field=origin)
-    # Instance metadata tells of failures with status 200.
+    # Instance metadata reports failures with status 200.
     if (code := document.get("Code", "Success")) != "Success":
         raise AwsDenied(f"returned no credentials but the code {safe_code(code)}", field=origin)
     values = (

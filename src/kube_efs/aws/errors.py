@@ -8,9 +8,9 @@ No part of an answer is part of a message, be it from AWS, a proxy in between or
 STS repeats the token that it refuses, programs print keys, and messages get into logs, events and answers to
 the kubelet. So a message says what we know ourselves (the call, the resource, the permission), the HTTP
 status, AWS's code of the error when it has the shape of one, and the names of exceptions' classes. AWS's own
-sentence is left out: no rule tells a harmless one from one that quotes a secret. Texts of the library are
-shown only where they are made of its configuration (``_TEXTS_OF_CONFIGURATION``). The original error is not
-chained (``from None``), since a traceback prints it. AWS's request ID is left out too: it would make each
+sentence is left out: no rule distinguishes a harmless one from one that quotes a secret. Texts of the library
+are shown only where they are made of its configuration (``_TEXTS_OF_CONFIGURATION``). The original error is
+not chained (``from None``), since a traceback prints it. AWS's request ID is left out too: it would make each
 message, and so each event, a new one.
 
 ``translate`` judges by the error's code (https://docs.aws.amazon.com/efs/latest/ug/API_Operations.html,
@@ -189,7 +189,7 @@ def translate(
     """The error to raise for any other, without chaining that one.
 
     ``field`` is the operation and ``value`` the resource that it was about. ``remedy`` is for the case that
-    nobody answers. Mostly an AwsError; InvalidSetting when the library's own configuration is at fault,
+    nobody answers. Usually an AwsError; InvalidSetting when the library's own configuration is at fault,
     InvalidValue when the request was refused before it was sent.
     """
     kind, problem, own_remedy = _judge(error, iam_action, remedy)

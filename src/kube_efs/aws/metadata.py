@@ -133,7 +133,7 @@ class InstanceMetadata:
             return None
 
     async def _get(self, path: str, *, shown: str = "") -> str:
-        """The entry; errors show ``shown`` in the place of a path that an answer has a part in."""
+        """The entry; errors show ``shown`` instead of a path that an answer has a part in."""
         try:
             return await self._get_once(path, shown or path)
         except AwsDenied:

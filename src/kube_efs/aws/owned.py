@@ -1,4 +1,4 @@
-"""What belongs to one cluster in AWS, told by the tag with which OpenShift's installer marks it.
+"""What belongs to one cluster in AWS, identified by the tag with which OpenShift's installer marks it.
 
 https://docs.aws.amazon.com/efs/latest/ug/API_DescribeAccessPoints.html
 """

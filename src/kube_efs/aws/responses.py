@@ -101,7 +101,7 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
 
 
 def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
-    """The access point; its root is that of the file system when none is told."""
+    """The access point; its root is that of the file system when the answer has none."""
     user = entry.get("PosixUser")
     return AccessPoint(
         access_point_id=parse_access_point_id(str(entry.get("AccessPointId") or ""), field="AccessPointId"),

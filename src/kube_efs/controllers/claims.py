@@ -1,4 +1,4 @@
-"""Pending claims: each is planned, served, and told about; looked at again when anything it needs changes.
+"""Pending claims: each is planned and served, and checked again when its inputs change.
 
 Whether a claim gets a volume follows from the claim and the volumes that are there (``Engine.plan``), never
 from what this process remembers: a restart loses nothing. What the controller remembers, by the claim's uid:
@@ -208,11 +208,11 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         )
 
     def _persistence(self, plan: Plan) -> Callable[[KubeEfsError, bool], Awaitable[bool]]:
-        """Whether an attempt goes on after a failure; True comes after a pause.
+        """Whether an attempt continues after a failure; True comes after a pause.
 
-        It goes on while its outcome is unclear, since another plan could give the claim a second volume. It
-        goes on for a while, too, when the claim is gone: what was begun is finished, so that the volume is
-        there to be removed with all that was made for it.
+        It continues while its outcome is unclear, since another plan could give the claim a second volume. It
+        also continues for a while when the claim is gone: work in progress is completed, so that the volume
+        is there to be removed with all that was made for it.
         """
         claim, pause, attempts = plan.claim, self._backoff_seconds, 0
 

@@ -44,7 +44,7 @@ class SharedVolumeEvents:
                 self._made(shared, "PersistentVolumeClaim", shared.owner.claim_name)
 
     def settled(self, shared: SharedVolume, status: Status) -> None:
-        """Nothing is left to do for now; told only if that is news."""
+        """Nothing is left to do for now; an event is published only for a change."""
         self._count(shared.owner, status.phase)
         before = shared.status
         if (status.phase, status.message) == (before.phase, before.message):

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 # More than there are steps from nothing to Ready; more would be somebody else who undoes them.
 _MOST_STEPS = 12
 _SOON_SECONDS = 1.0
-# Whoever uses a claim that is to go can change without any sign of it.
+# The users of a claim that is being deleted can change without an event.
 _LOOK_AGAIN_SECONDS = 10.0
 _WAITING = frozenset({SharedVolumePhase.PENDING, SharedVolumePhase.DELETING})
 # Somebody else has changed, made or deleted what a step is about.

@@ -1,4 +1,4 @@
-"""Empties the trash of every file system, in rounds, and tells of what cannot be removed.
+"""Empties the trash of every file system, in rounds, and reports what cannot be removed.
 
 A removal is done when the directory is in the trash; what is in it goes here, and nothing waits for that.
 Some file systems are worked on at a time, for some minutes each, and the one that has waited longest is next:
@@ -71,7 +71,8 @@ class Trashes:
 class _Trash:
     """What is known of one trash.
 
-    ``due`` is when it is to be worked on, infinite when it is empty; ``turn`` grows with each round of any.
+    ``due`` is when the next round must handle it, infinite when it is empty; ``turn`` grows with each round
+    of any.
     """
 
     file_system_id: FileSystemId
@@ -282,7 +283,8 @@ def trash_rounds(
 def _with_root(index: VolumeIndex) -> Collection[FileSystemId]:
     """The file systems that have a tunnel and a root volume.
 
-    A pod that is started before could wait for ever for a root that is never made, if its file system goes.
+    A pod that is started before could wait indefinitely for a root claim that is never created, if its file
+    system is deleted.
     """
     return [fs for fs in index.targets.targets if root_name(fs) in index.volumes]
 

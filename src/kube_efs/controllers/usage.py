@@ -1,4 +1,4 @@
-"""How much is in each volume: measured in rounds, told in metrics, a ConfigMap, and events on claims.
+"""How much is in each volume: measured in rounds, reported in metrics, a ConfigMap, and events on claims.
 
 What it costs the API server does not depend on how much there is to tell: the claims are listed once a
 round, the ConfigMap is written once a minute at most, and an event is written when a volume becomes larger
@@ -157,7 +157,7 @@ class AccessPointPlaces:
         self._failed_at: dict[FileSystemId, float] = {}
 
     async def locate(self, volume: Volume) -> Location | None:
-        """Where the volume's data lies, if its access point is of this account and that can be told."""
+        """Where the volume's data lies, if its access point is of this account and its place is known."""
         if volume.csi is None or volume.csi.driver != DRIVER or volume.deletion_secret:
             return None
         try:
@@ -251,7 +251,7 @@ class UsageRounds:
         volumes = dict(index.volumes)
         for name, volume in volumes.items():
             location = index.location_of(name) or await self._parts.locate(volume)
-            # How much a whole file system holds AWS tells for nothing, and no claim asks for so much.
+            # AWS reports the size of a whole file system, and no claim requests so much.
             if location is None or location.directory.is_root:
                 continue
             if self._parts.meter_for(location) is not None:

@@ -31,7 +31,7 @@ _Rpc = csi_pb2.ControllerServiceCapability.RPC
 
 
 class Controller(csi_pb2_grpc.ControllerServicer):
-    """Answers csi-provisioner; ``has_driver_tags`` tells whether access points get the driver's own tags."""
+    """Answers csi-provisioner; ``has_driver_tags``: whether access points get the driver's own tags."""
 
     def __init__(self, volumes: CsiVolumes, *, has_driver_tags: bool = False) -> None:
         self._volumes = volumes

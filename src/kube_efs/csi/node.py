@@ -45,14 +45,14 @@ _Unit = csi_pb2.VolumeUsage
 _LONGEST_PATH: Final = 4095  # bytes: PATH_MAX without the zero at the end
 _LONGEST_NAME: Final = 255  # bytes: NAME_MAX
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-# So that the caller is told the reason, not only that its time is over.
+# So that the caller gets the reason, not only DEADLINE_EXCEEDED.
 _MARGIN_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What the service is told.
+    """The options of the service.
 
     A call takes ``timeout_seconds`` at most, or less when its caller waits less. ``attach_limit`` is the
     most volumes that Kubernetes may place on this node, zero leaves that to Kubernetes; ``max_inflight`` the

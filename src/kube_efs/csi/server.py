@@ -1,6 +1,6 @@
 """A gRPC server on an endpoint, for as long as a context is open.
 
-Endpoints have the forms in which CSI drivers and their sidecars are told them.
+Endpoints have the forms that CSI drivers and their sidecars use.
 """
 
 import posixpath
@@ -111,11 +111,11 @@ def _is_loopback(host: str) -> bool:
 async def serving(
     endpoint: Endpoint, *services: Service, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
 ) -> AsyncIterator[str]:
-    """Serves while the context is open; gives the address as gRPC clients are told it.
+    """Serves while the context is open; gives the address in the form of gRPC clients.
 
     What is left of an earlier process's socket is replaced. When the context closes, new calls are refused
     at once, running ones get some seconds and are then cancelled. Raises InvalidSetting when the endpoint
-    cannot be had.
+    cannot be bound.
     """
     server = grpc.aio.server(interceptors=[RequestDecoder(), *interceptors], options=_OPTIONS)
     for add_to in services:

@@ -1,4 +1,4 @@
-"""Bundles: findings, objects and logs in one archive, without secrets, for somebody who is to help.
+"""Bundles: findings, objects and logs in one archive, without secrets, for support.
 
 Nothing enters an archive but by ``Bundle``, which takes the secrets out.
 """

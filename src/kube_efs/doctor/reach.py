@@ -1,4 +1,4 @@
-"""Whether a node gets through to a mount target, by the rules that EC2 tells. No I/O.
+"""Whether a node reaches a mount target, by the rules in EC2. No I/O.
 
 What is said to be closed is so for sure; where something is not known that would decide, that is said.
 """
@@ -100,7 +100,7 @@ def judge_groups(source: Source, target: MountTarget, aws: AwsFacts) -> Judgemen
     """Whether the security groups of the mount target let the node in at TCP 2049."""
     doubts: list[str] = []
     ids = aws.groups_by_target.get(target.mount_target_id, ())
-    if not ids:  # they could not be asked for, which is told already
+    if not ids:  # they could not be read, which is reported already
         return Judgement(verdict=Verdict.OPEN)
     for group_id in ids:
         group = aws.groups.get(group_id)
@@ -139,7 +139,7 @@ def _doubts(rule: Permission, source: Source, aws: AwsFacts) -> Iterator[str]:
 def judge_acls(source: Source, target: MountTarget, aws: AwsFacts) -> Judgement:
     """Whether the network ACLs of both subnets let the node's packets there, and the answers back.
 
-    ACLs that are not known are no obstacle here, since it is told that they are not.
+    ACLs that are not known are no obstacle here, because they are reported as not known.
     """
     obstacles: tuple[str, ...] = ()
     for address in source.addresses:

@@ -63,5 +63,5 @@ def _field(key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _ends_in_key(option: str) -> bool:
-    """Such as ``--key``: what follows is mostly a path, which is nobody's loss."""
+    """Such as ``--key``: a path usually follows, whose loss does no harm."""
     return option.startswith("-") and option.lower().endswith("key")

@@ -23,7 +23,7 @@ from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, Ku
 
 log = structlog.get_logger(__name__)
 
-# A process that was told to end has not much more.
+# A process that is being stopped has little more time.
 _RELEASE_SECONDS = 2.0
 _NO_ANSWER = "no answer in time"
 
@@ -33,7 +33,7 @@ class LeaseTerms:
     """Who wants which Lease, and the times that client-go has too (all in seconds).
 
     ``duration`` is how long others wait after the last renewal they saw, ``renew_deadline`` how long
-    the leader goes on trying to renew, ``retry_period`` the time between two tries.
+    the leader continues to try to renew, ``retry_period`` the time between two tries.
     """
 
     namespace: str
@@ -69,7 +69,7 @@ class Leadership:
     async def acquire(self) -> None:
         """Wait until this candidate leads; a leader of the same identity is itself, restarted."""
         while await self._try() is not _Outcome.HELD:
-            # Candidates that tried at one moment should not go on doing so.
+            # Candidates that tried at one moment should not continue to do so.
             pause = self._terms.retry_period_seconds * random.uniform(1.0, 1.2)  # noqa: S311
             await asyncio.sleep(pause)
         self.is_leader = True

@@ -58,5 +58,5 @@ def resource_of(path: str) -> str:
 
 
 def _verb(request: httpx2.Request) -> str:
-    """The method, except that a watch is told from what is read once."""
+    """The method, except that a watch is distinguished from a single request."""
     return "watch" if request.url.params.get("watch") == "true" else request.method.lower()

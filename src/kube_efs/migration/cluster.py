@@ -158,7 +158,7 @@ class MigrationStore:
         await self._patch_volume(volume, {"spec": {"persistentVolumeReclaimPolicy": str(policy)}})
 
     async def _record(self, migration: Migration, look: Look) -> None:
-        """Note the claim as it is, but for its first class, which the way back needs."""
+        """Note the claim as it is, except its first class, which a rollback needs."""
         body = await self._claim(migration)
         csi = next((one for one in (look.seen.source, look.seen.target) if one and one.csi), None)
         if body is None or csi is None:

@@ -56,7 +56,7 @@ def migrate(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Turn NFS volumes into CSI volumes of the same data, one claim at a time; shows the plan without --yes.
 
-    No data is copied or removed. It may be interrupted at any moment: the same command goes on, and
+    No data is copied or removed. It may be interrupted at any moment: the same command continues, and
     --rollback goes back.
     """
     import asyncio

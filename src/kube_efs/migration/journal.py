@@ -1,4 +1,4 @@
-"""What is noted on a CSI volume, so that its claim can go on to it, or back, from whatever state.
+"""What is noted on a CSI volume, so that its migration can continue, forward or back, from any state.
 
 It is an annotation in JSON, and lives as long as the volume: nothing else has to be kept, and nothing can get
 lost apart from it.

@@ -1,4 +1,4 @@
-"""Claims and volumes as manifests, to be made anew just as they are.
+"""Claims and volumes as manifests, to be created again unchanged.
 
 A manifest is an object of the Kubernetes API as decoded JSON. It is kept whole, with fields that are not
 known here, less what the API server and its controllers write into it.
@@ -81,7 +81,7 @@ def claim_with(claim: Manifest, *, volume: str, storage_class: str) -> Manifest:
 
 
 def same_claim(claim: Manifest, other: Manifest) -> bool:
-    """Whether both would be made the same, but for the class."""
+    """Whether both would be created equal, except the class."""
     return _without_class(claim) == _without_class(other)
 
 

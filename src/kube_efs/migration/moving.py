@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 PATIENCE_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.25
 _USERS_SECONDS: Final = 1.0
-# A move has eight steps; whoever needs so many is at odds with somebody who undoes them.
+# A move has eight steps; more than that means that another client reverts them.
 _MOST_STEPS: Final = 32
 
 
@@ -35,7 +35,7 @@ async def move_claim(
 
     ``tell`` hears what is done or waited for. Pods that use the claim are waited for ``wait_seconds``. Raises
     ClaimInUse, MoveStalled, MigrationRefused and KubeError; then, as after a kill, nothing is lost and the
-    same call goes on.
+    same call continues.
     """
     await _wait_for_users(store, migration, tell, wait_seconds)
     steps = 0

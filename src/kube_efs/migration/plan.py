@@ -1,4 +1,4 @@
-"""Which claims are to be moved, as a cluster's objects tell it."""
+"""Which claims to migrate, from the objects of a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +45,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The objects that are looked at, as the API has them; claims by namespace and name.
+    """The objects of the API that are checked; claims by namespace and name.
 
     ``servers`` are names of file systems that do not tell which one they are of.
     """
@@ -72,7 +72,7 @@ class Migration:
 
     @property
     def move(self) -> Move:
-        """The way that the claim is to go."""
+        """The direction of the migration of the claim."""
         forward = self.direction is Direction.FORWARD
         return Move(
             namespace=self.namespace,
@@ -109,7 +109,7 @@ class Refusal:
 def plan(
     state: ClusterState, selection: Selection, direction: Direction, *, new_class: str | None = None
 ) -> tuple[Migration | Refusal, ...]:
-    """What is to be moved, or to be finished, by the order of names.
+    """What must be migrated, or completed, in the order of names.
 
     ``new_class`` is the class that claims get; None leaves each its own.
     """
@@ -161,7 +161,7 @@ def _continued(
         place=str(location or ""),
         direction=direction,
         journal=journal,
-        # It may be about to go, by a way back that was interrupted, and then has to be made anew.
+        # It may be about to go, by a way back that was interrupted, and then has to be recreated.
         csi_volume=kept_volume(plain_volume(body)),
     )
 
@@ -186,7 +186,7 @@ def _new(
 
 def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Location | None:
     """Where the data lies; None for a volume of somebody else's NFS server that nobody has asked for."""
-    assert volume.nfs  # noqa: S101 - only such volumes are looked at
+    assert volume.nfs  # noqa: S101 - only such volumes are checked
     location = locate(volume, state.targets, state.servers)
     if location is not None:
         return location

@@ -59,7 +59,7 @@ def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:
 
 
 async def run_migration(options: MigrateOptions) -> bool:
-    """Show what is to be moved, or move it; whether nothing stands, or stood, in the way.
+    """Show the migration, or do it; gives whether nothing prevents, or prevented, it.
 
     Raises InvalidSetting when no cluster is configured, KubeError when it does not answer, MigrationRefused
     when it has no CSI driver.
@@ -119,7 +119,7 @@ async def _move(
 
 
 class _Progress:
-    """A bar on a terminal, else a line for each thing that is told; on standard error."""
+    """A bar on a terminal, else a line for each message; on standard error."""
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False)

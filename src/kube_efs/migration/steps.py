@@ -1,7 +1,7 @@
 """What to do next with a claim that is to come from one volume to another.
 
-A claim's volume and a volume's source cannot be changed, so the claim is deleted and made anew. The old
-volume is kept from being removed with it first, and the new one, which notes everything that is needed to go
+A claim's volume and a volume's source cannot be changed, so the claim is deleted and recreated. The old
+volume is kept from being removed with it first, and the new one, which notes everything that is needed to
 on or back, is made before. Nothing is remembered between two steps: each follows from what is there.
 
 Going back is the same with source and target exchanged.
@@ -48,7 +48,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What there is; ``recorded`` tells whether the claim could be made anew as it is now."""
+    """What there is; ``recorded``: whether the claim could be recreated unchanged."""
 
     claim: Claim | None = None
     source: Volume | None = None
@@ -127,7 +127,7 @@ def _arriving(move: Move, seen: Seen, claim: Claim) -> Step | Wait | None:
         return None
     if source.reclaim_policy is not ReclaimPolicy.RETAIN:
         return Step.KEEP_SOURCE
-    # Before the source goes, which tells that something is left to do.
+    # Before the source is removed, because its existence means that something is left to do.
     if target.reclaim_policy is not move.policy:
         return Step.RESTORE_POLICY
     if source.deleting and FINALIZER not in source.finalizers:

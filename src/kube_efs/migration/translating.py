@@ -38,7 +38,7 @@ _REACHING = frozenset({"port", "addr", "mountport"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """The CSI volume as it is to be made, the policy that it gets in the end, and what becomes different."""
+    """The CSI volume to create, its reclaim policy after the migration, and what changes."""
 
     manifest: Manifest
     policy: ReclaimPolicy

@@ -110,7 +110,7 @@ def client_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
     an attempt with another file system of the class finds the access point of the first. With it, the
     token stands for namespace and name of the claim and for the file system. (The AWS driver hashes the
     name alone, so that claims of the same name share their data across namespaces; access points that it
-    made are not found again.) Raises InvalidArgument when the claim is not told.
+    made are not found again.) Raises InvalidArgument when the claim is not known.
     """
     origin = request.origin
     if not request.parameters.reuses_access_point:
@@ -122,7 +122,7 @@ def client_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
 
 
 def check_reuse(request: VolumeRequest) -> None:
-    """Raises InvalidArgument when an access point is to be reused for a claim that is not told."""
+    """Raises InvalidArgument when the class reuses access points and the claim is not known."""
     origin = request.origin
     if request.parameters.reuses_access_point and not (origin.claim_name and origin.claim_namespace):
         raise InvalidArgument(

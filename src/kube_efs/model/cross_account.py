@@ -18,7 +18,7 @@ _ROLE, _EXTERNAL, _BY_NAME = "awsRoleArn", "externalId", "crossaccount"
 class CrossAccountRole:
     """The role to take in the account of the file system.
 
-    ``by_zone_id`` lets the nodes find the mount target by DNS, instead of being told its address.
+    ``by_zone_id`` lets the nodes find the mount target by DNS, without its address.
     """
 
     role_arn: str

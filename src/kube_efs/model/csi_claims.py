@@ -55,7 +55,7 @@ def parse_claim(
 ) -> CsiRequest:
     """What the claim asks for.
 
-    Raises ClaimRefused when it cannot be had until the claim or its class changes.
+    Raises ClaimRefused when it cannot be served until the claim or its class changes.
     """
     refuse_unservable(claim)
     if claim.match_labels is not None:

@@ -5,7 +5,7 @@ directory without an access point, and several file systems to fill one after th
 or ``fileSystemIds``, with commas between.
 
 Everything is checked here, before AWS is asked for anything. What the AWS driver ignores in silence is
-served as it does, and told as an oddity.
+served as it does, and reported with a warning.
 """
 
 import re
@@ -66,7 +66,7 @@ class ReferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystemReference:
-    """The place where the id of the file system is to be read: one key of one object."""
+    """The reference to the ID of the file system: one key of one object."""
 
     kind: ReferenceKind
     namespace: str
@@ -81,8 +81,8 @@ class FileSystemReference:
 class VolumeParameters:
     """What a class says about its volumes.
 
-    ``file_systems`` are filled in that order, or stand in another object. A ``uid`` or ``gid`` of None is
-    to be taken from ``gids``; 0 is root. ``mode`` is that of the directory. A ``pattern`` of None names
+    ``file_systems`` are used in that order, or are in another object. A ``uid`` or ``gid`` of None is
+    taken from ``gids``; 0 is root. ``mode`` is that of the directory. A ``pattern`` of None names
     the directory after the volume; ``unique`` says whether a suffix is added to a pattern. ``zone`` is
     the zone whose mount target volumes of another account use. ``oddities`` are worth a warning.
     """
@@ -115,7 +115,7 @@ def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:
 def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = False) -> VolumeParameters:
     """The values of the parameters; raises InvalidArgument for the first that cannot be served.
 
-    ``has_driver_tags`` tells whether the driver was started with tags of its own, which ``enableTagging:
+    ``has_driver_tags``: whether the driver was started with tags of its own, which ``enableTagging:
     "false"`` contradicts.
     """
     reuses = _boolean(parameters, _REUSE, default=False)

@@ -57,7 +57,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Mode and owners that a directory is made with; an owner of None is whoever makes it.
+    """Mode and owners that a directory is made with; an owner of None is the user that creates it.
 
     ``enforced`` gives them to a directory that is there already, too; otherwise it keeps what it has.
     ``own_group`` makes sure that no other directory was made with the same group.
@@ -81,7 +81,7 @@ class FoundDirectory:
 def parse_directory(text: object, *, field: str = "path") -> Directory:
     """The directory that an absolute path names; raises InvalidValue.
 
-    Refuses what a person may not have meant: relative paths, ``.`` and ``..``, empty components (but
+    Refuses what a person may not have meant: relative paths, ``.`` and ``..``, empty components (except
     for one trailing slash), control characters, and names longer than a file system takes. Nothing is
     normalised, since a path that needs it may mean something else to the server.
     """

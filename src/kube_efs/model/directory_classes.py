@@ -1,7 +1,7 @@
 """The StorageClass parameters of efs-provisioner: who may write to the volumes, and how they are mounted.
 
 Source: that project's README and what it does, and for ``tls`` this project. Classes cannot be changed, so
-whoever has to correct one creates it again.
+to correct one, delete it and create it again.
 """
 
 from dataclasses import dataclass

@@ -40,9 +40,9 @@ class DirectoryProvisioner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRequest:
-    """What a claim asks for, once it is clear that it can be had.
+    """A valid request of a claim.
 
-    ``gids`` is the range that its group id is to be taken from, None when it gets none; ``port`` is the
+    ``gids`` is the range of its group ID, None when it gets none; ``port`` is the
     tunnel's loopback port, None when the volume is mounted from the server itself.
     """
 
@@ -63,7 +63,7 @@ def parse_request(
 ) -> DirectoryRequest:
     """What the claim asks for.
 
-    ``targets`` is None where there are no tunnels. Raises ClaimRefused when it cannot be had until the
+    ``targets`` is None where there are no tunnels. Raises ClaimRefused when it cannot be served until the
     claim or its class changes, and NotYet when the class wants TLS and the file system has no tunnel yet.
     """
     refuse_unservable(claim)
@@ -114,7 +114,7 @@ def directory_name(claim: Claim) -> str:
 
 
 def volume_of_directory(name: str) -> str | None:
-    """The name of the volume that a directory of that name was made for; None when it tells none."""
+    """The name of the volume that a directory of that name was made for; None when it contains none."""
     match = _VOLUME_DIRECTORY.fullmatch(name)
     return match[1] if match else None
 

@@ -4,7 +4,7 @@
 
     KubeEfsError
     ├── InvalidValue             a value given by a person or another program is not acceptable
-    │   ├── ClaimRefused         a claim (or its class) asks for something that cannot be had
+    │   ├── ClaimRefused         a claim (or its class) requests something that cannot be served
     │   ├── InvalidSetting       an environment variable or flag
     │   └── RemovalRefused       a guard says that this directory must not be removed
     ├── NotYet                   nothing is wrong, something is not there yet
@@ -188,7 +188,7 @@ class AwsLimitReached(AwsError):
 
 
 class AwsUnavailable(AwsError):
-    """Any other failure: server errors, time-outs, no connection."""
+    """Any other failure: server errors, timeouts, no connection."""
 
 
 class AwsOddAnswer(AwsUnavailable):
@@ -232,7 +232,7 @@ class KubeExpired(KubeError):
 
 
 class KubeUnavailable(KubeError):
-    """Any other failure: throttling, server errors, time-outs, no connection."""
+    """Any other failure: throttling, server errors, timeouts, no connection."""
 
 
 class TunnelError(KubeEfsError):
@@ -278,7 +278,7 @@ class WorkerFailed(KubeEfsError):
 
 
 class MountFailed(KubeEfsError):
-    """mount(8) or umount(8) said no, or the folder is not what it must be; ``value`` is the target."""
+    """mount(8) or umount(8) failed, or the directory is not valid; ``value`` is the target."""
 
     retryable = True
 

@@ -71,7 +71,7 @@ def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
     """The meaning of the flags; raises InvalidArgument for what is malformed, dangerous or contradictory.
 
     A flag may hold several, with commas between, as users of ``mount.efs`` write them. Names may be in
-    capitals; values keep theirs, but for access points.
+    capitals; values keep theirs, except those of access points.
     """
     own: dict[str, str | None] = {}
     others: list[str] = []

@@ -1,4 +1,4 @@
-"""What is to be done about one SharedVolume: the next step, or the status when there is none.
+"""What to do about one SharedVolume: the next step, or the status when there is none.
 
 After a step the same question is asked again of what is there then, so that a crash between two steps
 changes nothing.
@@ -98,7 +98,7 @@ def _end(found: Found) -> Step | Status:
 
 
 def _prepare(found: Found) -> Step | None:
-    """What comes before volume and claim are touched; raises InvalidValue for what cannot be had."""
+    """The steps before volume and claim are changed; raises InvalidValue for an invalid request."""
     shared, volume = found.shared, found.own_volume
     shared.owner.check()
     if found.volume and not volume:

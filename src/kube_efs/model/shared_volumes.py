@@ -187,7 +187,7 @@ class MarkedVolume:
 
     @property
     def source(self) -> Source | None:
-        """Where it leads; None when that cannot be told.
+        """Where it leads; None when that is not known.
 
         Early versions of the older system wrote the file system into the handle and the access point into a
         mount option.

@@ -7,7 +7,8 @@ cluster, because persistent volumes carry them.
 A volume reaches whatever file system its port leads to. So a port that any volume carries is given to one
 file system only: the one whose port it has always been. Three sources tell which one that is: the ConfigMap
 (``targets`` and, for file systems that are gone, ``reserved``), and the annotations of the volumes. Where
-none of them tells, the port belongs to nobody and stays unused until the volume is gone or annotated.
+none of them names one, the port belongs to no file system and stays unused until the volume is gone or
+annotated.
 """
 
 import ipaddress
@@ -95,7 +96,7 @@ class TunnelTargets:
         return target.port if target else None
 
     def file_system_at(self, port: int) -> FileSystemId | None:
-        """The file system whose port this is, even if it is gone; None when the port is nobody's."""
+        """The file system whose port this is, even if it is gone; None when it belongs to none."""
         return next((fs for fs, own in self.ports.items() if own == port), None)
 
     @property

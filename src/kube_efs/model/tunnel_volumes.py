@@ -68,9 +68,9 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelRequest:
-    """What a claim asks for, once it is clear that it can be had.
+    """A valid request of a claim.
 
-    ``is_chosen`` tells that nobody has named the file system: the choice must be recorded on the claim before
+    ``is_chosen``: claim and class name no file system: the choice must be recorded on the claim before
     anything is made.
     """
 
@@ -121,7 +121,7 @@ def is_served(claim: Claim) -> bool:
 def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) -> TunnelRequest:
     """What the claim asks for.
 
-    Raises ClaimRefused when it cannot be had until the claim, its class or the set of file systems
+    Raises ClaimRefused when it cannot be served until the claim, its class or the set of file systems
     changes, and NotYet for a file system that is not known or cannot be reached yet.
     """
     _refuse_unserved(claim)

@@ -25,7 +25,7 @@ _REMEDY = "use encryptInTransit, mounttargetip, mounttargetipmap and crossaccoun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneAddress:
-    """The address of the mount target in a zone, which is told by its name or its id (``use1-az1``)."""
+    """The address of the mount target in a zone, which is given by its name or its ID (``use1-az1``)."""
 
     zone: ZoneName
     address: str
@@ -46,7 +46,7 @@ class VolumeAttributes:
     cross_account: bool = False
 
     def address_in(self, *zones: str) -> str | None:
-        """The mount target for a node in that zone, told by its id, its name, or both; None: look it up.
+        """The mount target for a node in that zone, given by its ID, its name, or both; None: look it up.
 
         ``address`` wins. Without one in the zone it is that of the first zone in order, so that a node
         always uses the same; the AWS driver takes any.

@@ -1,8 +1,8 @@
 """``/proc/self/mountinfo`` as values; see proc_pid_mountinfo(5).
 
 The kernel gives the table away piece by piece. While other mounts come and go, a reader can miss one that is
-there all the time (before Linux 5.8 for certain, and reports go on). But poll(2) tells whether the table has
-changed since it was opened: what was read of one that has not is all of it.
+there all the time (before Linux 5.8 for certain, and reports continue). But poll(2) shows whether the table
+has changed since it was opened: what was read of one that has not is all of it.
 """
 
 import os
@@ -104,7 +104,7 @@ def parse_mountinfo(text: str) -> tuple[MountEntry, ...]:
 
 
 def lines_by_mount_point(text: bytes) -> Mapping[bytes, Sequence[bytes]]:
-    """The lines in their order, by mount point without escapes; nothing else of them is looked at."""
+    """The lines in their order, by mount point without escapes; nothing else of them is read."""
     found: dict[bytes, list[bytes]] = {}
     for line in text.split(b"\n"):
         fields = line.split(b" ", _BEHIND_MOUNT_POINT)

@@ -65,8 +65,8 @@ def is_mount_point(path: Path) -> bool | None:
     openat2(2) with RESOLVE_NO_XDEV opens a name in its parent directory and refuses with EXDEV to step from
     there onto another mount, bind mounts included. So one system call of some microseconds is exact, however
     many mounts there are and however fast they change. It stops before it enters the mounted file system.
-    stat(2), statx(2) and open(2) enter it, whatever their flags, and then wait for ever for an NFS server
-    that is gone. Python has no function for openat2, hence ctypes, which adds 0.7 MB to the process; the
+    stat(2), statx(2) and open(2) enter it, whatever their flags, and then wait indefinitely for an NFS server
+    that is gone. Python has no function for openat2, therefore ctypes, which adds 0.7 MB to the process; the
     number of the call is the same on x86-64 and ARM. Kernels before 5.6 do not have it, and a sandbox may
     forbid it: then there is no answer here, and the mount table has to give one.
     """

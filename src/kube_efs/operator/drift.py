@@ -19,7 +19,7 @@ _BY_SERVER: Final = frozenset(
 
 
 def digest(manifest: Manifest) -> str:
-    """Tells contents apart, in hexadecimal."""
+    """A digest of the content, in hexadecimal."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 

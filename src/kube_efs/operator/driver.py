@@ -70,7 +70,7 @@ class Driver:
 
     @property
     def own_finalizers(self) -> frozenset[str]:
-        """Those that only this operator will ever take away."""
+        """Those that only this operator removes."""
         return frozenset(self.finalizers) & {FINALIZER, *OLDER_FINALIZERS}
 
 

@@ -39,7 +39,7 @@ class Wanted:
 
 
 async def create_file_system(gateway: AwsGateway, wanted: Wanted, say: Say) -> FileSystemId | None:
-    """The file system, ready to be mounted; None when nothing was to be made. Raises AwsError, KubeError."""
+    """The file system, ready to be mounted; None for a dry run. Raises AwsError, KubeError."""
     subnets = one_of_each_zone(await _subnets(gateway, wanted))
     vpc_id = subnets[0].vpc_id
     ranges = await gateway.owned.network_ranges(vpc_id)

@@ -82,7 +82,7 @@ class Installer:
         return report
 
     async def withdraw(self, unasked: Iterable[Manifest]) -> None:
-        """Take away those of these objects that were installed here, once; raises KubeError."""
+        """Remove those of these objects that this operator installed; raises KubeError."""
         for manifest in unasked:
             reference = reference_of(manifest)
             if reference in self._absent:
@@ -150,7 +150,7 @@ class Installer:
         return applied
 
     async def _remove(self, reference: Reference) -> None:
-        """Make room for the object as it is to be; pods of a DaemonSet stay, for mounts stand on them."""
+        """Delete the object to recreate it; pods of a DaemonSet stay, because mounts depend on them."""
         cascades = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
         log.info("object-made-anew", object=str(reference))
         await self._cluster.delete(reference, cascade=cascades.get(reference.kind, CascadeType.BACKGROUND))

@@ -1,7 +1,7 @@
 """The assets, filled in: what ``kubectl apply`` and the operator bring into a cluster.
 
 A string of an asset may contain placeholders, ``{name}``, and a mapping ``$if: name``, which keeps it only if
-there is such a value. Both are looked at after the YAML is parsed, so no value can change the structure of
+there is such a value. Both are checked after the YAML is parsed, so no value can change the structure of
 an object.
 """
 
@@ -181,7 +181,7 @@ def values_of(options: RenderOptions) -> Mapping[str, object]:
         "csi": options.csi,
         "selinux": is_openshift and options.csi,
         "user_id": None if is_openshift else _USER_ID,
-        # Who owns folders of the node must be known beforehand.
+        # The owner of directories of the node must be known in advance.
         "tunnel_user_id": None if is_openshift and not options.csi else _USER_ID,
         "kubelet_folder": options.kubelet_folder,
         "state_folder": _STATE_FOLDER,

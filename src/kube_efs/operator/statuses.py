@@ -34,7 +34,7 @@ def management_condition(driver: Driver) -> Condition:
 def installed_conditions(
     report: Report, takeover: Takeover, *, has_credentials: bool = False
 ) -> tuple[Condition, ...]:
-    """What to say of an installation that is kept in place; ``has_credentials`` tells of their Secret."""
+    """The status of a managed installation; ``has_credentials``: whether their Secret exists."""
     parts = [condition for part in Part for condition in _of_part(part, report)]
     older = Condition(type="OlderDriverInUse", status=bool(takeover.waits), message=takeover.waits)
     return (*parts, older, _source_of_credentials(has_credentials), *_overall(parts, takeover.waits))
@@ -69,7 +69,7 @@ def removal_conditions(removal: Removal) -> tuple[Condition, ...]:
 
 
 def failed_conditions(error: str) -> tuple[Condition, ...]:
-    """What to say when it is not even known what is to be done."""
+    """The status when the desired state is not known."""
     return (
         Condition(type="ConfigObservationDegraded", status=True, reason="Error", message=error),
         Condition(type="Degraded", status=True, reason="Error", message=error),

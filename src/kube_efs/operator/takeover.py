@@ -1,4 +1,4 @@
-"""Taking the place of the older operators' drivers, node by node, while pods go on using their volumes.
+"""Replaces the older operators' drivers, node by node, while pods continue to use their volumes.
 
 The pods of an older driver hold the TLS tunnels of what they have mounted. So they stay where they are when
 their DaemonSet goes, and each is removed only when no pod of its node uses a volume of the driver. Affinity

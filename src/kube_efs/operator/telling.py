@@ -57,7 +57,7 @@ class Announcer:
         self._recorder.publish(subject, _type(warning), reason, message)
 
     def tell(self, driver: Driver, reason: str, message: str, *, warning: bool = False) -> None:
-        """Something that whoever has made the driver's resource should see there."""
+        """A message for the administrator of the driver's resource."""
         subject = Subject(
             api_version="operator.openshift.io/v1", kind=DRIVER_KIND, name=DRIVER_NAME, uid=driver.uid
         )

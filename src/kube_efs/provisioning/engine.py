@@ -7,8 +7,8 @@ gone, and the volume is removed like any other.
 
 A removal has a point of no return that everybody can see: the volume object becomes Terminating, on the
 condition that it has not changed since the guards were asked. What was there before that moment, and what
-people set before it, is always heeded; the guards are asked once more at the last reversible moment
-(``guards.py``). The volume object goes when its data is dealt with.
+an administrator set before it, is always respected; the guards are asked once more at the last reversible
+moment (``guards.py``). The volume object goes when its data is dealt with.
 """
 
 import time
@@ -140,7 +140,7 @@ class DataFate(StrEnum):
 class Reclaimed:
     """A volume that was deleted, and why its data is still there if it is.
 
-    ``location`` is None where no directory was to go. ``above`` are the volumes in whose directories the
+    ``location`` is None if no directory had to be removed. ``above`` are the volumes in whose directories the
     removed one lay.
     """
 
@@ -160,7 +160,7 @@ class _Lost:
 
 
 class Engine:
-    """Decides what is to be done for a claim or a volume, and does it in the right order."""
+    """Decides what to do for a claim or a volume, and does it in the right order."""
 
     def __init__(
         self,
@@ -245,10 +245,10 @@ class Engine:
     ) -> Volume:
         """Make the volume; doing it again gives the same one. Raises KubeEfsError.
 
-        After a failure ``again`` is asked whether to go on with this very plan, after a pause of its own. It
-        is given the error and whether the outcome is unclear: then another plan could give the claim a second
-        volume. The directory is reserved all the while. Unless an earlier attempt ``is_begun`` with the plan,
-        NotYet is raised when the claim would lie elsewhere by the time that its directory is free.
+        After a failure ``again`` is asked whether to continue with this very plan, after a pause of its own.
+        It is given the error and whether the outcome is unclear: then another plan could give the claim a
+        second volume. The directory is reserved all the while. Unless an earlier attempt ``is_begun`` with
+        the plan, NotYet is raised when the claim would lie elsewhere by the time that its directory is free.
         """
         locations = await plan.locations()
         async with self._guards.reservations.making(*locations) as has_waited:
@@ -272,7 +272,7 @@ class Engine:
     async def _attempt(
         self, plan: Plan, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None
     ) -> Volume | None:
-        """The volume; None when this failed and is to be repeated."""
+        """The volume; None when this failed and must be repeated."""
         uid = plan.claim.uid
         if uid in self._lost and (known := self._index.volume_of(uid)):
             return known
@@ -292,7 +292,7 @@ class Engine:
         """Whether a request for the claim's volume may have been, or may still be, carried out.
 
         This must come to an end although nothing is heard: what the volume stands on may be refused since
-        another volume is to be removed with it, whose removal waits for the directory that we hold.
+        another volume must be removed with it, whose removal waits for the directory that we hold.
         """
         lost = self._lost.get(claim.uid)
         if lost is None:
@@ -426,7 +426,7 @@ class Engine:
         """The volume once it is Terminating, and the guards' answer; None if it is not to go any more.
 
         It becomes so only as the very object that the guards were asked about: when it has changed
-        meanwhile, they are asked anew.
+        meanwhile, they are asked again.
         """
         for _ in range(_CHANGES_FOLLOWED):
             live = await self._live(volume)
@@ -488,7 +488,7 @@ def _is_to_go(volume: Volume) -> bool:
 
 
 def _is_let_go(volume: Volume) -> bool:
-    """Whether somebody has deleted the volume, its data is to stay, and it waits for us only."""
+    """Whether the volume was deleted, its data must be kept, and only our finalizer holds it."""
     return (
         volume.deleting
         and FINALIZER in volume.finalizers

@@ -207,7 +207,7 @@ class GidLedger:
 
         It is the lowest free one, or the lowest from ``start`` on; with ``is_kept`` the one that the volume
         has, even when another has it too. When the block fails, the directory may be there all the same: the
-        next look tells whether the id is free again. GidTaken and WorkerRefused say that it is not there.
+        next check shows whether the id is free again. GidTaken and WorkerRefused say that it is not there.
         """
         # A look sees nothing of a directory that is being made, so its group is not to be freed by one.
         before = self._lingering.pop(name, None)
@@ -263,8 +263,8 @@ class GidLedger:
         for name, (location, gid) in found.items():
             if self.gids.of(name) == gid:
                 continue
-            # Somebody has given the directory another group than its volume tells. Without a volume, the
-            # directory alone tells.
+            # Somebody has given the directory another group than that of its volume. Without a volume, the
+            # directory alone decides.
             is_known = name in self._volumes or name in self._taking
             holder = str(location) if is_known else name
             holders.add(holder)

@@ -9,7 +9,7 @@ Why the second answer misses no volume: the removed volume is deleted first, whi
 our finalizer holds it. A watch shows the changes of a kind of object in the order in which the API server
 took them. So once our own watch has shown the volume Terminating, it has shown every volume that was taken
 before, and the index of volumes has all of them. Where the volume object is not ours to delete
-(csi-provisioner's), all volumes are listed anew instead.
+(csi-provisioner's), all volumes are listed again instead.
 
 ``Reservations`` keep operations of this process out of each other's way meanwhile. Other processes are kept
 out by the gates of worker pods (``workers/pods.py``).
@@ -92,7 +92,7 @@ def tenant_of(volume: Volume) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permit:
-    """The removal may go on.
+    """The removal may continue.
 
     ``keeps`` says who uses the directory too, so that it stays while the rest goes; empty when all goes.
     ``above`` are the volumes in whose directories the removed one lies.
@@ -264,7 +264,7 @@ class Guards:
         return frozenset(one.uid for one in volumes if one.csi and one.csi.handle == str(handle))
 
     async def check_handle(self, removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
-        """The same for a caller that tells the volume's handle only (csi-provisioner).
+        """The same for a caller that gives only the volume's handle (csi-provisioner).
 
         The volume itself is any that has exactly this handle, is Released and has the reclaim policy Delete;
         all volumes are listed for the answer. Of those that had it when the removal was ``asked_for`` none
@@ -277,7 +277,7 @@ class Guards:
         itself = frozenset(one.name for one in named if one.to_be_reclaimed)
         permit = await self._check(removal, itself, view)
         if len(itself) < len(named) and not permit.keeps:
-            # One that was to be kept when all were listed was gone, or to go, when it was looked up.
+            # One that had to be kept when all were listed was deleted when it was read.
             raise _deleted_since(handle)
         return permit
 
@@ -303,7 +303,7 @@ class Guards:
         )
 
     async def _check_unlocated(self, location: Location, itself: frozenset[str], view: VolumeIndex) -> None:
-        """Raise NotYet when a volume may lie there of which the file system cannot be told now."""
+        """Raise NotYet when a volume whose file system is not known now may be there."""
         # A list, since what is looked up and not there is forgotten.
         for name, directory in list(view.unlocated.items()):
             if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
@@ -386,7 +386,7 @@ class Guards:
     async def _some_existing(self, names: Iterable[str]) -> set[str]:
         """A few of those that are there; watches may miss a deletion, so each is looked up.
 
-        One that has been let go because another had its directory, too, and is not gone yet, is not there:
+        One that has been released because another had its directory, too, and is not gone yet, is not there:
         else of two that lie in one directory each leaves the data to the other.
         """
         found: set[str] = set()

@@ -1,4 +1,4 @@
-"""What there is of a SharedVolume, and the steps to where it is to be."""
+"""The present objects of a SharedVolume, and the steps to its desired state."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -47,7 +47,7 @@ class SharedVolumeSteps:
         return found
 
     async def take(self, step: Step, found: Found) -> Found | None:
-        """What there is after the step; None once the SharedVolume is nobody's business any more."""
+        """The state after the step; None when nothing of the SharedVolume is left."""
         return await self._actions[step](found)
 
     async def _refusal(self, shared: SharedVolume) -> str:

@@ -114,7 +114,8 @@ class VolumeIndex:
         self._locations: dict[str, Location] = {}
         # NFS volumes that may lie on any file system, with the directories that they lead to.
         self.unlocated: dict[str, Directory] = {}
-        # By the volume's name, directories of the CSI driver that others have made: nobody tells their ids.
+        # By the volume's name, directories of the CSI driver that others have created: nothing reports their
+        # IDs.
         self.without_id: dict[str, Location] = {}
         # Those that are mounted from the node's own loopback, also while they are being made.
         self._behind_ports: dict[str, Volume] = {}
@@ -180,7 +181,7 @@ class VolumeIndex:
         return self._locations.get(volume)
 
     def replace_volumes(self, volumes: Iterable[Volume]) -> None:
-        """Start anew from a full list."""
+        """Start again from a full list."""
         listed = {volume.name: volume for volume in volumes}
         for name in self._volumes.keys() - listed.keys() - self._expected:
             self.drop_volume(self._volumes[name])
@@ -237,7 +238,7 @@ class VolumeIndex:
         self._wake()
 
     def forget_volume(self, name: str) -> None:
-        """Note that there is no volume of that name, though no watch has told so."""
+        """Note that there is no volume of that name, although no watch has reported that."""
         self._expected.discard(name)
         self._vanished(name)
 
@@ -281,7 +282,7 @@ class VolumeIndex:
         return {port: _port_use(volumes) for port, volumes in carriers.items()}
 
     def volumes_of_unknown_port(self) -> list[Volume]:
-        """Volumes whose port is nobody's, so that they lead nowhere and nobody else gets it."""
+        """Volumes whose port belongs to no file system, so that the port is not assigned."""
         in_use = self.ports_in_use()
         return [
             volume
@@ -304,7 +305,7 @@ class VolumeIndex:
     def may_be_ordered(self, volume: Volume) -> bool:
         """Whether somebody may have ordered the removal of what the volume stands on.
 
-        That is done once it is Terminating, with the policy Delete. One that was to be retained before it was
+        That is done once it is Terminating, with the policy Delete. One that had to be retained before it was
         Terminating was deleted by hand.
         """
         return volume.uid not in self._retained or volume.to_be_reclaimed

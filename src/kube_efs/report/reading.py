@@ -1,4 +1,4 @@
-"""A cluster, as its API tells it, to a report."""
+"""Reads a report about a cluster from its API."""
 
 import asyncio
 from collections import Counter
@@ -55,7 +55,7 @@ class ClusterState:
     """The objects that a report is made from; ``usage`` is by the names of volumes.
 
     ``warnings`` has the last one of each claim, by uid; ``told`` are the uids of claims that kube-efs has
-    told something about.
+    published an event about.
     """
 
     targets: ConfigMap | None = None

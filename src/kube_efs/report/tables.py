@@ -41,7 +41,7 @@ _COLOURS = {
 
 
 def coloured(word: str) -> Text:
-    """A phase or state in its colour: green is well, yellow may become so, red is not."""
+    """A phase or state in color: green is good, yellow may become good, red is bad."""
     return Text(word, style=_COLOURS.get(word, ""))
 
 

@@ -50,7 +50,7 @@ class Environment(BaseSettings):
 
 
 class CommonSettings(Environment):
-    """What every long-running process of kube-efs is told."""
+    """The settings of every long-running process of kube-efs."""
 
     logging_level: Annotated[str, AfterValidator(_level)] = setting(
         "LOGGING_LEVEL", "INFO", "Level of the least severe messages in the log.", accepts=", ".join(_LEVELS)

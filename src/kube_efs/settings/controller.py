@@ -1,4 +1,4 @@
-"""What the controller is told."""
+"""The settings of the controller."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

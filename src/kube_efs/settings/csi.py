@@ -1,4 +1,4 @@
-"""What the controller is told about volumes of the CSI driver."""
+"""The controller's settings for volumes of the CSI driver."""
 
 from typing import Annotated
 

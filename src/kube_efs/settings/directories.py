@@ -53,7 +53,7 @@ class DirectoryProvisionerSettings(BaseModel):
 
 
 def _some(backends: tuple[BackendName, ...]) -> tuple[BackendName, ...]:
-    # The library's own check of a length also counts what is malformed, and tells of one fault twice.
+    # The library's own check of a length also counts what is malformed, and reports one fault twice.
     if not backends:
         raise ValueError("names no provisioner")
     return backends

@@ -1,4 +1,4 @@
-"""The settings of other processes, as the operator is told them for those that it installs."""
+"""The settings that the operator passes to the processes that it installs."""
 
 import difflib
 import json
@@ -115,7 +115,7 @@ def _variables(name: str, command: str, example: str) -> Any:  # noqa: ANN401 - 
 
 
 class InstalledSettings(Environment):
-    """What the processes that the operator installs are told, each by its own variables."""
+    """The settings of the processes that the operator installs, each with its own variables."""
 
     controller: Annotated[Mapping[str, str], NoDecode, _accepted_by(ControllerSettings)] = _variables(
         "KUBE_EFS_CONTROLLER_SETTINGS", "controller", '{"KUBE_EFS_STATUS_PAGE": true}'
@@ -129,7 +129,7 @@ class InstalledSettings(Environment):
 
     @property
     def observes(self) -> bool:
-        """Whether the controller measures volumes or serves its page, for which it needs rights."""
+        """Whether the controller measures volumes or serves its page, for which it needs permissions."""
         return any(
             _parsed(ControllerSettings, name, self.controller.get(name, "0"))
             for name in ("KUBE_EFS_USAGE_INTERVAL_SECONDS", "KUBE_EFS_STATUS_PAGE")

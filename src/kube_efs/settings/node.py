@@ -1,4 +1,4 @@
-"""What the CSI driver of a node is told."""
+"""The settings of the CSI driver of a node."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the operator is told."""
+"""The settings of the operator."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What the controller is told about metrics over TLS."""
+"""The controller's settings for metrics over TLS."""
 
 from pathlib import Path
 from typing import Annotated

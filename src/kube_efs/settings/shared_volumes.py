@@ -1,4 +1,4 @@
-"""What the controller is told about SharedVolumes."""
+"""The controller's settings for SharedVolumes."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -1,11 +1,11 @@
-"""What the controller is told about its status page."""
+"""The controller's settings for its status page."""
 
 from kube_efs.settings.base import Environment
 from kube_efs.settings.fields import count, setting
 
 
 class StatusPageSettings(Environment):
-    """A page that shows what ``kube-efs status`` shows, to whoever reaches it."""
+    """A page that shows what ``kube-efs status`` shows, without authentication."""
 
     status_page: bool = setting(
         "KUBE_EFS_STATUS_PAGE",

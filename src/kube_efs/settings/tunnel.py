@@ -1,4 +1,4 @@
-"""What the tunnels of a node are told."""
+"""The settings of the tunnel agent of a node."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What the controller is told about measuring volumes."""
+"""The controller's settings for measuring volumes."""
 
 from kube_efs.settings.base import Environment
 from kube_efs.settings.fields import count, seconds, setting

@@ -2,11 +2,11 @@
 
 A duty must survive whatever it meets, such as an answer that nobody has thought of, and must never end
 another one. So each is supervised: an unexpected error is logged and counted, and the duty is
-started anew after a pause. A fault that stays costs this duty alone, and shows in the log, in a metric and in
+restarted after a pause. A fault that stays costs this duty alone, and shows in the log, in a metric and in
 ``problems``.
 
-Duties read what they need anew when they start. One that must not go on from where it failed, such as
-the watch that tells which volumes exist, is not a duty in this sense: its end ends the process.
+Duties read what they need again when they start. One that must not continue where it failed, such as
+the watch of volumes, is not a duty in this sense: its end ends the process.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class Duties:
     async def keep(
         self, name: str, duty: Callable[[], Awaitable[None]], *, failed: Callable[[], None] = lambda: None
     ) -> None:
-        """Do the duty until it ends by itself, or until cancelled; an error starts it anew after a pause.
+        """Do the duty until it ends by itself, or until cancelled; an error restarts it after a pause.
 
-        The pause doubles from 1 s to a minute, and begins anew once the duty has lasted longer than that.
+        The pause doubles from 1 s to a minute, and is reset when the duty has lasted longer than that.
         ``failed`` is called after each failure.
         """
         pause = _FIRST_PAUSE_SECONDS
@@ -61,7 +61,7 @@ class Duties:
             began = self._clock()
             try:
                 return await duty()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the duty goes on
+            except Exception as error:  # noqa: BLE001 - after any error, the duty continues
                 lasted = self._clock() - began
                 pause = _FIRST_PAUSE_SECONDS if lasted > _LONGEST_PAUSE_SECONDS else pause
                 self.note(name, error, retry_seconds=pause)
@@ -79,7 +79,7 @@ class Duties:
             frames=frames_of(error),
             retry_seconds=retry_seconds,
         )
-        # A failure that comes again is to be seen without a gap.
+        # A failure that comes again must be reported without a gap.
         until = self._clock() + retry_seconds + _LONGEST_PAUSE_SECONDS
         self._failures[name] = (f"{name}: failed ({kinds_of(error)}) and is retried", until)
 
@@ -90,7 +90,7 @@ def kinds_of(error: BaseException) -> str:
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """Where it comes from, the innermost place last, and again nothing but names of the program."""
+    """Where it comes from, the innermost place last, also only names of the program."""
     [first, *_] = _leaves(error)
     frames = traceback.extract_tb(first.__traceback__)[-_FRAMES_MOST:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

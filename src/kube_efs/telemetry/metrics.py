@@ -29,7 +29,7 @@ _PROVISIONING_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _PROBE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 # An API server answers in some ms; a busy one holds requests back for seconds.
 _API_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 30)
-# What is known at once is told in 1 ms, an access point takes some 100 ms, a mount of a sick server minutes.
+# A cached answer takes 1 ms, an access point takes some 100 ms, a mount of a sick server minutes.
 _CSI_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 180)
 
 

@@ -15,8 +15,8 @@ _SHUTDOWN_SECONDS: Final = 1.0
 class HttpServer:
     """Serves an application while its context is open; use as ``async with``.
 
-    Port 0 takes a free port, which ``port`` then tells. Opening raises InvalidSetting, about the ``field``
-    that the address comes from, when the address cannot be had.
+    Port 0 takes a free port, which ``port`` then contains. Opening raises InvalidSetting, about the ``field``
+    that the address comes from, when the address cannot be bound.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ of the ConfigMap, rounds over the mount targets, which order the addresses, rene
 asks for tunnels on demand. Rounds of probes tell how the tunnels are, and close what nobody uses. The keeper
 holds stunnel to the plan.
 
-When it is told to end it ends stunnel, unless somebody holds a tunnel on demand: a mounted volume must not
+On SIGTERM it ends stunnel, unless somebody holds a tunnel on demand: a mounted volume must not
 notice. When it crashes stunnel lives on. Either way the next agent takes stunnel over.
 """
 
@@ -60,9 +60,9 @@ class TargetDocuments:
 
 
 class TunnelAgent:
-    """Owns the tunnels of this node, and tells of mount targets that come and go.
+    """Owns the tunnels of this node, and reports mount targets that fail and recover.
 
-    Raises StunnelMissing, or InvalidSetting when the certificate authorities or the folder of the
+    Raises StunnelMissing, or InvalidSetting when the certificate authorities or the directory of the
     configuration cannot be used.
     """
 
@@ -110,7 +110,7 @@ class TunnelAgent:
     async def run(self, documents: AsyncIterable[TargetDocuments]) -> None:
         """Serve what the documents say until cancelled, then end stunnel.
 
-        Starts with what was remembered; ``documents`` are asked for anew when following them has failed. If
+        Starts with what was remembered; ``documents`` are requested again when following them has failed. If
         this ends by an error of its own, or while a tunnel on demand is held, stunnel is left running: the
         next agent takes it over, and no mounted volume notices.
         """
@@ -245,7 +245,7 @@ class TunnelAgent:
                     await self._look_at_what_is_new()
 
     async def _look_at_what_is_new(self) -> None:
-        """Probe what stunnel serves anew, each time that the keeper has done something, until cancelled."""
+        """Probe the new services of stunnel after each action of the keeper, until cancelled."""
         while True:
             self._keeper_changed.clear()
             await self._prober.probe_new(self._keeper.report)

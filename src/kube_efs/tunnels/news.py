@@ -1,4 +1,4 @@
-"""What people are told of mount targets that are lost to this node, and of those that are back."""
+"""The events about mount targets that this node cannot reach, and about those that it reaches again."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass

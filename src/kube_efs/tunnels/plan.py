@@ -2,8 +2,8 @@
 
 What the plan follows from is written by different tasks: documents by the agent, promises by the tunnels on
 demand, certificates by their renewal, verdicts on mount targets by the rounds over them. All of it is in one
-``NodePlan``, below everybody who writes to it. After a change its writer calls ``apply``: the plan is made
-anew, and stunnel follows. So nobody asks back how things are with another task.
+``NodePlan``, below everybody who writes to it. After a change its writer calls ``apply``: the plan is
+computed again, and stunnel follows. So nobody asks back how things are with another task.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -88,7 +88,7 @@ class NodePlan:
         return {tunnel.service.name: tunnel.service for tunnel in self.tunnels if tunnel.service}
 
     def apply(self) -> None:
-        """Plan anew, and have stunnel follow."""
+        """Compute the plan again and load it into stunnel."""
         served = self.served or Served()
         self.tunnels = make_plan(served, self.reachability, self._options, self.promised_ports)
         if self.promises.tunnels:

@@ -2,7 +2,7 @@
 
 A spec says what a tunnel on demand is for: what makes one service of stunnel differ from another. Equal specs
 share a tunnel. While it exists its port is the same, and nobody else's. The port is chosen from the spec, so
-that a tunnel that was closed and is asked for again mostly gets the port it had.
+that a tunnel that was closed and is asked for again usually gets the port it had.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class TunnelSpec:
 
     @property
     def name(self) -> str:
-        """The name of the service, the same for equal specs, whoever computes it and whenever."""
+        """The name of the service, the same for equal specs at any time in any process."""
         return _name(self)
 
 
@@ -185,7 +185,7 @@ class Promises:
         return Promises.of(replace(one, holders=one.holders - gone) for one in self.tunnels.values())
 
     def close(self, names: Collection[str]) -> "Promises":
-        """Without these tunnels, but for those that are held."""
+        """Without these tunnels, except those that are held."""
         return Promises.of(one for name, one in self.tunnels.items() if one.holders or name not in names)
 
     def _with(self, tunnel: Promise) -> "Promises":

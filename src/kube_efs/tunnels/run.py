@@ -79,7 +79,7 @@ async def _serve(
         pages={"/tunnels": lambda: asdict(shown.status())},
     )
     duties = Duties(registry)
-    # Looked at while the place is asked for: that may take as long as metadata give odd answers.
+    # Checked while the location is requested: this takes as long as metadata answers are invalid.
     async with health:
         metrics = TunnelMetrics(registry)
         agent = shown.agent = TunnelAgent(await _options(settings), metrics, tell=tell, duties=duties)

@@ -1,4 +1,4 @@
-"""Serves the page: to anybody who can reach it, and nothing but to be read."""
+"""Serves the page, read-only and without authentication."""
 
 import asyncio
 import base64
@@ -72,7 +72,7 @@ class StatusPage(HttpServer):
         return web.Response(text=json.dumps(asdict(seen.report), indent=2), content_type="application/json")
 
     async def _snapshot(self) -> Snapshot | None:
-        """What is known, read anew unless that was just done; None as long as nothing is."""
+        """What is known, read again unless it is recent; None as long as nothing is known."""
         async with self._reading:
             if self._clock() - self._read_at >= _FRESH_SECONDS:
                 await self._read()

@@ -35,7 +35,7 @@ _TONES: Final = {
 
 
 def badge(word: str, tone: str | None = None) -> Html:
-    """A word that is told by its colour, too."""
+    """A word with a color."""
     return element("span", word, class_=f"badge {tone or _TONES.get(word, 'plain')}")
 
 
@@ -164,7 +164,7 @@ def claims(report: ClusterReport) -> Html:
 
 
 def events(report: ClusterReport) -> Html:
-    """What was told of claims and volumes, the newest first."""
+    """The events of claims and volumes, the newest first."""
     rows: list[list[Child]] = [
         [moment(one.time), badge(one.type), one.reason, object_in_words(one), str(one.count), one.message]
         for one in report.events

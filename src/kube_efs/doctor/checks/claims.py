@@ -192,7 +192,7 @@ def _directory_provisioner(name: str, cluster: ClusterFacts) -> DirectoryProvisi
 
 
 def _view(facts: Facts, cluster: ClusterFacts) -> ClusterView:
-    """The file systems as AWS tells them, else as the controller has told the nodes."""
+    """The file systems as AWS describes them, otherwise those of the tunnel targets."""
     targets = targets_of(cluster)
     known = {fs: _as_published(one) for fs, one in targets.targets.items()}
     if facts.aws is not None:
@@ -204,7 +204,7 @@ def _view(facts: Facts, cluster: ClusterFacts) -> ClusterView:
 
 
 def _as_published(target: TunnelTarget) -> FileSystem:
-    """The file system with the mount targets that the nodes are told; they have no ids there."""
+    """The file system with the mount targets of the tunnel targets; they have no IDs there."""
     return FileSystem(
         file_system_id=target.file_system_id,
         mount_targets=tuple(

@@ -44,7 +44,7 @@ def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
 
 
 def needs_tunnels(cluster: ClusterFacts) -> bool:
-    """Whether there are to be tunnels: not where only directories are made in a mount of the controller."""
+    """Whether tunnels are expected: not if only directories are created in a mount of the controller."""
     here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
     backends = {one.environment.get("KUBE_EFS_BACKENDS", "tunnel").strip(" ,") for one in here}
     return backends != {"directory"}
@@ -152,7 +152,7 @@ def agent_log(node: str, cluster: ClusterFacts) -> str:
 def render_command(cluster: ClusterFacts) -> str:
     """The command that compares the cluster with the manifests; it changes nothing.
 
-    To apply them at once would take away the image and other options that it was installed with.
+    To apply them at once would remove the image and other options that it was installed with.
     """
     platform = "kubernetes" if cluster.constraints is None else "openshift"
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())

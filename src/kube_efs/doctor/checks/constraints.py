@@ -15,7 +15,7 @@ _MISSING = broken(
 
 
 def needy(cluster: ClusterFacts) -> Iterator[tuple[Workload, tuple[Constraints, ...]]]:
-    """The DaemonSets that no constraints of which they are told let run, with all that would be enough."""
+    """The DaemonSets whose constraints do not allow their pods, with all constraints that would."""
     if cluster.constraints is None:
         return
     for one in cluster.workloads or ():
@@ -31,7 +31,7 @@ def account_of(workload: Workload) -> Account:
 
 
 def wanted_uses(cluster: ClusterFacts) -> tuple[Grant, ...]:
-    """What is to be asked about roles, which the constraints themselves do not tell."""
+    """The questions about roles, which the constraints themselves do not answer."""
     return tuple(use_of(one, account_of(workload)) for workload, enough in needy(cluster) for one in enough)
 
 

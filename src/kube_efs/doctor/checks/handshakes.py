@@ -1,4 +1,4 @@
-"""Whether mount targets can be reached from this node, and are who they are to be."""
+"""Whether mount targets can be reached from this node, and have the expected identity."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime

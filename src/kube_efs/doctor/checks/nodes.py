@@ -1,4 +1,4 @@
-"""What every node's tunnel agent has told the cluster, and which nodes say nothing."""
+"""What every node's tunnel agent has reported to the cluster, and which nodes report nothing."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta

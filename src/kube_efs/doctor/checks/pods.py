@@ -1,4 +1,4 @@
-"""Whether pods get, and let go of, the volumes that they use."""
+"""Whether pods get and release the volumes that they use."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -47,7 +47,7 @@ def _stuck(pod: PodFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Findi
         *(f"{one.reason}: {one.message}" for one in events),
     )
     if pod.deleting_since is not None:
-        # The time of deletion is the one by which it was to have ended.
+        # The time of deletion is its deadline.
         if lasts(pod.deleting_since, facts.now):
             yield Finding(
                 kind=_TERMINATING,

@@ -58,7 +58,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def judge_class(storage_class: StorageClass, kind: VolumeKind, *, has_driver_tags: bool) -> tuple[str, ...]:
-    """What is odd in a class that can be served; raises InvalidValue for one that cannot."""
+    """The warnings about a class that can be served; raises InvalidValue for one that cannot."""
     match kind:
         case VolumeKind.TUNNEL:
             tunnel_volumes.parse_class(storage_class)

@@ -1,4 +1,4 @@
-"""Whether the nodes are told which tunnels to have."""
+"""Whether the nodes can read the tunnel targets."""
 
 from collections.abc import Iterator
 

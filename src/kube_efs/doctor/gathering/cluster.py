@@ -70,7 +70,7 @@ _SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod", "DaemonS
 
 
 async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts) -> ClusterFacts:
-    """What the API tells of everything that has to do with kube-efs, which is in ``namespace``."""
+    """Everything in the API that concerns kube-efs, which is in ``namespace``."""
     look = attempts.look
     async with asyncio.TaskGroup() as tasks:
         start = tasks.create_task

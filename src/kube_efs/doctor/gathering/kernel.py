@@ -1,4 +1,4 @@
-"""What this node's kernel tells: its log, its mounts, SELinux. Reads files at once: call it in a thread."""
+"""What this node's kernel reports: its log, its mounts, SELinux. Reads files at once: call it in a thread."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def _records(file: int) -> Iterable[str]:
             chunk = os.read(file, _RECORD_BYTES)
         except BlockingIOError:
             return
-        except BrokenPipeError:  # records were overwritten meanwhile; the next read goes on after them
+        except BrokenPipeError:  # records were overwritten meanwhile; the next read continues after them
             continue
         if not chunk:
             return

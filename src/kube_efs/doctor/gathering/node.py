@@ -64,7 +64,7 @@ class _HealthPage(BaseModel):
 
 
 async def gather_node(options: NodeOptions, attempts: Attempts) -> NodeFacts:
-    """What this node tells."""
+    """The facts from this node."""
     look, in_thread = attempts.look, asyncio.to_thread
     async with aiohttp.ClientSession(trust_env=False) as session, asyncio.TaskGroup() as tasks:
         start = tasks.create_task
@@ -159,7 +159,7 @@ async def _health(session: aiohttp.ClientSession, name: str, url: str) -> Proces
 
 
 async def _status(session: aiohttp.ClientSession, url: str) -> TunnelsStatus | None:
-    """The agent's own view; None without one, which its health tells already."""
+    """The agent's own view; None without one, which its health shows already."""
     try:
         return _STATUS.validate_json(await _text(session, f"{url}/tunnels"))
     except (aiohttp.ClientError, OSError, ValidationError):

@@ -1,4 +1,4 @@
-"""The Helm chart, as the files that are in its folder."""
+"""The Helm chart, as the files of its directory."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -149,7 +149,7 @@ def _templates() -> Iterator[tuple[str, str]]:
 
 
 def _installed() -> Iterator[tuple[str, str | None]]:
-    """The assets of an installation, and what each depends on: when it is there is seen, not told again."""
+    """The assets of an installation, and what each depends on: its condition is derived, not stated again."""
     present = {
         (platform, csi): [*static_assets(options), *workload_assets(options)]
         for platform in Platform

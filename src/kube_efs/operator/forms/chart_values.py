@@ -30,7 +30,7 @@ WORKLOADS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One value: where it is, what it is unless told otherwise, what it may be, and what it does."""
+    """One value: where it is, its default, its valid values, and its effect."""
 
     path: str
     default: Any

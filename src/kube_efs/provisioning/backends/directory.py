@@ -63,7 +63,7 @@ class DirectoryPlan:
         return self.request.location
 
     async def locations(self) -> tuple[Location, ...]:
-        """The same, as what is to be reserved."""
+        """The same, for a reservation."""
         return (self.request.location,)
 
     @property
@@ -77,7 +77,7 @@ class DirectoryPlan:
 
     @property
     def oddities(self) -> tuple[str, ...]:
-        """Nobody is told of any."""
+        """This backend reports none."""
         return ()
 
     async def make(self) -> Self:
@@ -101,7 +101,7 @@ class DirectoryPlan:
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
         name, ledger = volume_name(self.claim), self.index.gid_ledger
-        # An earlier request for the volume tells its id, and may still be carried out.
+        # An earlier request for the volume determines its ID, and may still be carried out.
         is_kept = start is None and self.index.is_expected(name)
         with ledger.taking(gids, name, self.location, start=start, is_kept=is_kept) as gid:
             if gid is None:
@@ -124,7 +124,7 @@ class DirectoryPlan:
         return volume_for(request, gid=gid)
 
     async def adopt(self, found: Volume) -> None:
-        """Give the directory back the group that the volume tells; raises KubeAlreadyExists."""
+        """Give the directory back the group of the volume; raises KubeAlreadyExists."""
         if found.nfs != self.volume(0).nfs:
             remedy = "check its server and path; they differ from what this provisioner sets"
             raise KubeAlreadyExists(
@@ -269,7 +269,7 @@ class DirectoryBackend:
             )
 
     def _warn_of_oddities(self, storage_class: StorageClass) -> None:
-        """Warn once of each thing that is odd about the class."""
+        """Warn once of each problem of the class."""
         for oddity in map(str, oddities(storage_class)):
             if (storage_class.name, oddity) not in self._warned:
                 self._warned.add((storage_class.name, oddity))

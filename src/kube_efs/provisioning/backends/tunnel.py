@@ -58,7 +58,7 @@ class TunnelPlan:
 
     @property
     def oddities(self) -> tuple[str, ...]:
-        """Nobody is told of any."""
+        """This backend reports none."""
         return ()
 
     async def make(self) -> Self:
@@ -77,7 +77,7 @@ class TunnelPlan:
         return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
 
     async def adopt(self, found: Volume) -> None:
-        """Nothing: whoever made the volume made the same directory."""
+        """Nothing: the creator of the volume created the same directory."""
 
 
 class TunnelBackend:

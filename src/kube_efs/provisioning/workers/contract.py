@@ -1,4 +1,4 @@
-"""What is asked of whoever makes, removes, lists and measures directories."""
+"""The contract of the workers that create, remove, list and measure directories."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias

@@ -2,7 +2,7 @@
 
 Every step goes through directory file descriptors and refuses symbolic links, so neither a link planted
 by a user of the file system nor a rename in the middle leads anywhere else. A removal renames the directory
-into a trash folder, which takes a moment however much is in it: whatever interrupts it, the directory is
+into a trash directory, which takes a moment however much is in it: whatever interrupts it, the directory is
 either whole in its place or gone from it. Emptying the trash is work of its own, for which nobody waits.
 """
 
@@ -40,7 +40,7 @@ def make_directory(root: Path, directory: Directory, permissions: Permissions) -
 
 
 def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
-    """The plain directories in this one but for those of kube-efs itself; none when it is not there.
+    """The plain directories in this one except those of kube-efs itself; none when it is not there.
 
     Raises WorkerRefused when the directory is or is below a link or file, and WorkerFailed.
     """
@@ -67,7 +67,7 @@ def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: 
 
 
 def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
-    """Empty the trash as far as one may go on, and as things can be removed; see ``trash.empty``.
+    """Empty the trash as far as the terms allow, and as things can be removed; see ``trash.empty``.
 
     Raises RemovalRefused when the trash is no directory, and WorkerFailed when it cannot be read.
     """

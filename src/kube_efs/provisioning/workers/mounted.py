@@ -215,7 +215,7 @@ class _MountWorker:
         self._making_lock = threading.Lock()
 
     def close(self) -> None:
-        """Begin nothing more; what is being done goes on."""
+        """Begin nothing more; work in progress continues."""
         self._closed.set()
         for threads in (self._workers, self._remover, self._emptier, self._measurer):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -304,7 +304,7 @@ class _MountWorker:
 
 @contextmanager
 def _refusals_of_workers() -> Iterator[None]:
-    """What lies there may be put right, of which no watch tells; so it is to be tried again."""
+    """The obstacle may be removed without an event of any watch, so this is retried."""
     try:
         yield
     except RemovalRefused as error:

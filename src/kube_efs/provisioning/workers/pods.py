@@ -4,7 +4,8 @@ Why no pod ever acts on a directory that is somebody else's by now. A pod that m
 created with a scheduling gate, and a gated pod does not run. It is the lock on its directories:
 
 1. Its creator creates it, which publishes what it is going to do.
-2. Then it lists the worker pods of the API server, and goes on only if no other one that has not ended has a
+2. Then it lists the worker pods of the API server, and continues only if no other one that has not ended has
+a
    directory equal to, above or below one of its own. Of two creators each has published before it looks, so
    at least one of them sees the other. One that is still gated is deleted on the condition that it has not
    changed, the one with the higher name first; one that runs is waited for.
@@ -14,7 +15,7 @@ created with a scheduling gate, and a gated pod does not run. It is the lock on 
 So a request to create that is carried out late, or one of an earlier leader, makes a pod whose gate nobody
 lifts. A request to lift that is carried out late finds the pod gone, or finds the same order still standing,
 since the creator follows the pod until it has ended. This holds for any number of leaders, and for several
-pools of workers in one namespace. Each pod names the pool that created it: no pool takes away what another
+pools of workers in one namespace. Each pod names the pool that created it: no pool removes what another
 has not read yet.
 
 What is not made by a pod, such as an access point, looks for pods once it is there (``settled``), and the
@@ -139,9 +140,9 @@ class WorkerPods:
         items: Sequence[Item],
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> WorkerReport:
-        """What became of the items; raises WorkerFailed or KubeError when that cannot be told.
+        """What became of the items; raises WorkerFailed or KubeError when that is not known.
 
-        ``confirm`` is called when nothing but the pod's start is left; what it raises ends the pod before it
+        ``confirm`` is called immediately before the pod starts; what it raises ends the pod before it
         has begun.
         """
         pod = self._observed(pod_for(file_system_id, job, items, self._options))
@@ -329,7 +330,7 @@ class WorkerPods:
         )
 
     def _old_failures(self) -> list[ObservedPod]:
-        """Pods that failed, but for the newest few of each file system, which people may want to look at."""
+        """Pods that failed, except the newest few of each file system, which are kept for diagnosis."""
         failed: defaultdict[FileSystemId, list[ObservedPod]] = defaultdict(list)
         for pod in self._pods.values():
             if pod.has_failed and pod.name not in self._running and not pod.is_deleting:

@@ -66,7 +66,7 @@ class _Lane:
 
 
 class _SomeWithdrawn(Exception):
-    """An order of the batch does not stand any more; its task has been told why."""
+    """An order of the batch was withdrawn; its task has the reason."""
 
 
 class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
@@ -109,7 +109,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     ) -> None:
         """Move the directory into that tenant's trash, if it is there.
 
-        ``confirm`` is called when nothing but the start of a pod is left. Raises RemovalRefused unless it is
+        ``confirm`` is called immediately before a pod starts. Raises RemovalRefused unless it is
         strictly inside ``base``, what ``confirm`` raises, WorkerFailed and KubeError.
         """
         refuse_outside(location.directory, base)
@@ -239,7 +239,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
 
 async def _confirm(batch: Sequence[_Task]) -> None:
-    """Raise _SomeWithdrawn unless every order of the batch stands; those that do not are told why."""
+    """Raise _SomeWithdrawn unless every order of the batch is valid; the others get the reason."""
     asked = [task for task in batch if task.confirm and not task.done.done()]
     answers = await asyncio.gather(
         *(task.confirm() for task in asked if task.confirm), return_exceptions=True

@@ -4,7 +4,7 @@ It does every item it is given, whatever becomes of the others, and leaves the o
 controller finds it: the exit code (0 all done, 1 some failed, 2 wrong usage) and, as JSON, the pod's
 termination message. What it lists or measures, and what is left in the trash, is in the pod's log, since a
 termination message is too small. ``remove`` moves directories into the trash of the file system and ends;
-``empty`` removes what is in there, in a limited time, and has nothing but ``/`` as its item.
+``empty`` removes what is in there, in a limited time, and has only ``/`` as its item.
 """
 
 import argparse

@@ -33,7 +33,7 @@ _PATIENCE_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOnDemand:
-    """A tunnel as the agent tells of it; ``reason`` says why it is not up.
+    """A tunnel as the agent reports it; ``reason`` says why it is not up.
 
     ``certificate_ends`` is in UTC, such as 2026-11-21T14:00:00Z, and empty before there is one.
     """
@@ -68,7 +68,7 @@ class TunnelClient:
             return (await self._stub.Ensure(request, timeout=self._timeout_seconds)).port
 
     async def release(self, holder: Holder) -> None:
-        """Let go of all that the holder holds; nothing is no error."""
+        """Release all tunnels of the holder; having none is not an error."""
         async with self._reached():
             await self._stub.Release(pb.ReleaseRequest(holder=holder), timeout=self._timeout_seconds)
 
@@ -81,7 +81,7 @@ class TunnelClient:
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
         """Say who all the holders are, those too that are still mounting; gives those that were forgotten.
 
-        Nobody is forgotten for missing once: the agent wants to be told again a minute later.
+        A holder that is missing once is kept: the agent expects a second report a minute later.
         """
         request = pb.ReconcileRequest(holders=sorted(holders))
         async with self._reached():

@@ -37,7 +37,7 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Answers on the socket while the context is open; ``look`` gives the state of the tunnels.
 
-    Only the user of this process and root may connect. Raises InvalidSetting when the socket cannot be had.
+    Only the user of this process and root may connect. Raises InvalidSetting when the socket cannot be bound.
     """
     server = grpc.aio.server()
     add_TunnelsServicer_to_server(_Tunnels(tunnels, look), server)
@@ -52,7 +52,7 @@ async def serving(
 
 @contextmanager
 def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
-    """The server bound to a socket that nobody else can open, in the place of an earlier one's.
+    """The server bound to a socket that nobody else can open, which replaces an earlier one.
 
     It gets its name when its mode is right, and the name goes when this ends, unless it is a successor's.
     """

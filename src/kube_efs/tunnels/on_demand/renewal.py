@@ -1,11 +1,11 @@
 """The client certificates of the tunnels on demand: made, kept in files for stunnel, renewed in time.
 
-A certificate is a file with its key (mode 0600) that changes as a whole. Whoever writes stunnel.conf writes
+A certificate is a file with its key (mode 0600) that changes as a whole. The writer of stunnel.conf writes
 its end beside its path, so that a renewed one changes the configuration and is loaded like any other change.
 
 Each tunnel has one date on which it is due. A success sets the next date, long before the certificate or its
 credentials end. A failure puts it off, for longer each time; the old certificate is used meanwhile, and the
-failures of one tunnel hold up no other. The clock is looked at every half minute at least, and a date that is
+failures of one tunnel hold up no other. The clock is read every half minute at least, and a date that is
 further away than any ever is counts as due: both because clocks jump.
 
 Later credentials of a tunnel come from where the first ones came from, even when a better source has come up.
@@ -109,7 +109,7 @@ class ClientCertificates:
     def take_over(self, tunnels: Iterable[Promise]) -> None:
         """Use the certificates that an earlier agent left, until they are renewed.
 
-        That is due at once where nothing tells when credentials end. The others keep their time: a renewal
+        That is due at once if it is not known when credentials end. The others keep their time: a renewal
         has stunnel load its configuration, which resets what is just connecting, as all do after a start.
         Those that are of none of the tunnels are removed: it was killed before it promised them.
         """
@@ -270,7 +270,7 @@ class ClientCertificates:
         self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
 
     async def _client_key(self) -> ClientKey:
-        """The node's key, a new one for each agent; made once, by whoever asks first."""
+        """The node's key, a new one for each agent; made once, for the first caller."""
         if self._key is None or (self._key.done() and (self._key.cancelled() or self._key.exception())):
             self._key = asyncio.create_task(ClientKey.generate())
         return await asyncio.shield(self._key)
@@ -288,5 +288,5 @@ def _describe(path: Path, pem: bytes) -> CertificateFile:
 
 def _write(path: Path, certificate: ClientCertificate) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    # One that is lost with the power is made anew, as its end cannot be read then.
+    # One that is lost with the power is created again, because its end cannot be read then.
     write_atomically(path, certificate.secret_pem.decode(), durable=False)

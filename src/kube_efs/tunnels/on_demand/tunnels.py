@@ -1,6 +1,6 @@
 """Tunnels on demand: who asks gets a port that leads to the file system, and keeps it until it says so.
 
-A mount cannot be told later that its port has moved, so a port is a promise. It is kept like this:
+A mount cannot change its port later, so a port is a promise. It is kept like this:
 
 * ``ensure`` makes the certificate, chooses a port, writes the promise to the disk, and only then has stunnel
   serve it. It answers when stunnel listens. Who asks again, after a lost answer or a crash, meets the same
@@ -106,9 +106,9 @@ class OnDemandTunnels:
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         """The port of a tunnel for this spec, which is the holder's too from now on.
 
-        It is listened on when this returns. Raises TunnelError, AwsError for credentials that cannot be
-        had, and InvalidSetting. A holder whose tunnel did not come up in time is remembered all the same:
-        asking again goes on from there, releasing ends it.
+        stunnel listens on it when this returns. Raises TunnelError, AwsError for missing credentials, and
+        InvalidSetting. A holder whose tunnel did not come up in time is remembered all the same: a repeated
+        call continues from there, releasing ends it.
         """
         spec = replace(spec, region=spec.region or self._options.region)
         limit = self._on_demand.ensure_timeout_seconds
@@ -127,7 +127,7 @@ class OnDemandTunnels:
         return port
 
     async def release(self, holder: Holder) -> None:
-        """Let go of every tunnel of the holder; one that holds none is no error.
+        """Release every tunnel of the holder; having none is not an error.
 
         Raises TunnelNotReady when that cannot be remembered.
         """
@@ -161,7 +161,7 @@ class OnDemandTunnels:
         closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
         if closing:
             log.info("demanded-tunnels-closed", tunnels=sorted(closing))
-            with suppress(TunnelNotReady):  # told in the log; it is remembered with the next change
+            with suppress(TunnelNotReady):  # logged; it is remembered with the next change
                 await self._remember(self._want(self._plan.wanted.close(closing)))
         self._forget_certificates()
 

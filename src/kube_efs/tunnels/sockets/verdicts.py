@@ -5,7 +5,7 @@ tunnel that nobody holds any more may go when every one of several good readings
 connection to it.
 
 stunnel stands still when connections wait at a port of its own and nobody accepts them. It has one loop that
-accepts, so each mount of the node would wait for ever. The kernel's table tells it without a call that could
+accepts, so each mount of the node would hang. The kernel's table shows it without a call that could
 hang too.
 """
 
@@ -74,7 +74,7 @@ class Standstill:
     def after(self, reading: PortReading | None, ports: Collection[int], *, now: float) -> "Standstill":
         """After one more look at these ports; ``now`` is a monotonic time in seconds.
 
-        A reading that failed (None) tells nothing.
+        A reading that failed (None) proves nothing.
         """
         if reading is None:
             return self

@@ -1,7 +1,7 @@
 """stunnel.conf, from values that are checked once more where they enter the file.
 
 Keys and values are those of openshift-efs-stunnel; what differs says why. A line break or a stray
-character in this file could forge a service or switch verification off, hence the second check.
+character in this file could forge a service or switch verification off, therefore the second check.
 """
 
 import math
@@ -72,7 +72,7 @@ libwrap = no
 OCSPaia = {ocsp}
 """
 
-# The comment makes a renewed certificate a changed configuration, which is what stunnel is told of.
+# The comment makes a renewed certificate a changed configuration, which stunnel then reloads.
 _CERTIFICATE = """\
 ; number {serial:x}, valid until {not_after}
 cert = {path}
@@ -81,7 +81,7 @@ cert = {path}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFile:
-    """A client certificate with its key in a file; ``serial`` tells it from the next one there."""
+    """A client certificate with its key in a file; ``serial`` distinguishes it from the next one there."""
 
     path: Path
     serial: int

@@ -1,4 +1,4 @@
-"""stunnel's log: following it, and what it tells of a configuration and of each service's connections.
+"""stunnel's log: following it, and what it says about a configuration and each service's connections.
 
 A line is ``2026.11.21 08:02:05 LOG5[17]: text``: level (syslog's numbers) and connection. Before stunnel
 has read its configuration it is ``[!] text``. The agent reads both, since the log is also stunnel's
@@ -54,7 +54,7 @@ def parse_line(line: str) -> LogLine | None:
 class LogFollower:
     """Reads what is new in a log that is appended to, and cuts it when it has grown.
 
-    stunnel holds the file open as its standard error and cannot be told to open another one. So the
+    stunnel holds the file open as its standard error and has no command to open another one. So the
     file is copied and emptied; a line that is written meanwhile is lost.
     """
 

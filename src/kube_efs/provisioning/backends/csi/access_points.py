@@ -121,14 +121,14 @@ class AccessPoints:
 
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
-        """How many access points each file system has, of those that were looked at."""
+        """How many access points each file system has, of those that were listed."""
         return {file_system_id: len(found) for file_system_id, found in self._known.items()}
 
     async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
         """The access point of the volume, on the first file system that has room; the same one if repeated.
 
         An attempt that raises an error with ``outcome_unknown`` may have succeeded, or may still succeed; it
-        is to be repeated until it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
+        must be repeated until it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
         AwsLimitReached when no file system has room, AwsError.
         """
         unclear = self._unclear.get(request.name)
@@ -155,7 +155,7 @@ class AccessPoints:
         """Remove the access point of a volume; one that is gone is no error.
 
         It returns when AWS has accepted the deletion or says that the access point is gone. After any other
-        answer it is to be repeated. Its ids go to others only when its directory is gone too, as long as
+        answer it must be repeated. Its ids go to others only when its directory is gone too, as long as
         there are free ones. Raises RemovalRefused when it belongs to another file system than the handle
         says, and AwsError.
         """
@@ -224,7 +224,7 @@ class AccessPoints:
     async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
         """The other access points that lead into, or to something above, the directory of this one.
 
-        They are listed anew; raises AwsError.
+        They are listed again; raises AwsError.
         """
         await self._list_anew(found.file_system_id)
         place = _location(found)
@@ -240,7 +240,7 @@ class AccessPoints:
         )
 
     async def roots(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
-        """The access points of the file system but for those that are leaving; raises AwsError.
+        """The access points of the file system except those being deleted; raises AwsError.
 
         They are listed after the call began. All who ask while a listing runs share the next one.
         """
@@ -248,12 +248,12 @@ class AccessPoints:
         return tuple(one for one in self._known[file_system_id].values() if not one.leaving)
 
     async def refresh(self, file_system_ids: Iterable[FileSystemId]) -> None:
-        """List these anew, since others make access points too; raises AwsError."""
+        """List these again, since others make access points too; raises AwsError."""
         for file_system_id in file_system_ids:
             await self._list_anew(file_system_id)
 
     async def refresh_known(self) -> None:
-        """List those of every file system in use anew; raises AwsError."""
+        """List those of every file system in use again; raises AwsError."""
         await self.refresh(list(self._known))
 
     async def _first_with_room(
@@ -265,7 +265,7 @@ class AccessPoints:
         return None
 
     async def _look_for_room(self, candidates: Sequence[FileSystemId]) -> bool:
-        """List anew what was not listed for a while, since others delete too; tell whether any has room."""
+        """List again what was not listed for a while, because others delete too; whether any has room."""
         for file_system_id in candidates:
             if self._clock() - self._listed_at[file_system_id] >= _FULL_SECONDS:
                 await self._list_anew(file_system_id)
@@ -393,7 +393,7 @@ class AccessPoints:
         uid, gid = parameters.uid, parameters.gid
         if uid is not None and gid is not None:
             return PosixUser(uid=uid, gid=gid)
-        # An earlier attempt that may still be carried out tells its id, even when another has it by now.
+        # An earlier attempt that may still be carried out determines its ID, even when another has it by now.
         kept = self._index.gids.of(request.name) if request.name in self._unclear else None
         taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
         if taken is None:

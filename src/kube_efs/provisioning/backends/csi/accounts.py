@@ -64,12 +64,12 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
 
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
-        """How many access points each file system has, of those that were looked at."""
+        """How many access points each file system has, of those that were listed."""
         accounts = (self._own, *self._others.values())
         return {name: count for one in accounts for name, count in one.access_points.counts.items()}
 
     async def refresh(self) -> None:
-        """List the access points of every account anew; raises AwsError."""
+        """List the access points of every account again; raises AwsError."""
         for account in (self._own, *self._others.values()):
             await account.access_points.refresh_known()
 

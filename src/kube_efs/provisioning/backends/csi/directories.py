@@ -1,8 +1,8 @@
 """Directories as volumes of ``efs.csi.aws.com`` (``provisioningMode: efs-dir``), each with an id of its own.
 
-The number is that of the directory's owner and group. The file system tells it, and the volume's annotation
-where this controller makes the volume object; with csi-provisioner the file system alone tells. So numbers
-are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
+The number is that of the directory's owner and group. It is known from the file system, and the volume's
+annotation where this controller makes the volume object; with csi-provisioner only from the file system. So
+numbers are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _IDS_TRIED: Final = 16
 class CsiDirectories:
     """Makes and removes them by ``directories``.
 
-    Without ``is_alone`` other replicas make volumes too, and nobody tells the ids of their directories.
+    Without ``is_alone`` other replicas make volumes too, and nothing reports the IDs of their directories.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class CsiDirectories:
         return place in self._made or bool(self._index.volumes_at(place))
 
     async def _scan(self, base: Location) -> None:
-        """Learn once which ids the directories there have: no volume tells those of directories."""
+        """Learn once which IDs the directories there have: volumes do not contain them."""
         if base not in self._scanned:
             await self._reader(base).any_answer()
 

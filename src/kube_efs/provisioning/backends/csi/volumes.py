@@ -1,6 +1,6 @@
 """Volumes of ``efs.csi.aws.com``: an access point each, or a directory (``provisioningMode: efs-dir``).
 
-Whoever asks, a claim here or csi-provisioner by the CSI protocol, gets the same volume for the same name.
+A claim here, or csi-provisioner with the CSI protocol, gets the same volume for the same name.
 """
 
 import time
@@ -68,7 +68,7 @@ class CsiVolumes:
     """Makes and removes volumes; the same request twice gives one volume.
 
     ``directories`` is None where nobody can make and remove directories, so that there are access points
-    only. ``removes_directories`` tells whether an access point's directory goes with it.
+    only. ``removes_directories``: whether an access point's directory goes with it.
     """
 
     def __init__(
