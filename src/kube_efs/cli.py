@@ -42,7 +42,7 @@ app = typer.Typer(
 
 
 class Output(StrEnum):
-    """How a command answers: for people or for programs."""
+    """How a command writes its output: for users or for programs."""
 
     TABLE = "table"
     JSON = "json"
@@ -160,7 +160,7 @@ def node() -> None:
 
 @app.command("operator")
 def run_the_operator() -> None:
-    """Install and look after kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
+    """Install and manage kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
     load_logging()
     from kube_efs.operator.run import run_operator
     from kube_efs.settings import OperatorSettings, load

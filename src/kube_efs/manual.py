@@ -21,7 +21,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manual:
-    """``exits`` has the meaning of each exit status, ``environment`` of each variable that is no option's."""
+    """``exits`` has the meaning of each exit status, ``environment`` of each variable that has no option."""
 
     exits: Mapping[int, str]
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -60,7 +60,7 @@ MANUALS: Final[dict[str, Manual]] = {
     "operator": Manual(
         exits=_PROCESS,
         environment=_SETTINGS,
-        examples=(Example(command="kube-efs operator", does="look after the installation"),),
+        examples=(Example(command="kube-efs operator", does="manage the installation"),),
     ),
     "status": Manual(
         exits=exits("the cluster has answered", "it does not answer, or not to you"),
@@ -118,7 +118,7 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "doctor cluster": Manual(
-        exits=exits("nothing is wrong", "something is, or nobody answers"),
+        exits=exits("nothing is wrong", "something is, or there is no answer"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(command="kube-efs doctor cluster", does="everything that the cluster and AWS tell"),
@@ -129,7 +129,7 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "doctor claim": Manual(
-        exits=exits("nothing is wrong", "something is, or nobody answers"),
+        exits=exits("nothing is wrong", "something is, or there is no answer"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(

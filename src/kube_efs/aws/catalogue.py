@@ -45,7 +45,7 @@ class FileSystemSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryChange:
-    """What differs between two discoveries, in order; growth of the data is no difference."""
+    """What differs between two discoveries, in order; growth of the data is not a difference."""
 
     added: tuple[FileSystemId, ...] = ()
     changed: tuple[FileSystemId, ...] = ()

@@ -189,7 +189,7 @@ def translate(
     """The error to raise for any other, without chaining that one.
 
     ``field`` is the operation and ``value`` the resource that it was about. ``remedy`` is for the case that
-    nobody answers. Usually an AwsError; InvalidSetting when the library's own configuration is at fault,
+    no server answers. Usually an AwsError; InvalidSetting when the library's own configuration is at fault,
     InvalidValue when the request was refused before it was sent.
     """
     kind, problem, own_remedy = _judge(error, iam_action, remedy)

@@ -129,7 +129,7 @@ class InstanceMetadata:
     async def _of_interface(self, mac_address: str, entry: str) -> str | None:
         try:
             return await self._get(f"meta-data/network/interfaces/macs/{mac_address}/{entry}")
-        except AwsNotFound:  # an interface that was detached meanwhile
+        except AwsNotFound:  # an interface that was detached in the meantime
             return None
 
     async def _get(self, path: str, *, shown: str = "") -> str:

@@ -1,6 +1,6 @@
 """Pending claims: each is planned and served, and checked again when its inputs change.
 
-Whether a claim gets a volume follows from the claim and the volumes that are there (``Engine.plan``), never
+Whether a claim gets a volume follows from the claim and the volumes that exist (``Engine.plan``), never
 from what this process remembers: a restart loses nothing. What the controller remembers, by the claim's uid:
 
 * ``_pending``: each claim that wants a volume, as the watch has shown it last. A uid that is in the queue and
@@ -288,7 +288,7 @@ async def watch_claims(
     ):
         _apply(claims, change, root_changed)
         listed.set()
-        # Nobody keeps the claims of a list that have their volumes, which is nearly all of them.
+        # Nothing keeps the claims of a list that have their volumes, which is nearly all of them.
         del change
 
 

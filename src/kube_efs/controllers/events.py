@@ -74,7 +74,7 @@ class ProvisioningEvents:
         self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", str(error))
 
     def port_unknown(self, volume: Volume) -> None:
-        """Nobody knows which file system the volume leads to."""
+        """It is not known which file system the volume leads to."""
         ports = ", ".join(str(port) for port in sorted(volume.loopback_ports))
         message = (
             f"No file system is known for port {ports} of this volume, so the port is not assigned again "

@@ -1,6 +1,6 @@
 """A queue of keys to be brought in order.
 
-Each key is handled by one task at a time, and once more if it was added meanwhile.
+Each key is handled by one task at a time, and once more if it was added in the meantime.
 """
 
 import asyncio

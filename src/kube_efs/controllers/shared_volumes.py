@@ -34,13 +34,13 @@ from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
 log = structlog.get_logger(__name__)
 
-# More than there are steps from nothing to Ready; more would be somebody else who undoes them.
+# More than there are steps from nothing to Ready; more would mean that another client reverts them.
 _MOST_STEPS = 12
 _SOON_SECONDS = 1.0
 # The users of a claim that is being deleted can change without an event.
 _LOOK_AGAIN_SECONDS = 10.0
 _WAITING = frozenset({SharedVolumePhase.PENDING, SharedVolumePhase.DELETING})
-# Somebody else has changed, made or deleted what a step is about.
+# Another client has changed, created or deleted the object of a step.
 _OVERTAKEN = (KubeConflict, KubeAlreadyExists, KubeNotFound)
 
 
@@ -102,7 +102,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
             self._queue.add(owner)
 
     def room_made(self) -> None:
-        """A volume or claim is gone, which may have been in somebody's way."""
+        """A volume or claim is gone, which may have blocked a SharedVolume."""
         for owner in self._failed:
             self._queue.add(owner)
 

@@ -49,7 +49,7 @@ _SHARE_OF_POD: Final = 0.8
 
 
 class Emptier(Protocol):
-    """Somebody who empties the trash of file systems."""
+    """A worker that empties the trash of file systems."""
 
     async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
         """Empty the trash as far as the terms allow; raises KubeEfsError."""

@@ -92,7 +92,7 @@ class TunnelTargetsController:
         self._notified: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
-        """Start from the ConfigMap that is there; raises KubeError."""
+        """Start from the ConfigMap that exists; raises KubeError."""
         try:
             with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
                 found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)

@@ -187,7 +187,7 @@ def measuring_terms(settings: ControllerSettings) -> MeasuringTerms:
 
 
 class UsageRounds:
-    """Measures every volume, time and again."""
+    """Measures every volume, periodically."""
 
     def __init__(self, parts: UsageParts, terms: MeasuringTerms, *, interval_seconds: float) -> None:
         self._parts = parts

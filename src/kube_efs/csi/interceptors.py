@@ -97,7 +97,7 @@ class RequestDecoder(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """How a call ended; ``unforeseen`` is an error that nobody has thought of."""
+    """How a call ended; ``unforeseen`` is an unexpected error."""
 
     code: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
@@ -116,7 +116,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """The service's own handler with ours around it. Methods that nobody serves are gRPC's to refuse."""
+        """The service's own handler with ours around it. gRPC refuses unknown methods."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler

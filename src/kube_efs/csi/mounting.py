@@ -189,7 +189,7 @@ class NodeVolumes:
             raise _unfinished("mounted", wanted.mount.target, timeout_seconds) from error
 
     async def unpublish(self, mount: NodeMount, *, timeout_seconds: float) -> None:
-        """Unmount what is mounted there, and remove the target; nothing there is no error.
+        """Unmount what is mounted there, and remove the target; nothing there is not an error.
 
         Raises MountFailed, and InvalidArgument for a target that cannot be a directory.
         """
@@ -426,7 +426,7 @@ def _unknown(what: str, setting: str) -> NoMountTarget:
 
 
 def make_target(target: Path) -> None:
-    """Make the directory unless it is there. Nothing must be mounted there.
+    """Make the directory unless it exists. Nothing must be mounted there.
 
     Raises InvalidArgument for a path at which no directory can be, MountFailed for every other obstacle.
     """
@@ -446,7 +446,7 @@ def make_target(target: Path) -> None:
 
 
 def remove_target(target: Path) -> bool:
-    """Remove the directory, unless something is in it: that is somebody's data. A file stays, too.
+    """Remove the directory, unless something is in it: that is user data. A file stays, too.
 
     Gives whether nothing is mounted on it, of which rmdir(2) is sure: it looks at that first, and not into
     what is mounted. Raises InvalidArgument for a path at which no directory can be.

@@ -48,7 +48,7 @@ async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, 
     """The node's id and place; raises InvalidSetting when neither source knows it.
 
     Raises AwsOddAnswer when metadata give an invalid answer and there is no other source. ``client`` None
-    means that there is no way to the cluster. A node that is no instance has its name as id.
+    means that there is no way to the cluster. A node that is not an instance has its name as id.
     """
     reason = "the instance belongs to another account"
     if not node_name.startswith(_FOREIGN_PREFIX):

@@ -14,7 +14,7 @@ _BROKEN = 1
 
 
 class DoctorOutput(StrEnum):
-    """How the doctor answers: for people or for programs."""
+    """How the doctor writes its output: for users or for programs."""
 
     TABLE = "table"
     JSON = "json"

@@ -135,7 +135,7 @@ class NodeObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFacts:
-    """A Lease; ``holder`` is empty when nobody has it."""
+    """A Lease; ``holder`` is empty when it has none."""
 
     name: str
     holder: str = ""

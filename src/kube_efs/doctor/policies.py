@@ -34,7 +34,7 @@ class Refusal:
 
 
 def refused_without_identity(text: str) -> tuple[Refusal, ...]:
-    """What this policy refuses to everybody; raises InvalidValue when it is none.
+    """What this policy denies to every client; raises InvalidValue when it is none.
 
     Where a condition is not understood, or a statement is about those whom it does not name, it is taken to
     be no obstacle: what is reported here is certain.
@@ -59,7 +59,7 @@ def _refusals(statements: list[Mapping[str, Any]]) -> Iterator[Refusal]:
 
 
 def _is_about(statement: Mapping[str, Any], access: Access) -> bool:
-    """Whether it is for everybody, and for that access."""
+    """Whether it applies to every client and to that access."""
     if "NotPrincipal" in statement or "NotAction" in statement:
         return bool(statement["Effect"] == "Allow")
     principal = statement["Principal"]

@@ -26,7 +26,7 @@ _IPV4: Final = 4
 
 
 class Verdict(StrEnum):
-    """Whether somebody gets through."""
+    """Whether traffic is allowed."""
 
     OPEN = "open"
     CLOSED = "closed"

@@ -1,7 +1,7 @@
 """Objects and texts without secrets, for what leaves the cluster.
 
 ``kube_efs.model.secrets`` says what a secret looks like. More than that is removed here: a bundle may be
-given to anybody.
+shared.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Findings for people, and for programs.
+"""Findings for users and for programs.
 
-Events are anybody's words and may hold anybody's secrets, so all texts go through ``redacted_text``.
+Events come from any program and may contain secrets, so all texts go through ``redacted_text``.
 """
 
 import json

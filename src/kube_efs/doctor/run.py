@@ -32,7 +32,7 @@ from kube_efs.telemetry.logging import configure
 # What an installation consists of: its namespace, and whether the CSI driver belongs to it.
 Installation: TypeAlias = Callable[[str, bool], Sequence[Manifest]]
 
-# Somebody sits in front of it.
+# A user waits for the answer.
 _PATIENCE_SECONDS = 3.0
 _LOOK_SECONDS = 20.0
 _NODE_SECONDS = 60.0

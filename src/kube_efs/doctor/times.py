@@ -14,5 +14,5 @@ def time_of(value: object) -> datetime | None:
 
 
 def shown(time: datetime) -> str:
-    """The time for people, in UTC."""
+    """The time for users, in UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

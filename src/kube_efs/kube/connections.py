@@ -65,7 +65,7 @@ class Connections(httpx2.AsyncBaseTransport):
             await self._session.close()
 
     def _opened(self) -> aiohttp.ClientSession:
-        # It wants a running loop, which nobody has who only reads a kubeconfig.
+        # It wants a running loop, which code that only reads a kubeconfig does not have.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._verify),

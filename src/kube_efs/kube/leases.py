@@ -1,7 +1,7 @@
 """Leadership by a Lease, with the semantics of client-go's leader election.
 
 Time is measured on this process's own monotonic clock from the moment a change of the Lease was seen,
-never by comparing clocks of two machines. A leader that cannot renew gives up before anybody else may
+never by comparing clocks of two machines. A leader that cannot renew gives up before another candidate may
 take over, so two never act at once.
 """
 
@@ -62,7 +62,7 @@ class Leadership:
         self._renewed_at = clock()
         self.is_leader = False
         # Whether the leader before this one has not released the Lease, as when it was killed: what it asked
-        # for may still be carried out. Without leader election nobody knows.
+        # for may still be carried out. Without leader election this is not known.
         self.follows_a_crash = True
         self._is_released = True
 
@@ -76,7 +76,7 @@ class Leadership:
         log.info("leadership-acquired", lease=self._terms.name, identity=self._terms.identity)
 
     async def keep(self) -> None:
-        """Renew until that fails for the deadline or somebody else leads; then return."""
+        """Renew until that fails for the deadline or another candidate leads; then return."""
         outcome = _Outcome.HELD
         while outcome is not _Outcome.HELD_BY_ANOTHER:
             await asyncio.sleep(self._terms.retry_period_seconds)

@@ -13,7 +13,8 @@ _NO_ANSWER = "none"
 class MeasuringTransport(httpx2.AsyncBaseTransport):
     """Sends by ``inner``, and counts what was asked and how it was answered.
 
-    A watch lasts as long as it is watched: its time is that until the answer begins, like everybody's.
+    A watch lasts as long as it is watched: its time is that until the answer begins, like that of every
+    request.
     """
 
     def __init__(

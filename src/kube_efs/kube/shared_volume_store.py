@@ -88,7 +88,7 @@ class SharedVolumeStore:
         return await self._patch(shared, {"finalizers": [*shared.finalizers, FINALIZER]})
 
     async def let_go(self, shared: SharedVolume) -> None:
-        """Take the finalizer away; a SharedVolume that is gone is no error."""
+        """Remove the finalizer; a SharedVolume that is gone is not an error."""
         kept = [name for name in shared.finalizers if name != FINALIZER]
         try:
             await self._patch(shared, {"finalizers": kept})

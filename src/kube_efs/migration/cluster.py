@@ -83,7 +83,7 @@ class MigrationStore:
                 await self._client.get(CSIDriver, DRIVER)
         except KubeNotFound as error:
             raise MigrationRefused(
-                "is not there, so no pod could use the volumes",
+                "does not exist, so no pod could use the volumes",
                 field="CSIDriver",
                 value=DRIVER,
                 remedy="install the CSI driver first, for example by kube-efs render --csi",
@@ -92,7 +92,7 @@ class MigrationStore:
             return
 
     async def look(self, migration: Migration) -> Look:
-        """The claim and its two volumes now; raises MigrationRefused when a name is somebody else's."""
+        """The claim and its two volumes; raises MigrationRefused when a name belongs to another object."""
         nfs, csi = await self._volume(migration.nfs), await self._volume(migration.csi)
         claim = await self._claim(migration)
         journal = migration.journal if csi is None else _journal_on(csi)
@@ -124,7 +124,7 @@ class MigrationStore:
             return None
 
     async def _users(self, migration: Migration) -> tuple[str, ...]:
-        """The pods that refer to the claim, whatever their state: an ended one keeps it from going, too."""
+        """The pods that refer to the claim, whatever their state: an ended one also prevents its deletion."""
         with translated(f"pods of namespace {migration.namespace}"):
             pods = [pod async for pod in self._client.list(Pod, namespace=migration.namespace)]
         return tuple(sorted(_name(pod) for pod in pods if migration.claim in _claims_of(pod)))

@@ -10,7 +10,7 @@ _STOOD_IN_THE_WAY = 1
 
 
 class Output(StrEnum):
-    """How the command answers: for people or for programs."""
+    """How the command writes its output: for users or for programs."""
 
     TABLE = "table"
     JSON = "json"

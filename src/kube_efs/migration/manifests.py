@@ -64,7 +64,7 @@ def plain_volume(body: Manifest) -> Manifest:
 
 
 def plain_metadata(body: Manifest) -> dict[str, Any]:
-    """What a person or program has written there."""
+    """What a user or program has written there."""
     found = body["metadata"]
     kept = {key: copy.deepcopy(found[key]) for key in _KEPT if found.get(key)}
     if "annotations" in kept:
@@ -91,7 +91,7 @@ def _without_class(claim: Manifest) -> Manifest:
 
 
 def kept_volume(volume: Manifest) -> Manifest:
-    """The volume, as it is made: nobody removes its data before it has its own reclaim policy."""
+    """The volume as created: its data is not removed before it has its own reclaim policy."""
     spec = {**volume["spec"], "persistentVolumeReclaimPolicy": str(ReclaimPolicy.RETAIN)}
     return {**volume, "spec": spec}
 

@@ -92,7 +92,7 @@ async def _next_step(
         ) from None
     if decision is not None:
         tell(decision)
-        # Somebody was faster, maybe an earlier attempt whose answer got lost: look again.
+        # Another client was faster, maybe an earlier attempt whose answer got lost: check again.
         with suppress(KubeAlreadyExists, KubeConflict, KubeNotFound):
             await store.take(decision, migration, look)
         log.debug("migration-step", claim=f"{migration.namespace}/{migration.claim}", step=str(decision))

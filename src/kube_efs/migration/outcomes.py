@@ -1,4 +1,4 @@
-"""What has become of each claim, or would, for people and programs."""
+"""What has become of each claim, or would, for users and programs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -28,7 +28,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which claims a person has named; None and empty leave it open."""
+    """The claims that the user has named; None and empty select all."""
 
     namespace: str | None = None
     storage_class: str | None = None
@@ -58,7 +58,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One claim's two volumes; ``csi_volume`` is made where it is not there."""
+    """One claim's two volumes; ``csi_volume`` is made where it does not exist."""
 
     namespace: str
     claim: str
@@ -185,7 +185,7 @@ def _new(
 
 
 def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Location | None:
-    """Where the data lies; None for a volume of somebody else's NFS server that nobody has asked for."""
+    """Where the data lies; None for a volume of another NFS server that was not requested."""
     assert volume.nfs  # noqa: S101 - only such volumes are checked
     location = locate(volume, state.targets, state.servers)
     if location is not None:

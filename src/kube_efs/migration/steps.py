@@ -60,7 +60,7 @@ class Seen:
 def decide(move: Move, seen: Seen) -> Step | Wait | None:
     """The next step, None when the claim has arrived.
 
-    Raises ClaimInUse while pods refer to the claim, and MigrationRefused when somebody else has changed
+    Raises ClaimInUse while pods refer to the claim, and MigrationRefused when another client has changed
     something in a way that leaves no safe step.
     """
     claim = seen.claim
@@ -73,7 +73,7 @@ def decide(move: Move, seen: Seen) -> Step | Wait | None:
     if claim.volume_name == move.source:
         return _leaving(move, seen, claim)
     if not claim.volume_name and seen.target and _is_open(seen.target):
-        # Somebody else made the claim in the meantime, a StatefulSet for one; the volume is kept for it.
+        # Another client created the claim in the meantime, a StatefulSet for one; the volume is kept for it.
         return Wait(for_what=f"claim {claim.key} is bound to {move.target}")
     problem = f"was recreated by another client, with volume {claim.volume_name or '(none yet)'}"
     raise _refused(move, problem, "delete that claim, then try again")
@@ -104,7 +104,7 @@ def _leaving(move: Move, seen: Seen, claim: Claim) -> Step | Wait:
 
 def _without_claim(move: Move, seen: Seen) -> Step:
     source, target = seen.source, seen.target
-    # A claim goes only when both volumes are there and the one it had is kept; else it was somebody else.
+    # A claim is deleted here only when both volumes exist and its volume is kept; else by another client.
     if source is None or target is None or source.reclaim_policy is not ReclaimPolicy.RETAIN:
         raise _refused(
             move,

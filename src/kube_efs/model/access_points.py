@@ -32,7 +32,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosixUser:
-    """The identity that an access point gives to everybody who comes through it."""
+    """The identity that an access point gives to all its clients."""
 
     uid: int
     gid: int

@@ -24,7 +24,7 @@ class AccessMode(StrEnum):
 
     @property
     def reads_only(self) -> bool:
-        """Whether nobody may write."""
+        """Whether the volume is read-only."""
         return self in {AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY}
 
     @property

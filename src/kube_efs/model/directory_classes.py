@@ -11,7 +11,7 @@ from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.gids import GID_MAX, GidRange
 from kube_efs.model.go_texts import read_boolean, read_integer
 
-GID_MIN = 2000  # the lowest that is given out: those below are the system's and people's own
+GID_MIN = 2000  # the lowest that is assigned: those below belong to the system and its users
 
 _GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS = "gidAllocate", "gidMin", "gidMax", "tls"
 _KNOWN = {name.lower() for name in (_GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS)}
@@ -19,7 +19,7 @@ _KNOWN = {name.lower() for name in (_GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryClass:
-    """The parameters of a storage class; ``gids`` is None when its volumes are everybody's."""
+    """The parameters of a storage class; ``gids`` is None when every user can access its volumes."""
 
     gids: GidRange | None
     tls: bool

@@ -1,7 +1,7 @@
 """Which access points the SharedVolumes of a namespace may lead to.
 
 A SharedVolume is a volume that no administrator has made, so a user who may create one reaches every file
-system of the network unless somebody says otherwise.
+system of the network unless it is limited.
 """
 
 import re

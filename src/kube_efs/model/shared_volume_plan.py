@@ -154,7 +154,7 @@ def _check_binding(found: Found, volume: MarkedVolume) -> None:
 
 
 def _is_loose(found: Found, volume: MarkedVolume) -> bool:
-    """Whether the volume is reserved for nobody, so that any claim could take it, or for one that is gone."""
+    """Whether the volume is not reserved, so that any claim could take it, or for one that is gone."""
     reference = volume.volume.claim
     if reference is None:
         return True

@@ -144,7 +144,7 @@ def follow_discovery(
     A known file system keeps its port, and while it is unclear all that was known of it. One that is gone
     leaves the targets; its port stays ``reserved`` while volumes carry it. A new or returning one gets the
     port that only its volumes carry, else the lowest from ``base_port`` up that neither another file system
-    nor any volume has: a port given away under a volume would lead its readers to somebody else's data.
+    nor any volume has: a port given away under a volume would lead its readers to the data of another volume.
 
     Raises InvalidValue when no port is left.
     """

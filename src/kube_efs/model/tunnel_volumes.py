@@ -34,7 +34,7 @@ _OWNED_POLICIES = {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}
 
 
 class DefaultFileSystem(StrEnum):
-    """Values of ``default_file_system_id`` that are no id."""
+    """Values of ``default_file_system_id`` that are not IDs."""
 
     AUTO = "auto"
 
@@ -53,7 +53,7 @@ def _no_volumes(_: Location) -> Sequence[Volume]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """By what ``auto`` chooses: the file systems, their ports, and the volumes that are there.
+    """By what ``auto`` chooses: the file systems, their ports, and the volumes that exist.
 
     ``own_vpcs`` are the VPCs of the nodes; empty when they are not known, which rules out no file system.
     ``maybe_begun`` are the claims whose volume an earlier leader may have requested.
@@ -358,7 +358,7 @@ def removable_location(volume: Volume) -> Location:
     """
     location = locate(volume, TunnelTargets())
     if location is None or volume.nfs is None or volume.nfs.server != LOOPBACK:
-        remedy = "remove the volume by hand"
+        remedy = "remove the volume manually"
         raise RemovalRefused(
             "does not name a directory behind a tunnel", field="volume", value=volume.name, remedy=remedy
         )
@@ -366,7 +366,7 @@ def removable_location(volume: Volume) -> Location:
     namespace = volume.claim.namespace if volume.claim else ""
     is_plain = volume.nfs.path == str(location.directory)
     if not is_plain or len(parts) != 2 or parts[0] != namespace or not _VOLUME_NAME.fullmatch(parts[1]):
-        remedy = f"only /{namespace}/<volume_name> is removed; remove the volume by hand"
+        remedy = f"only /{namespace}/<volume_name> is removed; remove the volume manually"
         raise RemovalRefused(
             "is not the claim's directory", field="spec.nfs.path", value=volume.nfs.path, remedy=remedy
         )

@@ -5,7 +5,7 @@
     [efs:]FSID[:PATH[:APID]]
 
 The forms of all versions of the AWS driver are read: before 3.0 its controller wrote ``FSID::APID``, since
-then ``efs:FSID::APID``; people write the other forms for volumes of their own.
+then ``efs:FSID::APID``; users write the other forms for their own volumes.
 
 A directory that was made for a claim (``provisioningMode: efs-dir``) is written ``efs:FSID:/BASE/./NAME``.
 The ``/./`` marks where the class's base ends, as it does for ``rsync --relative``. The AWS driver reads
@@ -132,7 +132,7 @@ def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:
     if not mark or handle.access_point_id or handle.directory.relation_to(base) is not Relation.BELOW:
         return handle
     marked = replace(handle, base=base)
-    # What is not exactly as it is written here was written by a person, and is theirs to remove.
+    # What is not exactly as it is written here was written by a user, who must remove it.
     return marked if str(marked) == text else handle
 
 

@@ -39,7 +39,7 @@ class VolumePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimReference:
-    """The claim that a volume belongs to; ``uid`` is None when a person bound it by name only.
+    """The claim that a volume belongs to; ``uid`` is None when a user bound it by name only.
 
     ``resource_version`` is that of the claim when the volume was made for it.
     """
@@ -200,7 +200,7 @@ def _is_address(server: str) -> bool:
 
 
 def _mounted(path: str) -> Directory:
-    """What the kernel mounts for that path, however people have written it."""
+    """What the kernel mounts for that path, for any spelling."""
     return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 

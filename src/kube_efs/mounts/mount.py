@@ -204,7 +204,7 @@ async def _kill(program: str, process: Process, ending: "asyncio.Future[tuple[by
 
 
 async def to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Do all of it, however often the call is cancelled meanwhile; then the call is cancelled.
+    """Do all of it, however often the call is cancelled in the meantime; then the call is cancelled.
 
     A thread continues when its call is cancelled, and must not change a target that the next call works on. A
     call that undoes what it did because its time was over is cancelled again when its caller gives up.

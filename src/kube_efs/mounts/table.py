@@ -1,4 +1,4 @@
-"""What is mounted where, read no more often than is needed, also when many ask and others mount meanwhile.
+"""What is mounted where, read no more often than necessary, for many callers and while others mount.
 
 **Is anything mounted here?** The kernel answers that exactly about one path (``is_mount_point``), and the
 table is not read at all. Only a kernel that cannot has its table read.
@@ -6,15 +6,15 @@ table is not read at all. Only a kernel that cannot has its table read.
 **What is mounted here?** Only the table says that. The kernel gives it away in pieces of a page. Each piece
 shows what is mounted at that moment, but between two of them other mounts come and go, and the reader can
 miss one that is there all the time (``mountinfo`` says when). So a reading is trusted in one direction: what
-it shows was mounted after the reading began, even if the table changed meanwhile. What it does not show is
-*not mounted* only if the table stood still, or if the kernel says the same of that path. Where the kernel
+it shows was mounted after the reading began, even if the table changed in the meantime. What it does not show
+is *not mounted* only if the table stood still, or if the kernel says the same of that path. Where the kernel
 does not say, several readings have to miss it. A foreign mount that comes and goes therefore makes nobody
 read again what one reading has shown.
 
 **Sharing.** There is one reading at a time. A caller that asks while one is under way cannot use it: the part
 about its place may have been read before it asked. It waits for the next, which begins after its question,
-and all who asked meanwhile use the same. So no answer is older than its question, and twenty callers at once
-cost two readings. A line is parsed only if its mount point is the one asked about: to cut the mount
+and all who asked in the meantime use the same. So no answer is older than its question, and twenty callers at
+once cost two readings. A line is parsed only if its mount point is the one asked about: to cut the mount
 point out of a line of bytes takes a twentieth of the time of parsing the line.
 """
 
@@ -60,7 +60,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 def is_mount_point(path: Path) -> bool | None:
     """Whether anything is mounted on exactly that path; None when this kernel does not say.
 
-    ``path`` is absolute and its parents have no links; a link in its place is no mount point.
+    ``path`` is absolute and its parents have no links; a link in its place is not a mount point.
 
     openat2(2) with RESOLVE_NO_XDEV opens a name in its parent directory and refuses with EXDEV to step from
     there onto another mount, bind mounts included. So one system call of some microseconds is exact, however

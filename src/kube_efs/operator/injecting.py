@@ -84,7 +84,7 @@ def with_trusted_ca(workload: Manifest) -> Manifest:
 
 
 def with_credentials(workload: Manifest) -> Manifest:
-    """With the keys or the role of the Secret, if it is there; without it the instance's role counts."""
+    """With the keys or the role of the Secret, if it exists; without it the instance's role counts."""
     changed = _copy(workload)
     for container in _containers(changed):
         container["env"] = [

@@ -14,7 +14,7 @@ from kube_efs.operator.manifests import Manifest, RenderOptions, render_asset, r
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.tls_profiles import TlsTerms
 
-# The namespace is the operator's own, and so it is somebody else's object.
+# The namespace is the operator's own, and so another program owns it.
 _LEFT_OUT: Final = frozenset({"Namespace"})
 _BY_COMMAND: Final = {"controller": Part.CONTROLLER, "tunnel": Part.TUNNEL, "node": Part.NODE}
 _BY_KIND: Final = {

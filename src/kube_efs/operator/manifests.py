@@ -43,7 +43,7 @@ _CONSTRAINTS = "security-context-constraints"
 _CSI_CONSTRAINTS = "security-context-constraints-csi"
 CLASS_REFERENCES = "class-references-rbac"
 
-# Anybody but root; OpenShift gives each namespace ids of its own instead.
+# Any user but root; OpenShift gives each namespace ids of its own instead.
 _USER_ID = 65532
 # On the node, so that tunnels have the same ports when the pod that keeps them is replaced.
 _STATE_FOLDER = "/var/lib/kube-efs"

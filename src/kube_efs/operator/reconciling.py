@@ -53,7 +53,7 @@ from kube_efs.telemetry.metrics import OperatorMetrics
 
 log = structlog.get_logger(__name__)
 
-# Until what was deleted is gone, and while pods of people are waited for.
+# Until what was deleted is gone, and while it waits for pods of users.
 _AT_ONCE_SECONDS: Final = 0.2
 _SOON_SECONDS: Final = 2.0
 _PATIENT_SECONDS: Final = 15.0

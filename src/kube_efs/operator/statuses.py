@@ -41,7 +41,7 @@ def installed_conditions(
 
 
 def obstructed_conditions(obstacle: str) -> tuple[Condition, ...]:
-    """What to say while another operator looks after the driver, and nothing is touched."""
+    """What to say while another operator manages the driver, and nothing is touched."""
     return (
         Condition(type=f"{Part.STATIC}Degraded", status=True, reason="OlderOperatorRuns", message=obstacle),
         Condition(type="Available", status=False, reason="OlderOperatorRuns", message=obstacle),
@@ -94,7 +94,7 @@ def ready_replicas(report: Report) -> int:
 
 
 def laid_over(new: Iterable[Condition], before: Iterable[Condition]) -> tuple[Condition, ...]:
-    """The new conditions, and those of before that are somebody else's."""
+    """The new conditions, and those of before that belong to other writers."""
     stated = tuple(new)
     types = {one.type for one in stated}
     foreign = [one for one in before if one.type not in types and not _is_own(one.type)]
@@ -185,7 +185,7 @@ def _overall(parts: Iterable[Condition], waits: str) -> Iterator[Condition]:
 
 
 def _is_own(condition_type: str) -> bool:
-    """Whether nobody but this operator, or the one before it, says such a thing."""
+    """Whether only this operator, or the one before it, writes such a condition."""
     own = {"Available", "Progressing", "Degraded", "VolumesInUse", "OlderDriverInUse", _CREDENTIALS_SECRET}
     return (
         condition_type in own

@@ -27,7 +27,7 @@ COMMUNITY_LABEL: Final = "openshift.io/aws-efs-operator-owned"
 _PART_OF: Final = "app.kubernetes.io/part-of"
 # They would undo what is done here.
 _OPERATORS: Final = ("aws-efs-operator", "aws-efs-csi-driver-operator")
-# Of the AWS driver's chart, which a person or EKS has installed and has to remove.
+# Of the AWS driver's chart, which a user or EKS has installed and has to remove.
 _CHART: Final = (("Deployment", "efs-csi-controller"), ("DaemonSet", "efs-csi-node"))
 _COMMUNITY_DAEMON_SET: Final = "efs-csi-node"
 _DAEMON_SETS: Final = (_COMMUNITY_DAEMON_SET, "aws-efs-csi-driver-node")
@@ -78,7 +78,7 @@ class OlderSystems:
         self._namespace = namespace
 
     async def obstacle(self) -> str:
-        """Why nothing may be touched: somebody else still looks after the driver. Empty when nobody does."""
+        """Why nothing may be changed: another operator still manages the driver. Empty if none does."""
         for name in _OPERATORS:
             for found in await self._cluster.find("Deployment", name=name):
                 if found["spec"].get("replicas") != 0:

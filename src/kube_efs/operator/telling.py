@@ -1,4 +1,4 @@
-"""What people hear from the operator: events, figures, and how much it logs."""
+"""What the operator reports: events, metrics, and its log level."""
 
 import structlog
 from lightkube import AsyncClient

@@ -2,10 +2,10 @@
 
 A claim gets at most one volume whatever crashes or repeats: the volume's name is derived from the claim,
 what it stands on is made idempotently, and the volume object comes last. An answer that got lost is asked for
-again until it is known, also when the claim is gone meanwhile: Kubernetes then finds the new volume's claim
-gone, and the volume is removed like any other.
+again until it is known, also when the claim is gone in the meantime: Kubernetes then finds the new volume's
+claim gone, and the volume is removed like any other.
 
-A removal has a point of no return that everybody can see: the volume object becomes Terminating, on the
+A removal has a point of no return that is visible to everyone: the volume object becomes Terminating, on the
 condition that it has not changed since the guards were asked. What was there before that moment, and what
 an administrator set before it, is always respected; the guards are asked once more at the last reversible
 moment (``guards.py``). The volume object goes when its data is dealt with.
@@ -75,14 +75,14 @@ class Plan(Protocol):
 
     @property
     def place(self) -> str:
-        """What is going to be made, for people."""
+        """What will be created, for messages."""
 
     def place_of(self, volume: Volume) -> str:
-        """Where the data of the volume lies that was made by this plan, for people."""
+        """Where the data of the volume lies that was made by this plan, for messages."""
 
     @property
     def oddities(self) -> Sequence[str]:
-        """What in the claim or its class has no effect, for the person who wrote it."""
+        """What in the claim or its class has no effect, for its author."""
 
     async def make(self) -> Made:
         """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
@@ -106,7 +106,7 @@ class Backend(Protocol):
     def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
         """How the claim would be served; None for a claim of another backend.
 
-        Raises ClaimRefused when it cannot be, NotYet when something is not there yet.
+        Raises ClaimRefused when it cannot be, NotYet when something does not exist yet.
         """
 
     def owns(self, volume: Volume) -> bool:
@@ -122,7 +122,7 @@ class Backend(Protocol):
         """
 
     async def remove(self, removal: Removal, order: Order) -> None:
-        """Remove what the volume stands on, if it is there, once the order is confirmed.
+        """Remove what the volume stands on, if it exists, once the order is confirmed.
 
         Returns only when it is known to be gone. Raises KubeEfsError, DataKept when the directory stays.
         """
@@ -184,12 +184,12 @@ class Engine:
     def plan(self, claim: Claim) -> Plan | None:
         """How to serve the claim; None when there is nothing to do for it here and now.
 
-        Raises ClaimRefused when it cannot be served, NotYet when something is not there yet.
+        Raises ClaimRefused when it cannot be served, NotYet when something does not exist yet.
         """
         if not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
         storage_class, backend = self._served_by(claim)
-        # Kubernetes may not have given the claim to anybody yet.
+        # Kubernetes may not have assigned the claim to a provisioner yet.
         is_ours = backend is not None and claim.storage_provisioner in {None, backend.provisioner}
         if storage_class is None or backend is None or not is_ours:
             self._check_given_to_us(claim, storage_class)
@@ -314,7 +314,7 @@ class Engine:
 
     async def _create(self, plan: Plan, made: Made) -> Volume:
         for attempt in range(_NAMES_TRIED):
-            # Nothing may come between the two: what the volume has is only now nobody else's to get.
+            # Nothing may come between the two: only now can no other volume get what this one has.
             wanted = replace(made.volume(attempt), finalizers=(FINALIZER,))
             self._index.expect_volume(wanted)
             try:
@@ -383,7 +383,7 @@ class Engine:
                 raise
             if not (volume.deleting and backend.owns(volume)):
                 raise
-            # Somebody has deleted it by hand, as people do with one that cannot go by itself.
+            # It was deleted manually, as users do with a volume that cannot be removed.
             return await self._let_go(volume, str(error))
 
     async def _let_go(self, volume: Volume, reason: str) -> Reclaimed | None:
@@ -426,7 +426,7 @@ class Engine:
         """The volume once it is Terminating, and the guards' answer; None if it is not to go any more.
 
         It becomes so only as the very object that the guards were asked about: when it has changed
-        meanwhile, they are asked again.
+        in the meantime, they are asked again.
         """
         for _ in range(_CHANGES_FOLLOWED):
             live = await self._live(volume)
@@ -464,13 +464,13 @@ class Engine:
             await self._store.protect(volume)
 
     def is_unprotected(self, volume: Volume) -> bool:
-        """Whether the volume is ours, and somebody who deletes it would leave its directory behind."""
+        """Whether the volume is ours, and deleting it now would leave its directory behind."""
         backend = self._backends.get(volume.provisioned_by or "")
         is_ours = backend is not None and backend.owns(volume) and volume.storage_class != ROOT_CLASS
         return is_ours and not volume.deleting and FINALIZER not in volume.finalizers
 
     async def _live(self, volume: Volume) -> Volume | None:
-        """The volume as the API server has it, if it is there: data does not come back."""
+        """The volume as the API server has it, if it exists: data does not come back."""
         try:
             live = await self._store.get(volume.name)
         except KubeNotFound:

@@ -11,8 +11,8 @@ took them. So once our own watch has shown the volume Terminating, it has shown 
 before, and the index of volumes has all of them. Where the volume object is not ours to delete
 (csi-provisioner's), all volumes are listed again instead.
 
-``Reservations`` keep operations of this process out of each other's way meanwhile. Other processes are kept
-out by the gates of worker pods (``workers/pods.py``).
+``Reservations`` keep operations of this process out of each other's way in the meantime. Other processes are
+kept out by the gates of worker pods (``workers/pods.py``).
 
 What lies at the same directory keeps the data; the volume object may go. What lies below refuses the removal.
 What lies above, such as a volume of the whole file system for backups, is no obstacle.
@@ -79,7 +79,7 @@ class Removal:
 
     @property
     def reserved(self) -> tuple[Location, ...]:
-        """What nobody else may work on meanwhile."""
+        """What no other task may work on in the meantime."""
         return () if self.location is None else (self.location,)
 
 
@@ -153,8 +153,9 @@ class AccessPointRoots(Protocol):
 class Reservations:
     """Who is making or removing which directory right now, inside this process.
 
-    Many claims may make one directory at a time, since they share it. A removal shares with nobody: not with
-    a claim that is about to use the directory, nor with another removal that counts the same volumes.
+    Many claims may make one directory at a time, since they share it. A removal shares with no other task:
+    not with a claim that is about to use the directory, nor with another removal that counts the same
+    volumes.
     """
 
     def __init__(self) -> None:
@@ -184,7 +185,7 @@ class Reservations:
 
     @asynccontextmanager
     async def removing(self, *locations: Location) -> AsyncIterator[None]:
-        """Hold the directories alone; waits while anybody else holds one of them or near it."""
+        """Hold the directories alone; waits while another task holds one of them or near it."""
         while _near(locations, self._removing) or _near(locations, self._making):
             await self._let_go.wait()
         self._removing.update(locations)
@@ -268,7 +269,7 @@ class Guards:
 
         The volume itself is any that has exactly this handle, is Released and has the reclaim policy Delete;
         all volumes are listed for the answer. Of those that had it when the removal was ``asked_for`` none
-        may be gone: somebody may have set it to Retain and deleted it since. Raises NotYet then.
+        may be gone: it may have been set to Retain and deleted since. Raises NotYet then.
         """
         view = await self._fresh()
         if asked_for - {one.uid for one in view.volumes.values()}:

@@ -11,7 +11,7 @@ Watches are late, and answers get lost. So the index errs on one side: what may 
   server refuses it (``refused_volume``).
 * A volume that this process has removed is *gone* by its uid (``removed_volume``): a watch that is behind
   does not bring it back.
-* Who needs to know that a volume is not there does not ask the index alone: the guards wait until the watch
+* Who needs to know that a volume does not exist does not ask the index alone: the guards wait until the watch
   has come far enough (``seen_terminating``), and look up what is in the way.
 
 A volume is found by its name, by its claim, by its directory, by its access point and by its port. All of
@@ -201,7 +201,7 @@ class VolumeIndex:
     def expect_volume(self, volume: Volume) -> None:
         """Note a volume that is about to be made: its directory counts as used until watches show it.
 
-        Whatever happens meanwhile: the answer may get lost, and a list may be older than the volume.
+        Whatever happens in the meantime: the answer may get lost, and a list may be older than the volume.
         """
         self._expected.add(volume.name)
         if volume.name not in self._volumes:
@@ -303,10 +303,10 @@ class VolumeIndex:
         self._changed = asyncio.Event()
 
     def may_be_ordered(self, volume: Volume) -> bool:
-        """Whether somebody may have ordered the removal of what the volume stands on.
+        """Whether an earlier leader may have ordered the removal of what the volume stands on.
 
         That is done once it is Terminating, with the policy Delete. One that had to be retained before it was
-        Terminating was deleted by hand.
+        Terminating was deleted manually.
         """
         return volume.uid not in self._retained or volume.to_be_reclaimed
 

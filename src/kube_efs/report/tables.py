@@ -46,7 +46,7 @@ def coloured(word: str) -> Text:
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """Standard output, wide enough for tables where it is no terminal, which would tell its own width."""
+    """Standard output, wide enough for tables where it is not a terminal, which would tell its own width."""
     console = Console(quiet=quiet, highlight=False)
     return console if console.is_terminal else Console(quiet=quiet, highlight=False, width=160)
 

@@ -45,7 +45,7 @@ class Environment(BaseSettings):
 
     @classmethod
     def gaps(cls, given: Mapping[str, object]) -> list[str]:
-        """Tell which variables are missing among those that are given, whatever is wrong with them."""
+        """Report which variables are missing among those that are given, whatever is wrong with them."""
         return []
 
 

@@ -65,7 +65,7 @@ def _accepted_by(kind: type[Environment]) -> BeforeValidator:
 
 
 def _text(name: str, value: object) -> str:
-    """A value as a variable has it; what is no text is written in JSON."""
+    """A value as a variable has it; a value that is not text is written in JSON."""
     try:
         return value if isinstance(value, str) else json.dumps(value)
     except TypeError:

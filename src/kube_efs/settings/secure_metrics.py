@@ -8,7 +8,7 @@ from kube_efs.settings.fields import count, matching, setting
 
 
 class SecureMetricsSettings(Environment):
-    """Metrics for a Prometheus that trusts nobody by the network, as OpenShift's."""
+    """Metrics for a Prometheus that does not trust the network, as OpenShift's."""
 
     metrics_certificate_folder: Path | None = setting(
         "KUBE_EFS_METRICS_CERTIFICATE_FOLDER",

@@ -1,6 +1,6 @@
-"""Duties of a process: what it does time and again for as long as it runs.
+"""Duties of a process: what it does periodically for as long as it runs.
 
-A duty must survive whatever it meets, such as an answer that nobody has thought of, and must never end
+A duty must survive whatever it meets, such as an unexpected answer, and must never end
 another one. So each is supervised: an unexpected error is logged and counted, and the duty is
 restarted after a pause. A fault that stays costs this duty alone, and shows in the log, in a metric and in
 ``problems``.
@@ -85,7 +85,7 @@ class Duties:
 
 
 def kinds_of(error: BaseException) -> str:
-    """The names of the error's classes, of all in a group: its text may be anybody's."""
+    """The names of the error's classes, of all in a group: its text may come from anywhere."""
     return ", ".join(dict.fromkeys(type(one).__name__ for one in _leaves(error)))
 
 

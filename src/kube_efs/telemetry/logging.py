@@ -1,4 +1,4 @@
-"""Logs: one chain for structlog and the standard library, coloured for people or JSON for machines.
+"""Logs: one chain for structlog and the standard library, colored for terminals or JSON for machines.
 
 Modules log with ``log = structlog.get_logger()``; the name of the module becomes the field ``logger``.
 Libraries that use ``logging`` go through the same chain, so their lines look the same. At its end secrets are

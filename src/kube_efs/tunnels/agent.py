@@ -5,10 +5,10 @@ an earlier agent remembered are planned, so that stunnel serves them before the 
 anything, and on the same ports. Only then are tunnels on demand given, since a new promise must not get the
 port of an old one. Then these tasks begin, and each writes its part of the plan and has it applied: documents
 of the ConfigMap, rounds over the mount targets, which order the addresses, renewals of certificates, and who
-asks for tunnels on demand. Rounds of probes tell how the tunnels are, and close what nobody uses. The keeper
+asks for tunnels on demand. Rounds of probes find the state of the tunnels, and close unused ones. The keeper
 holds stunnel to the plan.
 
-On SIGTERM it ends stunnel, unless somebody holds a tunnel on demand: a mounted volume must not
+On SIGTERM it ends stunnel, unless a tunnel on demand has a holder: a mounted volume must not
 notice. When it crashes stunnel lives on. Either way the next agent takes stunnel over.
 """
 
@@ -288,7 +288,7 @@ class TunnelAgent:
             self._standstill = Standstill()
 
     async def _close_unused(self, reading: PortReading | None) -> None:
-        """Close what has left the document and, by this and earlier readings, nobody uses."""
+        """Close what has left the document and is unused according to this and earlier readings."""
         if self._plan.served:
             now = self._clock()
             self._idleness = self._idleness.after(reading, self._plan.served.lingering_ports, now=now)

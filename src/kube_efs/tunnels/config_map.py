@@ -1,8 +1,8 @@
 """What a node serves of the ConfigMap, as its documents come and go, and remembered on the disk.
 
-A tunnel that somebody still uses is never closed, and its port is never given to another: a mounted
-volume would then read somebody else's data. So what leaves the document lingers until nobody uses it any
-more, and a newcomer to its port waits that long.
+A tunnel in use is never closed, and its port is never given to another: a mounted
+volume would then read the data of another volume. So what leaves the document lingers until it is not used
+any more, and a newcomer to its port waits that long.
 
 The last good document is remembered, so that tunnels come up without the API server.
 """

@@ -54,7 +54,7 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def discard_unfinished(path: Path) -> None:
-    """Remove what killed processes have left of new contents for this file, which nobody writes now."""
+    """Remove what killed processes have left of new contents for this file, which no process writes now."""
     for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*"):
         with suppress(OSError):
             unfinished.unlink()

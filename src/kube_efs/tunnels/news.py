@@ -28,7 +28,7 @@ class MountTargetNews:
 
     @property
     def message(self) -> str:
-        """A sentence for people."""
+        """A sentence for users."""
         subject = f"mount target {_place(self.mount_target)} of {self.file_system_id}"
         if self.is_reachable:
             return f"{subject} accepts connections again"

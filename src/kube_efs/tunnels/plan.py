@@ -2,8 +2,8 @@
 
 What the plan follows from is written by different tasks: documents by the agent, promises by the tunnels on
 demand, certificates by their renewal, verdicts on mount targets by the rounds over them. All of it is in one
-``NodePlan``, below everybody who writes to it. After a change its writer calls ``apply``: the plan is
-computed again, and stunnel follows. So nobody asks back how things are with another task.
+``NodePlan``, below all of its writers. After a change its writer calls ``apply``: the plan is
+computed again, and stunnel follows. So no task asks another one for its state.
 """
 
 from collections.abc import Collection, Iterator, Mapping

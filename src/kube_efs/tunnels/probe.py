@@ -28,7 +28,7 @@ class ProbeResult:
 
 
 class _BadAnswer(Exception):
-    """What came back is no acceptance of the call."""
+    """What came back is not an acceptance of the call."""
 
 
 async def probe(port: int, *, timeout_seconds: float, xid: int) -> ProbeResult:

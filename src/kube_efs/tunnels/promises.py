@@ -1,8 +1,8 @@
 """Which tunnels are asked for, by whom, and at which port: values, and what they become.
 
 A spec says what a tunnel on demand is for: what makes one service of stunnel differ from another. Equal specs
-share a tunnel. While it exists its port is the same, and nobody else's. The port is chosen from the spec, so
-that a tunnel that was closed and is asked for again usually gets the port it had.
+share a tunnel. While it exists its port is the same, and belongs to no other tunnel. The port is chosen from
+the spec, so that a tunnel that was closed and is asked for again usually gets the port it had.
 """
 
 import hashlib
@@ -122,7 +122,7 @@ class PortRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A tunnel that was asked for; without holders it stays until nobody is connected.
+    """A tunnel that was asked for; without holders it stays until it has no connections.
 
     ``source`` is where the first credentials of its identity came from, and all later ones come from.
     """
@@ -161,7 +161,7 @@ class Promises:
 
     @property
     def holders(self) -> frozenset[Holder]:
-        """Everybody who holds a tunnel."""
+        """All holders of tunnels."""
         return frozenset(holder for tunnel in self.tunnels.values() for holder in tunnel.holders)
 
     def hold(

@@ -23,7 +23,7 @@ from kube_efs.web.page import Snapshot, render_failure, render_page, style
 
 log = structlog.get_logger(__name__)
 
-# However often people look, the API server is asked this often.
+# The API server is queried at most this often, for any number of viewers.
 _FRESH_SECONDS: Final = 10.0
 _PATIENCE_SECONDS: Final = 15.0
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -41,7 +41,7 @@ class Sources:
 class StatusPage(HttpServer):
     """Serves / and /status.json while its context is open; use as ``async with``.
 
-    On a loopback address only the names of this machine are answered to, so that no page of somebody else's
+    On a loopback address only the names of this machine are answered to, so that no page of another site
     can have a browser read this one.
     """
 

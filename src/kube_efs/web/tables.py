@@ -14,7 +14,7 @@ from kube_efs.report.words import (
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.web.html import Child, Html, element, joined
 
-# More make a page that nobody reads; the JSON has all of them.
+# More make a page that is too long to read; the JSON has all of them.
 ROWS_MAX: Final = 500
 
 _TONES: Final = {
@@ -40,7 +40,7 @@ def badge(word: str, tone: str | None = None) -> Html:
 
 
 def moment(text: str) -> Html:
-    """A time as people read it, which programs can read too; nothing where there is none."""
+    """A time that users and programs can read; nothing where there is none."""
     return element("time", text.replace("T", " ").replace("Z", " UTC"), datetime=text) if text else Html()
 
 

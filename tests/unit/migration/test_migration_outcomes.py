@@ -142,7 +142,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
 
 async def test_a_cluster_without_the_driver_is_refused(kube: AsyncClient) -> None:
     store = MigrationStore(kube)
-    with pytest.raises(MigrationRefused, match=r"CSIDriver: 'efs\.csi\.aws\.com' is not there"):
+    with pytest.raises(MigrationRefused, match=r"CSIDriver: 'efs\.csi\.aws\.com' does not exist"):
         await store.check_driver()
     await apply(kube, [CSI_DRIVER])
     await store.check_driver()

@@ -697,7 +697,7 @@ def test_a_volume_that_does_not_tell_its_directory_is_left_alone(volume: Volume)
     with pytest.raises(RemovalRefused) as caught:
         removable_location(volume)
     assert str(caught.value) == (
-        "volume: 'pv' does not name a directory behind a tunnel; remove the volume by hand"
+        "volume: 'pv' does not name a directory behind a tunnel; remove the volume manually"
     )
 
 
@@ -723,7 +723,7 @@ def test_only_the_claim_s_directory_is_removed(path: str) -> None:
         removable_location(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path=path)))
     assert str(caught.value) == (
         f"spec.nfs.path: {path!r} is not the claim's directory; "
-        "only /team/<volume_name> is removed; remove the volume by hand"
+        "only /team/<volume_name> is removed; remove the volume manually"
     )
 
 

@@ -78,7 +78,7 @@ def provisioners(cluster: ClusterFacts) -> Mapping[str, VolumeKind]:
 
 
 def is_our_volume(volume: Volume, targets: TunnelTargets) -> bool:
-    """Whether kube-efs looks after it; the roots of file systems, which its workers mount, are left out."""
+    """Whether kube-efs manages it; the roots of file systems, which its workers mount, are left out."""
     return volume.storage_class != ROOT_CLASS and file_system_of(volume, targets) is not None
 
 
@@ -161,7 +161,7 @@ def render_command(cluster: ClusterFacts) -> str:
 
 
 def lasts(since: datetime | None, now: datetime) -> bool:
-    """Whether something has been so for longer than it takes; also when nobody knows since when."""
+    """Whether something has been so for longer than it takes; also if the time is not known."""
     return since is None or now - since > PATIENCE
 
 

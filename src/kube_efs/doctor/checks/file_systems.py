@@ -60,7 +60,7 @@ def _describe(aws: AwsFacts, what: str, file_system_id: FileSystemId) -> str:
 
 
 def _make_target(aws: AwsFacts, file_system_id: FileSystemId) -> str:
-    """The command with words in capitals where it takes what nobody knows here."""
+    """The command with words in capitals for values that are not known here."""
     return (
         f"aws efs create-mount-target --region {aws.region} --file-system-id {file_system_id}"
         " --subnet-id SUBNET --security-groups GROUP"

@@ -1,4 +1,4 @@
-"""Whether volumes lead where they say, and go when nobody needs them."""
+"""Whether volumes lead to their file systems, and are removed when they are no longer needed."""
 
 from collections.abc import Iterator
 from shlex import quote
@@ -30,7 +30,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _is_behind_tunnel(one: VolumeFacts) -> bool:
-    """Whether it goes through some port, even one that nobody knows."""
+    """Whether it goes through some port, even an unknown one."""
     return one.volume.port in one.volume.loopback_ports
 
 

@@ -40,7 +40,7 @@ def _records(file: int) -> Iterable[str]:
             chunk = os.read(file, _RECORD_BYTES)
         except BlockingIOError:
             return
-        except BrokenPipeError:  # records were overwritten meanwhile; the next read continues after them
+        except BrokenPipeError:  # records were overwritten; the next read continues after them
             continue
         if not chunk:
             return

@@ -32,7 +32,7 @@ from kube_efs.tunnels.status import TunnelsStatus
 AGENT: Final = "tunnel agent"
 DRIVER: Final = "CSI driver"
 _AT_ONCE: Final = 8
-# A node's whole set of mount targets is tried, while somebody waits.
+# A node's whole set of mount targets is tried, while a user waits.
 _CONNECT_SECONDS: Final = 3.0
 _NULL_CALL_SECONDS: Final = 8.0
 _HEALTH_SECONDS: Final = 5.0

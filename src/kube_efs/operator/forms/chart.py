@@ -175,14 +175,14 @@ def _documents(asset: str) -> str:
 
 
 def _with_values(node: Any) -> Any:  # noqa: ANN401 - any JSON
-    """The object, with what people expect to be able to change."""
+    """The object, with what users expect to be able to change."""
     match node["kind"]:
         case "ServiceAccount":
             return _service_account(node)
         case "StorageClass":
             return _storage_class(node)
         case "CustomResourceDefinition":
-            # Removing the release is not to remove what people have made of the kind.
+            # Removing the release must not remove the users' objects of the kind.
             kept = {"annotations": {"helm.sh/resource-policy": "keep"}}
             return {**node, "metadata": {**node["metadata"], **kept}}
         case "Deployment" | "DaemonSet":

@@ -20,7 +20,7 @@ SWITCH: Schema = {"type": "boolean"}
 TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 OBJECT: Schema = {"type": "object"}
 OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
-# The names of workloads in the values, the asset of each, and how people call it.
+# The names of workloads in the values, the asset of each, and its usual name.
 WORKLOADS: Mapping[str, tuple[str, str]] = {
     "controller": ("controller", "the controller"),
     "tunnel": ("tunnel", "the tunnels' agent"),

@@ -241,7 +241,7 @@ class DirectoryBackend:
         return Removal(location=location, base=self._provisioner.base, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
-        """Return when nobody can remove the directory any more by an earlier order."""
+        """Return when no earlier order can remove the directory any more."""
         with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
             await self._directories.settled(removable_location(volume, self._provisioner))
 

@@ -69,7 +69,7 @@ class _Marks:
         self._own = hashlib.sha256(os.fsencode(place.path)).hexdigest()[:32]
 
     def add(self) -> bool:
-        """Make the mark of the directory; tell whether it was there."""
+        """Make the mark of the directory; gives whether it existed."""
         try:
             os.symlink(self._place.path, self._own, dir_fd=self._marks)
         except FileExistsError:

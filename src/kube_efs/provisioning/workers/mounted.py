@@ -120,7 +120,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         self._removed = call
 
     async def make(self, location: Location, permissions: Permissions) -> None:
-        """Make the directory unless it is there.
+        """Make the directory unless it exists.
 
         Raises InvalidValue unless it is strictly inside what is mounted, WorkerFailed when it cannot be made.
         """
@@ -132,7 +132,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
-        """Move the directory into that tenant's trash, if it is there; ``empty`` removes what is in it.
+        """Move the directory into that tenant's trash, if it exists; ``empty`` removes what is in it.
 
         Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerRefused
         when a link or file is in its place, and WorkerFailed.
@@ -162,7 +162,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         """Nothing to wait for: directories are removed by this process only, and none gets a name twice."""
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
-        """The directories in this one; none when it is not there; raises InvalidValue and WorkerFailed."""
+        """The directories in this one; none when it does not exist; raises InvalidValue and WorkerFailed."""
         mount, directory = self._place(location, InvalidValue)
         return await mount.children(directory)
 

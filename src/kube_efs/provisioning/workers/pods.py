@@ -1,6 +1,6 @@
 """Worker pods, one by one: started, followed to their end, and cleared away.
 
-Why no pod ever acts on a directory that is somebody else's by now. A pod that makes or removes directories is
+Why no pod ever acts on a directory that has another owner by now. A pod that makes or removes directories is
 created with a scheduling gate, and a gated pod does not run. It is the lock on its directories:
 
 1. Its creator creates it, which publishes what it is going to do.
@@ -12,7 +12,7 @@ a
 3. Then the orders are confirmed: the guards of removal are asked again.
 4. Then the gate is lifted, by a patch that carries the pod's uid.
 
-So a request to create that is carried out late, or one of an earlier leader, makes a pod whose gate nobody
+So a request to create that is carried out late, or one of an earlier leader, creates a pod whose gate nothing
 lifts. A request to lift that is carried out late finds the pod gone, or finds the same order still standing,
 since the creator follows the pod until it has ended. This holds for any number of leaders, and for several
 pools of workers in one namespace. Each pod names the pool that created it: no pool removes what another
@@ -172,7 +172,7 @@ class WorkerPods:
                 if confirm:
                     await confirm()
             except Exception:
-                # If it cannot be deleted now and nobody has tried to start it, it is swept away later.
+                # If it cannot be deleted now and no attempt to start it was made, it is swept away later.
                 if await self._delete_unchanged(pod) or not attempt:
                     raise
                 # An earlier attempt to start it may be carried out after all, so it is followed to its end.
@@ -199,7 +199,7 @@ class WorkerPods:
             log.info("worker-withdrawn", pod=other.name, by=pod.name)
 
     async def settled(self, file_system_id: FileSystemId, directories: Sequence[Directory]) -> None:
-        """Return when no order of anybody else can change the directories any more; raises Busy, KubeError.
+        """Return when no other order can change the directories any more; raises Busy, KubeError.
 
         What others have created and not started is withdrawn.
         """
@@ -280,7 +280,7 @@ class WorkerPods:
         return created
 
     async def _ended(self, name: str) -> ObservedPod:
-        """The pod in its last state; raises WorkerFailed when it is not there or never ends."""
+        """The pod in its last state; raises WorkerFailed when it does not exist or never ends."""
         limit = self._options.longest_seconds
         try:
             async with asyncio.timeout(limit):
@@ -367,7 +367,7 @@ class WorkerPods:
         except KubeError as error:
             log.warning("worker-not-deleted", pod=pod.name, reason=str(error))
             return False
-        # A pod without a node has nobody to wait for, and goes at once.
+        # A pod without a node waits for no kubelet and is deleted immediately.
         return True
 
     async def _list(self) -> Sequence[ObservedPod]:
@@ -414,7 +414,7 @@ class WorkerPods:
         return [pod for pod in self._pods.values() if not pod.has_ended and pod.since < limit]
 
     async def _sweep(self) -> None:
-        """Clear away, again and again, what nobody will."""
+        """Periodically remove abandoned pods."""
         while True:
             await self.changed(within_seconds=_SWEEP_SECONDS)
             for pod in (*self._left_over(), *self._old_failures()):
@@ -425,7 +425,7 @@ class WorkerPods:
                 await self._delete_unchanged(pod)
 
     def _left_over(self) -> list[ObservedPod]:
-        """Pods that succeeded and that nobody reads any more, and such that ought to have ended long ago.
+        """Pods that succeeded and are no longer read, and pods that exceeded their timeout long ago.
 
         What another pool has started is its own to read, as long as it can be thought to live.
         """
@@ -440,7 +440,7 @@ class WorkerPods:
         ]
 
     def _withdrawn(self) -> list[ObservedPod]:
-        """Gated pods of this pool that nobody is going to start: of requests that were given up."""
+        """Gated pods of this pool that will not be started, because their requests were abandoned."""
         return [
             pod
             for pod in self._pods.values()

@@ -94,7 +94,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._tasks.__aexit__(None, None, None)
 
     async def make(self, location: Location, permissions: Permissions) -> None:
-        """Make the directory unless it is there; raises GidTaken, WorkerFailed and KubeError."""
+        """Make the directory unless it exists; raises GidTaken, WorkerFailed and KubeError."""
         job = Job(
             action=Action.MAKE,
             mode=permissions.mode,
@@ -107,7 +107,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
-        """Move the directory into that tenant's trash, if it is there.
+        """Move the directory into that tenant's trash, if it exists.
 
         ``confirm`` is called immediately before a pod starts. Raises RemovalRefused unless it is
         strictly inside ``base``, what ``confirm`` raises, WorkerFailed and KubeError.
@@ -122,7 +122,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._pods.settled(location.file_system_id, (location.directory,))
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
-        """The directories in this one; none when it is not there; raises WorkerFailed and KubeError."""
+        """The directories in this one; none when it does not exist; raises WorkerFailed and KubeError."""
         job = Job(action=Action.LIST)
         return await self._do(location.file_system_id, job, Item(directory=location.directory))
 

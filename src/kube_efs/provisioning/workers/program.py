@@ -67,7 +67,7 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
 
 
 def _measure(options: argparse.Namespace) -> None:
-    """Say how much is in each directory, as long as there is time; one that cannot be read is no failure."""
+    """Print how much is in each directory, while there is time; one that cannot be read is not a failure."""
     terms = MeasuringTerms(
         entries_per_second=options.rate,
         directory_seconds=options.seconds,
@@ -190,7 +190,7 @@ def _print(line: str) -> None:
 
 def _leave(termination_log: Path, message: str) -> None:
     try:
-        # Not created when missing: outside a pod there is nobody to read it.
+        # Not created when missing: outside a pod nothing reads it.
         descriptor = os.open(termination_log, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     except OSError:
         return

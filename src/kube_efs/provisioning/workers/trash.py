@@ -6,7 +6,7 @@ than its name says was put in the directory's place in the very moment of the re
 removed, and stays.
 
 Emptying must be able to take any tree: millions of names in one directory, directories nested without end,
-files that nobody can remove, and somebody who still writes into it. It goes by slices. A slice removes some
+files that cannot be removed, and processes that still write into it. It goes by slices. A slice removes some
 hundred things of one entry and forgets everything; the next one begins at the top of the entry again. So
 nothing has to be remembered but the names of entries, a crash costs nothing, and tenants take turns.
 

@@ -146,7 +146,7 @@ class _Walk:
                     return False
                 with self._tolerating():
                     found = entry.stat(follow_symlinks=False)
-                    # What is mounted there is somebody else's, and counted with that.
+                    # What is mounted there belongs to another file system, and is counted there.
                     if found.st_dev != self._device:
                         continue
                     self._add(found)

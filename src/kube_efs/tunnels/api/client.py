@@ -52,7 +52,7 @@ class TunnelClient:
     """Calls to the agent at this socket.
 
     Every method raises the error that the agent has raised (of TunnelError, AwsError or InvalidValue), and
-    TunnelAgentUnavailable when the agent is not there or does not answer in time.
+    TunnelAgentUnavailable when the agent does not exist or does not answer in time.
     """
 
     def __init__(self, socket: Path, channel: grpc.aio.Channel, *, timeout_seconds: float) -> None:

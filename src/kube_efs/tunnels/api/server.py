@@ -52,7 +52,7 @@ async def serving(
 
 @contextmanager
 def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
-    """The server bound to a socket that nobody else can open, which replaces an earlier one.
+    """The server bound to a socket that no other user can open, which replaces an earlier one.
 
     It gets its name when its mode is right, and the name goes when this ends, unless it is a successor's.
     """

@@ -4,8 +4,8 @@ A certificate is a file with its key (mode 0600) that changes as a whole. The wr
 its end beside its path, so that a renewed one changes the configuration and is loaded like any other change.
 
 Each tunnel has one date on which it is due. A success sets the next date, long before the certificate or its
-credentials end. A failure puts it off, for longer each time; the old certificate is used meanwhile, and the
-failures of one tunnel hold up no other. The clock is read every half minute at least, and a date that is
+credentials end. A failure puts it off, for longer each time; the old certificate is used in the meantime, and
+the failures of one tunnel hold up no other. The clock is read every half minute at least, and a date that is
 further away than any ever is counts as due: both because clocks jump.
 
 Later credentials of a tunnel come from where the first ones came from, even when a better source has come up.
@@ -138,7 +138,7 @@ class ClientCertificates:
         return self._sources.get(spec.name, source)
 
     def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget the certificates of tunnels that are closed; their files stay until nobody reads them."""
+        """Forget the certificates of closed tunnels; their files stay until they are no longer read."""
         for name in (self._files.keys() | self._renewals.keys()) - set(names):
             for known in (self._files, self._renewals, self._sources, self._problems):
                 known.pop(name, None)
@@ -147,7 +147,7 @@ class ClientCertificates:
     def remove_forgotten(self, loaded: Collection[str]) -> None:
         """Remove the files that are forgotten, and of no tunnel that stunnel has ``loaded``.
 
-        It refuses a configuration that names a file which is not there.
+        It refuses a configuration that names a file which does not exist.
         """
         for name in self._forgotten.difference(loaded):
             self._forgotten.remove(name)
@@ -193,7 +193,7 @@ class ClientCertificates:
 
     def _put_off(self, name: str, error: Exception) -> None:
         renewal = self._renewals.get(name)
-        if renewal is None:  # closed meanwhile
+        if renewal is None:  # closed in the meantime
             return
         self._renewals[name] = _Renewal(
             due=self._now() + renewal.delay, delay=min(renewal.delay * 2, _LONGEST_DELAY)

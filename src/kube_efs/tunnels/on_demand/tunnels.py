@@ -9,8 +9,8 @@ A mount cannot change its port later, so a port is a promise. It is kept like th
   calls never choose the same port. ``promises`` follows it when the disk has it, and only ``promises`` is
   served. A change that could not be written stays wanted, and is written with the next one.
 * Many changes that wait for the disk at the same time are one write.
-* A tunnel is closed only when nobody holds it and, for minutes, no look at the kernel's tables showed a
-  connection. What cannot be read closes nothing. While somebody asks for it, it is not closed either.
+* A tunnel is closed only when it has no holder and, for minutes, no look at the kernel's tables showed a
+  connection. What cannot be read closes nothing. While a call requests it, it is not closed either.
 * A holder is forgotten when it releases its tunnel, or when two reconciliations a minute apart leave it out.
 """
 
@@ -152,7 +152,7 @@ class OnDemandTunnels:
     async def look(self, reading: PortReading | None) -> None:
         """Close what nobody holds and, by this and many earlier readings, nobody uses.
 
-        Certificates that were made for a tunnel which nobody got are forgotten.
+        Certificates that were made for a tunnel that has no holder are removed.
         """
         now = self._clock()
         unheld = self._plan.wanted.unheld
@@ -186,7 +186,7 @@ class OnDemandTunnels:
         return await self._certificates.ensure(spec, known.source if known else None)
 
     async def _unusable_ports(self) -> frozenset[int]:
-        """Ports that a new tunnel must not get: of other tunnels, and all that anybody seems to use."""
+        """Ports that a new tunnel must not get: of other tunnels, and all that seem to be in use."""
         reading = await asyncio.to_thread(self._read)
         if reading is None:
             raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
@@ -206,7 +206,7 @@ class OnDemandTunnels:
         """Return when this change is on the disk and served; raises TunnelNotReady.
 
         Those who wait for the disk at the same time are written together. A change that could not be
-        written stays wanted: asking again, or anybody's next change, writes it.
+        written stays wanted: a repeated call, or the next change, writes it.
         """
         async with self._remembering:
             if self._changes_remembered < change:
@@ -223,7 +223,7 @@ class OnDemandTunnels:
     async def _write(self, promises: Promises) -> None:
         path = self._options.promises_path
         try:
-            # Nobody may write the next state before this one is written.
+            # No task may write the next state before this one is written.
             await in_thread_to_the_end(save_promises, path, promises, self._remembered.unreadable)
         except OSError as error:
             log.warning("demanded-tunnels-not-remembered", path=str(path), reason=error.strerror)
@@ -233,7 +233,7 @@ class OnDemandTunnels:
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """While somebody asks for a tunnel it is not closed."""
+        """While a call requests a tunnel, it is not closed."""
         asked = self._asked.setdefault(name, _Asked())
         asked.by += 1
         try:

@@ -33,7 +33,7 @@ _CONNECTED = frozenset({TcpState.ESTABLISHED})
 class PortReading:
     """The node's ports at one look.
 
-    ``connections`` are the established ones of each local port. ``busy`` are ports that somebody is
+    ``connections`` are the established ones of each local port. ``busy`` are ports that a process is
     connected to or connecting to, or that a mounted NFS file system of the kernel has for its server's:
     between two attempts to connect, such a mount shows in no table of sockets. At ``unanswered`` ports
     connections wait to be accepted.

@@ -1,10 +1,10 @@
-"""What several looks at the ports prove: that nobody uses a tunnel, and that stunnel stands still.
+"""What several looks at the ports prove: that a tunnel is unused, and that stunnel hangs.
 
 A reading of the kernel's tables can be torn while sockets come and go, so one reading proves nothing. A
-tunnel that nobody holds any more may go when every one of several good readings over some minutes showed no
+tunnel without a holder may be closed when every one of several good readings over some minutes showed no
 connection to it.
 
-stunnel stands still when connections wait at a port of its own and nobody accepts them. It has one loop that
+stunnel hangs when connections wait at one of its ports and are not accepted. It has one loop that
 accepts, so each mount of the node would hang. The kernel's table shows it without a call that could
 hang too.
 """

@@ -40,7 +40,7 @@ socket = r:TCP_KEEPCNT=3
 """
 
 # delay = no where "connect" holds addresses only, so there is no name to look up later; "yes" would resolve
-# the whole list for each connection and hide an unusable entry until somebody mounts. The order of failover
+# the whole list for each connection and hide an unusable entry until the first mount. The order of failover
 # is the same with both (tried with 5.68). A name needs "yes": looked up at each reload, one that is slow to
 # resolve would stop every tunnel of the node, and a mount target that has moved would not be found.
 # sni: left out, stunnel would send the address of the first "connect", which RFC 6066 (3) forbids.

@@ -133,7 +133,7 @@ class StunnelKeeper:
             self._log.cut()
 
     async def run(self) -> None:
-        """Take over a stunnel that is there and keep it as wanted; leaves it running when cancelled."""
+        """Take over a stunnel that exists and keep it as wanted; leaves it running when cancelled."""
         self._take_over()
         while True:
             await asyncio.sleep(self._quiet_until - asyncio.get_running_loop().time())
@@ -162,7 +162,7 @@ class StunnelKeeper:
         wanted = dict(self._wanted or {})
         if not wanted:
             # stunnel cannot run without a service, so it is ended as soon as no connection is open. One that
-            # was taken over may have connections that nobody here knows of.
+            # was taken over may have connections that are not known here.
             if self._process and not await asyncio.to_thread(_is_used, self._process.pid):
                 await self.stop()
                 self._process, self._loaded = None, _NOTHING

@@ -55,7 +55,7 @@ class LogFollower:
     """Reads what is new in a log that is appended to, and cuts it when it has grown.
 
     stunnel holds the file open as its standard error and has no command to open another one. So the
-    file is copied and emptied; a line that is written meanwhile is lost.
+    file is copied and emptied; a line that is written in the meantime is lost.
     """
 
     def __init__(self, path: Path, *, size_bytes: int) -> None:

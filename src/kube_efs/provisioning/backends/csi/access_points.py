@@ -152,7 +152,7 @@ class AccessPoints:
         )
 
     async def delete(self, handle: VolumeHandle, *, is_directory_gone: bool) -> None:
-        """Remove the access point of a volume; one that is gone is no error.
+        """Remove the access point of a volume; one that is gone is not an error.
 
         It returns when AWS has accepted the deletion or says that the access point is gone. After any other
         answer it must be repeated. Its ids go to others only when its directory is gone too, as long as
@@ -359,7 +359,7 @@ class AccessPoints:
         if error.existing:
             found = await self._get(AccessPointId(error.existing))
             if found is None:
-                raise _pending("was deleted meanwhile", error.existing)
+                raise _pending("was deleted in the meantime", error.existing)
             return found
         found = await self._listed(wanted)
         if found is None:
@@ -458,7 +458,7 @@ class AccessPoints:
             place: until for place, until in self._late_until.items() if until > listing.began
         }
         for volume, unclear in list(self._unclear.items()):
-            # Nobody has asked again, and by now it is among those that were found, or will never be made.
+            # The call was not repeated, and it is now among those that were found, or will never be created.
             is_over = unclear.ended is not None and unclear.ended + _LATE_SECONDS <= listing.began
             if unclear.file_system_id == file_system_id and is_over:
                 self._settle(volume)

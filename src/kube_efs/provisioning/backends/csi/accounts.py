@@ -57,7 +57,7 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         key = (role.role_arn, role.external_id)
         if key not in self._others:
             gateway = AwsGateway(replace(self._options, credentials_source=self._source(role)), self._metrics)
-            # Entering makes no call and so gives nobody else the time to do the same.
+            # Entering makes no call and so leaves no time for another task to do the same.
             await self._stack.enter_async_context(gateway)
             self._others[key] = Account(gateway=gateway, access_points=self._access_points_of(gateway))
         return self._others[key]

@@ -139,7 +139,7 @@ class CsiBackend:
         return await self._volumes.removal(_handle(volume), role, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
-        """Return when nobody can remove them any more by an earlier order."""
+        """Return when no earlier order can remove them any more."""
         with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
             await self._volumes.settled(await self.removal(volume))
 
@@ -154,7 +154,7 @@ async def _role(secret: SecretReference | None, references: References) -> Cross
     found = await references.secret(secret.namespace, secret.name)
     if found is None:
         value, remedy = f"{secret.namespace}/{secret.name}", "create it, with awsRoleArn"
-        raise NotYet("is not there", field="provisioner secret", value=value, remedy=remedy)
+        raise NotYet("does not exist", field="provisioner secret", value=value, remedy=remedy)
     return parse_provisioner_secret(found)
 
 
@@ -162,5 +162,5 @@ def _handle(volume: Volume) -> VolumeHandle:
     try:
         return parse_volume_handle(volume.csi.handle if volume.csi else "")
     except InvalidValue as error:
-        field, remedy = "spec.csi.volumeHandle", "remove the volume by hand"
+        field, remedy = "spec.csi.volumeHandle", "remove the volume manually"
         raise RemovalRefused(error.problem, field=field, value=error.value, remedy=remedy) from error

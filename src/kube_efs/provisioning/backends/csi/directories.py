@@ -58,7 +58,7 @@ class CsiDirectories:
         # When the directories there were read last.
         self._scanned: dict[Location, float] = {}
         self._readers: dict[Location, SingleFlight[None]] = {}
-        # Directories for which somebody chooses an id, or makes them with it.
+        # Directories for which an attempt chooses an ID, or makes them with it.
         self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
         # Those that were made; their volumes may not be known yet.
         self._made: set[Location] = set()
@@ -179,7 +179,7 @@ class CsiDirectories:
     def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
         """The id of a directory that other volumes have, or are about to have, if it is one of the class's.
 
-        It stays even when somebody else has it: another one would take the directory from those volumes.
+        It stays even when another directory has it: another one would take the directory from those volumes.
         """
         taken = self._index.gids.of(str(place))
         return taken if taken is not None and taken in gids and self._has_volumes(place) else None
@@ -225,7 +225,7 @@ class CsiDirectories:
         """
         if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
             return False
-        # Asked first: what is made meanwhile is not among them.
+        # Asked first: what is made in the meantime is not among them.
         held = self._index.gids.holders_within(gids)
         self._scanned[base] = self._clock()
         there = {child.name for child in await self._directories.children(base)}

@@ -67,7 +67,7 @@ class _Reach:
 class CsiVolumes:
     """Makes and removes volumes; the same request twice gives one volume.
 
-    ``directories`` is None where nobody can make and remove directories, so that there are access points
+    ``directories`` is None where no worker can create and remove directories, so that there are access points
     only. ``removes_directories``: whether an access point's directory goes with it.
     """
 
@@ -135,7 +135,7 @@ class CsiVolumes:
         return tuple(places)
 
     async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
-        """Remove the volume for a caller that has its handle only; one that is gone is no error.
+        """Remove the volume for a caller that has its handle only; one that is gone is not an error.
 
         Raises RemovalRefused when its data is another's too, AwsError, KubeError, WorkerFailed.
         """
@@ -172,7 +172,7 @@ class CsiVolumes:
     async def settled(self, removal: Removal) -> None:
         """Return when no earlier order for this removal can be carried out any more; raises KubeEfsError.
 
-        A worker pod can be looked for. A call to AWS cannot: so an access point that is there stays with its
+        A worker pod can be looked for. A call to AWS cannot: so an access point that exists stays with its
         volume until every call that was begun, here or by an earlier leader, has ended for certain.
         """
         if removal.location is not None and self._directories is not None:

@@ -79,7 +79,7 @@ def test_only_volumes_of_the_driver_are_its_own(backend: CsiBackend) -> None:
 
 @pytest.mark.parametrize("handle", ["", "vol-1", "s3files:fs-1::fsap-1"])
 async def test_a_handle_that_says_nothing_is_for_people(backend: CsiBackend, handle: str) -> None:
-    with pytest.raises(RemovalRefused, match="remove the volume by hand") as caught:
+    with pytest.raises(RemovalRefused, match="remove the volume manually") as caught:
         await backend.removal(volume(handle))
     assert caught.value.field == "spec.csi.volumeHandle"
 
@@ -94,7 +94,7 @@ async def test_what_was_made_is_removed(world: CsiWorld, backend: CsiBackend) ->
 
 async def test_a_role_is_read_for_making_and_for_removing(world: CsiWorld, backend: CsiBackend) -> None:
     plan = backend.plan(CLAIM, ABROAD)
-    with pytest.raises(NotYet, match="team/role' is not there"):
+    with pytest.raises(NotYet, match="team/role' does not exist"):
         await plan.make()
     world.texts.secrets["team/role"] = {"awsRoleArn": "hush"}
     with pytest.raises(InvalidArgument) as caught:
