@@ -374,7 +374,7 @@ async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) ->
     await cluster.ask(managementState="Managed")
     message = await cluster.condition("Available", status=False, reason="OlderOperatorRuns")
     assert message == (
-        "DaemonSet default/efs-csi-node of the AWS driverstill exists;"
+        "DaemonSet default/efs-csi-node of the AWS driver still exists;"
         " remove its release or add-on, its volumes are kept"
     )
     assert await cluster.get("CSIDriver", DRIVER, "") is None

@@ -78,7 +78,7 @@ class ProvisioningEvents:
         ports = ", ".join(str(port) for port in sorted(volume.loopback_ports))
         message = (
             f"No file system is known for port {ports} of this volume, so the port is not assigned again "
-            f"and the "
+            "and the "
             f"volume cannot be mounted; annotate it with {FILE_SYSTEM_ID}=<id of its file system>"
         )
         log.warning("port-of-unknown-file-system", volume=volume.name, ports=sorted(volume.loopback_ports))

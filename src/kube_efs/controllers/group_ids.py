@@ -70,7 +70,7 @@ class SharedGid:
         others = ", ".join(self.others)
         return (
             f"Group ID {self.gid} is also used by {others}: users of one can change the data of the other "
-            f"if they can mount it; give one of them another group ID"
+            "if they can mount it; give one of them another group ID"
         )
 
 

@@ -84,13 +84,13 @@ class OlderSystems:
                 if found["spec"].get("replicas") != 0:
                     return (
                         f"{reference_of(found)} still runs, and would revert the changes of this "
-                        f"operator; remove it"
+                        "operator; remove it"
                     )
         for kind, name in _CHART:
             for found in await self._cluster.find(kind, name=name):
                 if not _is_older(found) and not _is_own(found):
                     return (
-                        f"{reference_of(found)} of the AWS driverstill exists;"
+                        f"{reference_of(found)} of the AWS driver still exists;"
                         " remove its release or add-on, its volumes are kept"
                     )
         for name in (*_DAEMON_SETS, _DEPLOYMENT):

@@ -42,7 +42,7 @@ class ControllerSettings(
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9810,
-        "Port of `/healthz`, `/readyz` and `/metrics`;0 selects a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )

@@ -12,7 +12,7 @@ class NodeSettings(CommonSettings, AwsSettings):
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9812,
-        "Port of `/healthz`, `/readyz` and `/metrics`;0 selects a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )

@@ -17,7 +17,7 @@ class OperatorSettings(InstalledSettings, CommonSettings):
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9813,
-        "Port of `/healthz`, `/readyz` and `/metrics`;0 selects a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )

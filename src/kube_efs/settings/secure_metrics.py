@@ -21,7 +21,7 @@ class SecureMetricsSettings(Environment):
     metrics_port: int = count(
         "KUBE_EFS_METRICS_PORT",
         9815,
-        "Port of `/metrics` over TLS;0 selects a free one.",
+        "Port of `/metrics` over TLS; 0 selects a free one.",
         least=0,
         most=65535,
     )

@@ -23,7 +23,7 @@ class StatusPageSettings(Environment):
     status_page_port: int = count(
         "KUBE_EFS_STATUS_PAGE_PORT",
         9814,
-        "Port of the page;0 selects a free one.",
+        "Port of the page; 0 selects a free one.",
         least=0,
         most=65535,
     )

@@ -30,7 +30,7 @@ class TunnelSettings(CommonSettings, AwsSettings):
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9811,
-        "Port of `/healthz`, `/readyz` and `/metrics`;0 selects a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )
