@@ -66,7 +66,7 @@ _ROWS = (
                 width=6,
             ),
             Panel(
-                title="Claims that wait",
+                title="Pending claims",
                 about="Claims that have no volume yet.",
                 queries=(("sum(kube_efs_claims_waiting{@})", "claims"),),
                 kind="stat",
@@ -188,7 +188,7 @@ _ROWS = (
                 queries=(("sum by (file_system) (kube_efs_demanded_tunnel_holders{@})", "{{file_system}}"),),
             ),
             Panel(
-                title="Starts of stunnel after it had died",
+                title="Restarts of stunnel after it ended unexpectedly",
                 about="For each node.",
                 queries=((f"increase(kube_efs_stunnel_restarts_total{{@}}{_PER_SECOND}) > 0", "{{pod}}"),),
             ),

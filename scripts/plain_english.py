@@ -4,16 +4,18 @@
 function that returns the prose of a file. To check another kind of file, add its place and its reader.
 """
 
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PLACES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
+PLACES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "src/kube_efs")
 
 # Regular expressions of words, and what to write instead. A blank stands for any white space.
 WORDS: Final[Mapping[str, str]] = {
@@ -76,6 +78,21 @@ _QUOTED: Final = re.compile(
     """,
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
+# An f-string is one token before Python 3.12, and its text is a token of its own since.
+_PROSE_TOKENS: Final = frozenset(
+    number for number, name in tokenize.tok_name.items() if name in {"COMMENT", "STRING", "FSTRING_MIDDLE"}
+)
+_NOT_PROSE: Final = re.compile(
+    r"""
+    \A\#                                           # the start of a comment
+    | \A[A-Za-z]{0,2}(?:"{3}|'{3}|"|')             # the quotes around a string
+    | (?:"{3}|'{3}|"|')\Z
+    | (?<!`)(?P<code>`+)(?!`).+?(?<!`)(?P=code)(?!`)
+    | \{[^{}\n]*\}                                 # an expression in a string, or a placeholder
+    | \\n                                          # the end of a line in a string
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +106,31 @@ class Finding:
 
 def prose_of_page(text: str) -> str:
     """A Markdown page with blanks in place of code, quotes and comments; the lines keep their numbers."""
-    return _QUOTED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return _without(_QUOTED, text)
 
 
-READERS: Final[Mapping[str, Callable[[str], str]]] = {".md": prose_of_page}
+def prose_of_module(text: str) -> str:
+    """The comments and strings of a Python module, blanks in place of the rest; lines keep their numbers.
+
+    A string without a blank is a name, a key or a path.
+    """
+    lines = [list(re.sub(r"[^\n]", " ", line)) for line in text.splitlines(keepends=True)]
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _PROSE_TOKENS or " " not in token.string:
+            continue
+        row, column = token.start
+        prose = _without(_NOT_PROSE, token.string)
+        for offset, part in enumerate(prose.split("\n")):
+            start = 0 if offset else column
+            lines[row - 1 + offset][start : start + len(part)] = part
+    return "".join("".join(line) for line in lines)
+
+
+def _without(unwanted: re.Pattern[str], text: str) -> str:
+    return unwanted.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+
+
+READERS: Final[Mapping[str, Callable[[str], str]]] = {".md": prose_of_page, ".py": prose_of_module}
 
 
 def findings(prose: str) -> Iterator[Finding]:

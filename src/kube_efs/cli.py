@@ -42,7 +42,7 @@ app = typer.Typer(
 
 
 class Output(StrEnum):
-    """How a command answers: for people or for programs."""
+    """How a command writes its output: for users or for programs."""
 
     TABLE = "table"
     JSON = "json"
@@ -63,7 +63,7 @@ class RenderTarget(StrEnum):
     OLM = "olm"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")]
 
 
 def main() -> None:
@@ -160,7 +160,7 @@ def node() -> None:
 
 @app.command("operator")
 def run_the_operator() -> None:
-    """Install and look after kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
+    """Install and manage kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
     load_logging()
     from kube_efs.operator.run import run_operator
     from kube_efs.settings import OperatorSettings, load
@@ -179,7 +179,7 @@ def status(
         typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
     ] = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="Where kube-efs runs.")
+        str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
     ] = "openshift-efs-stunnel",
 ) -> None:
     """Show a cluster's file systems, ports, volumes and tunnels."""
@@ -282,7 +282,9 @@ def create_a_file_system(
     subnet: Annotated[
         list[str] | None, typer.Option(help="For a mount target; repeatable.", show_default="the nodes'")
     ] = None,
-    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Where it is to be.")] = None,
+    region: Annotated[
+        str | None, typer.Option(envvar="AWS_REGION", help="Region of the new file system.")
+    ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(dir_okay=False, help="The cluster whose nodes' subnets are used.")
     ] = None,

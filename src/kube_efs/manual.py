@@ -21,19 +21,17 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manual:
-    """``exits`` has the meaning of each exit status, ``environment`` of each variable that is no option's."""
+    """``exits`` has the meaning of each exit status, ``environment`` of each variable that has no option."""
 
     exits: Mapping[int, str]
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     examples: tuple[Example, ...]
 
 
-_WRONG_USAGE: Final = "wrong usage, or a setting that is not acceptable"
+_WRONG_USAGE: Final = "wrong usage, or a setting that is not valid"
 _KUBECONFIG: Final = {"KUBECONFIG": "the cluster, where --kubeconfig does not name it"}
 _AWS: Final = {"AWS_...": "credentials and endpoint, as of every AWS client"}
-_SETTINGS: Final = {
-    "KUBE_EFS_... and others": "all settings; those that are not acceptable are named at the start"
-}
+_SETTINGS: Final = {"KUBE_EFS_... and others": "all settings; invalid ones are reported at the start"}
 
 
 def exits(done: str, failed: str) -> Mapping[int, str]:
@@ -41,7 +39,7 @@ def exits(done: str, failed: str) -> Mapping[int, str]:
     return MappingProxyType({0: done, 1: failed, 2: _WRONG_USAGE})
 
 
-_PROCESS: Final = exits("it was told to end", "it could not go on; the log says why")
+_PROCESS: Final = exits("it was stopped", "it could not continue; the log gives the reason")
 
 MANUALS: Final[dict[str, Manual]] = {
     "controller": Manual(
@@ -62,7 +60,7 @@ MANUALS: Final[dict[str, Manual]] = {
     "operator": Manual(
         exits=_PROCESS,
         environment=_SETTINGS,
-        examples=(Example(command="kube-efs operator", does="look after the installation"),),
+        examples=(Example(command="kube-efs operator", does="manage the installation"),),
     ),
     "status": Manual(
         exits=exits("the cluster has answered", "it does not answer, or not to you"),
@@ -97,7 +95,7 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "create-file-system": Manual(
-        exits=exits("it is there, and its id was printed", "it is not; the same command goes on"),
+        exits=exits("it is there, and its id was printed", "it is not; repeat the command to continue"),
         environment={**_AWS, **_KUBECONFIG},
         examples=(
             Example(
@@ -120,7 +118,7 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "doctor cluster": Manual(
-        exits=exits("nothing is wrong", "something is, or nobody answers"),
+        exits=exits("nothing is wrong", "something is, or there is no answer"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(command="kube-efs doctor cluster", does="everything that the cluster and AWS tell"),
@@ -131,7 +129,7 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "doctor claim": Manual(
-        exits=exits("nothing is wrong", "something is, or nobody answers"),
+        exits=exits("nothing is wrong", "something is, or there is no answer"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(

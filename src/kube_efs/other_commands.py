@@ -1,6 +1,6 @@
 """Commands that other distributions add, as the lab does: entry points of the group ``kube_efs.commands``.
 
-Each entry point is a ``Command`` under its name. Without the lab its commands are there all the same, and
+Each entry point is a ``Command`` under its name. Without the lab its commands exist anyway, and
 say how to get it.
 """
 

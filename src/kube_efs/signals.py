@@ -1,4 +1,4 @@
-"""How a process is told to stop."""
+"""How a process is stopped."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def run_until_told_to_stop(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until it ends, or until SIGTERM or SIGINT cancels it; that is no error.
+    """Do the work until it ends, or until SIGTERM or SIGINT cancels it; that is not an error.
 
     A fault of kube-efs's own kind is raised as it is, from however many groups of tasks it has come.
     """
@@ -37,7 +37,7 @@ async def run_until_told_to_stop(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _only_fault(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first fault that people can read, if the group holds nothing else; otherwise the group."""
+    """The first error with a message for users, if the group holds nothing else; otherwise the group."""
     faults, others = group.split(KubeEfsError)
     if faults is None or others is not None:
         return group

@@ -1,4 +1,4 @@
-"""One answer for everybody who asks the same at the same time.
+"""One result for all concurrent calls that ask for the same.
 
 The answer of a question that began before you asked may be older than your question, so it is never given
 to you: those who come while a question is under way share the next one, which begins after all of them have
@@ -25,7 +25,7 @@ class SingleFlight(Generic[Answer]):
         """An answer to a question that begins after this call; raises what ``ask`` raises."""
         if self._next is None:
             self._next = asyncio.create_task(self._asked())
-            # Its error goes to those who wait; when all of them were cancelled, to nobody.
+            # Its error goes to the waiting callers; if all were cancelled, nothing gets it.
             self._next.add_done_callback(lambda done: done.cancelled() or done.exception())
         # A caller that is cancelled must not take the answer from the others.
         return await asyncio.shield(self._next)

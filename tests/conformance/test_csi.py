@@ -197,6 +197,6 @@ async def test_csi_provisioner_tells_what_is_wrong_with_a_class(
             return await kubectl("get", "events", reason, "-o", "jsonpath={.items[*].message}")
 
         text = await eventually(told, what="the claim has an event")
-    expected = "directoryPerms: 'rwx' is no octal mode; use three or four octal digits, such as 700"
+    expected = "directoryPerms: 'rwx' is not a valid octal mode; use three or four octal digits, such as 700"
     assert f"code = InvalidArgument desc = {expected}" in text
     await kubectl("delete", "pvc/wrong", "storageclass/efs-sc-wrong")

@@ -96,7 +96,7 @@ async def test_a_file_system_is_made_with_all_that_it_needs_and_only_once(
 async def test_a_dry_run_makes_nothing(world: World, gateway: AwsGateway) -> None:
     said = list[str]()
     assert await create_file_system(gateway, world.wanted(dry_run=True), said.append) is None
-    assert said[-1] == "nothing was made"
+    assert said[-1] == "nothing was created"
     assert (await gateway.owned.find(world.infra_id)).empty
 
 
@@ -150,7 +150,7 @@ async def test_subnets_of_two_networks_are_refused(
     elsewhere = await network.create_vpc("10.1.0.0/16")
     other = await network.create_subnet(elsewhere, "10.1.0.0/24", ZoneName("us-east-1c"))
     found = await gateway.owned.subnets([*world.subnets, other])
-    with pytest.raises(InvalidValue, match=r"^subnets: 'vpc-.*, vpc-.*' are in more than one network"):
+    with pytest.raises(InvalidValue, match=r"^subnets: 'vpc-.*, vpc-.*' are in more than one VPC"):
         one_of_each_zone(found)
 
 

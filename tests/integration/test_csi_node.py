@@ -405,7 +405,7 @@ async def test_one_call_works_on_a_target_at_a_time(
     for call in (node.publish(), node.unpublish()):
         code, text = await refused(call)
         assert code is grpc.StatusCode.ABORTED
-        assert "is being worked on by an earlier call" in text
+        assert "is in use by an earlier call" in text
 
     mounter.gate.set()
     await first
@@ -421,7 +421,7 @@ async def test_no_more_mounts_are_made_at_a_time_than_allowed(
         await eventually(lambda: _is(mounter.waiting == 2))
         code, text = await refused(node.publish(node.target("c")))
         assert code is grpc.StatusCode.ABORTED
-        assert "mounts of this node: 2 are at work, which is the limit" in text
+        assert "mounts of this node: 2 are in progress, which is the limit" in text
         mounter.gate.set()
         await asyncio.gather(*running)
         await node.publish(node.target("c"))
@@ -605,7 +605,7 @@ async def test_unpublishing_does_not_need_the_agent(
         assert not node.target().exists()
         code, text = await refused(node.publish())
     assert code is grpc.StatusCode.UNAVAILABLE
-    assert "see that kube-efs tunnel runs on this node" in text
+    assert "check that kube-efs tunnel runs on this node" in text
 
 
 async def test_a_volume_for_one_pod_is_at_one_target_only(node: Served) -> None:
@@ -615,7 +615,7 @@ async def test_a_volume_for_one_pod_is_at_one_target_only(node: Served) -> None:
         await call(node.target("first"))
         code, text = await refused(call(node.target("second")))
         assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert f"is for one pod at a time and is mounted at '{node.target('first')}'" in text
+        assert f"has access mode ReadWriteOncePod and is mounted at '{node.target('first')}'" in text
         assert not node.target("second").exists()
         await node.unpublish(node.target("first"), volume)
         await call(node.target("second"))
@@ -638,7 +638,9 @@ async def test_of_publishes_at_once_for_one_pod_one_is_mounted(
         ends = await asyncio.gather(*calls, return_exceptions=True)
         refusals = [end for end in ends if isinstance(end, grpc.aio.AioRpcError)]
         assert len(refusals) == len(names) - 1
-        told = {(end.code().name, "is for one pod at a time" in (end.details() or "")) for end in refusals}
+        told = {
+            (end.code().name, "has access mode ReadWriteOncePod" in (end.details() or "")) for end in refusals
+        }
         return [node.target(name) for name in names if mounted(node.target(name))], told
 
     async with node_served(mounter, tunnels, place) as node:

@@ -95,7 +95,7 @@ async def test_a_socket_that_was_left_behind_is_replaced(endpoint: UnixEndpoint)
 async def test_a_file_that_is_no_socket_is_left_alone(endpoint: UnixEndpoint) -> None:
     endpoint.path.write_text("precious")
 
-    with pytest.raises(InvalidSetting, match="exists and is no socket; remove it") as caught:
+    with pytest.raises(InvalidSetting, match="exists and is not a socket; remove it") as caught:
         async with serving(endpoint, identity_service()):
             pass
 
@@ -110,7 +110,7 @@ async def test_an_endpoint_that_cannot_be_had_is_a_wrong_setting(folder: Path) -
             TcpEndpoint(host="127.0.0.1", port=taken.getsockname()[1]),
         ]
         for one in endpoints:
-            with pytest.raises(InvalidSetting, match="cannot be listened on") as caught:
+            with pytest.raises(InvalidSetting, match="cannot be bound") as caught:
                 async with serving(one, identity_service()):
                     pass
             assert caught.value.value == str(one)

@@ -180,7 +180,7 @@ async def test_a_mount_target_that_is_gone(cluster: EmbeddedCluster) -> None:
     await cluster.efs.delete_mount_target(target.mount_target_id)
     try:
         found = await _found(lambda: _examine(cluster, in_aws=True), "mount-target/none", system)
-        assert found.remedy == "make a mount target in each zone that has nodes"
+        assert found.remedy == "create a mount target in each zone that has nodes"
         # The agent tells it too, when the controller has told the node.
         await _found(lambda: _examine(cluster), "tunnel/down", system, "no usable mount target")
     finally:
@@ -199,7 +199,7 @@ async def test_a_security_group_that_is_closed_and_a_policy_that_refuses(cluster
             found = await _gathered(options, system)
             assert [one.kind.id for one in found] == ["security-group/closed"]
             assert "node embedded 10.1.2.3" in found[0].evidence
-            assert f"{group} lets in nobody" in found[0].evidence
+            assert f"{group} allows no source" in found[0].evidence
 
             rule = {"IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049}
             network = {**rule, "IpRanges": [{"CidrIp": "10.1.0.0/16"}]}

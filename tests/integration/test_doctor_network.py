@@ -130,7 +130,7 @@ async def test_the_group_of_a_node_s_interface_decides(network: Network) -> None
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.group}])
     closed = (await network.found())["security-group/closed"]
     assert f"node one {network.node.addresses[0]} {network.nodes_group}" in closed.evidence
-    assert f"{network.group} lets in {network.group} at 2049" in closed.evidence
+    assert f"{network.group} allows {network.group} at 2049" in closed.evidence
 
 
 async def test_what_is_in_a_prefix_list_decides(network: Network) -> None:
@@ -139,7 +139,7 @@ async def test_what_is_in_a_prefix_list_decides(network: Network) -> None:
     assert await network.found() == {}
     await network.let_in(PrefixListIds=[{"PrefixListId": others}])
     closed = (await network.found())["security-group/closed"]
-    assert f"{network.group} lets in {others} (10.7.0.0/16) at 2049" in closed.evidence
+    assert f"{network.group} allows {others} (10.7.0.0/16) at 2049" in closed.evidence
 
 
 async def test_an_instance_that_is_not_known_is_not_said_to_be_shut_out(network: Network) -> None:
@@ -194,7 +194,7 @@ async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network
     async with _refusing(network.api.endpoint_url, "GetManagedPrefixListEntries", set()) as url:
         found = await network.found(replace(network.options, endpoint_url=url))
     assert found.keys() == {"security-group/not-judged", "aws/not-checked"}
-    assert found["security-group/not-judged"].evidence[0].startswith("what is in prefix list pl-")
+    assert found["security-group/not-judged"].evidence[0].startswith("the entries of prefix list pl-")
     assert (
         found["aws/not-checked"].remedy == "allow ec2:GetManagedPrefixListEntries to the role of this process"
     )

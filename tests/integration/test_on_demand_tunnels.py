@@ -254,7 +254,7 @@ async def test_a_file_system_of_the_config_map_does_not_get_the_port_of_a_held_t
     async with Backend(authority, host_of("fs-1")) as other, serving(options) as node:
         port = await client.ensure(spec_at(backend), POD)
         node.push(target("fs-1", port, a=other.address))
-        await node.until("fs-1", TunnelState.REJECTED, reason=f"port {port} is that of a tunnel on demand")
+        await node.until("fs-1", TunnelState.REJECTED, reason=f"port {port} belongs to a tunnel on demand")
         async with connected(port) as connection:
             await connection.call()
         assert other.connections == 0
@@ -623,5 +623,5 @@ async def test_a_socket_that_cannot_be_had_is_told_at_the_start(
     async def documents() -> AsyncIterator[TargetDocuments]:
         yield TargetDocuments(targets="")
 
-    with pytest.raises(InvalidSetting, match=r"KUBE_EFS_TUNNEL_SOCKET: .* cannot be listened on"):
+    with pytest.raises(InvalidSetting, match=r"KUBE_EFS_TUNNEL_SOCKET: .* cannot be bound"):
         await agent.run(documents())

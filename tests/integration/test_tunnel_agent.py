@@ -161,7 +161,7 @@ async def test_a_removed_tunnel_stays_while_it_is_used_and_its_port_is_not_given
             node.push(target("fs-2", port, a=two.address))
             await node.until("fs-1", TunnelState.UP, leaving=True, connections=1)
             assert node.tunnel("fs-2").state == TunnelState.REJECTED
-            assert node.tunnel("fs-2").reason == f"port {port} is still that of fs-1"
+            assert node.tunnel("fs-2").reason == f"port {port} still belongs to fs-1"
             await client.call()
             async with connected(port):  # the kernel's client, connecting again
                 assert two.connections == 0
@@ -430,13 +430,13 @@ async def test_a_log_that_has_grown_is_cut(options: TunnelOptions, authority: Au
         pytest.param(
             {"stunnel_path": Path("/nowhere/stunnel")},
             StunnelMissing,
-            "STUNNEL_PATH: '/nowhere/stunnel' is no program that can be run; install stunnel",
+            "STUNNEL_PATH: '/nowhere/stunnel' is not an executable program; install stunnel",
             id="no stunnel",
         ),
         pytest.param(
             {"ca_file": Path("/nowhere/ca.pem")},
             InvalidSetting,
-            "KUBE_EFS_CA_FILE: '/nowhere/ca.pem' is no file",
+            "KUBE_EFS_CA_FILE: '/nowhere/ca.pem' is not a file",
             id="no authorities",
         ),
         pytest.param(
@@ -448,7 +448,7 @@ async def test_a_log_that_has_grown_is_cut(options: TunnelOptions, authority: Au
         pytest.param(
             {"conf_path": Path("/nowhere/stunnel.conf")},
             InvalidSetting,
-            "STUNNEL_CONF_PATH: '/nowhere/stunnel.conf' is in a folder that cannot be written",
+            "STUNNEL_CONF_PATH: '/nowhere/stunnel.conf' is in a directory that is not writable",
             id="no folder for the configuration",
         ),
     ],

@@ -132,7 +132,7 @@ async def test_ids_come_from_the_range_one_for_each_volume(cluster: Cluster, aws
     await claims.create(name, "three")
 
     told = await claims.warning("three", "7000-7001")
-    assert "gidRangeStart-gidRangeEnd: '7000-7001' has no free id left; delete a volume" in told
+    assert "gidRangeStart-gidRangeEnd: '7000-7001' has no free ID; delete a volume" in told
     await claims.delete("one")
     await claims.bound("three")
 
@@ -183,7 +183,7 @@ async def test_a_claim_that_waits_for_its_pod_is_served_when_there_is_one(cluste
         pytest.param(
             {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": "no"},
             "/data-{uid}",
-            id="a uniqueness that is no boolean",
+            id="a uniqueness that is not a boolean",
         ),
     ],
 )
@@ -281,14 +281,17 @@ MALFORMED: dict[str, tuple[dict[str, str], str]] = {
     ),
     "no file system's id": (
         {"fileSystemId": "fs-1,noresvport"},
-        "fileSystemId: 'fs-1' is no file system id; use an id such as fs-0123456789abcdef0",
+        "fileSystemId: 'fs-1' is not a valid file system ID; use an id such as fs-0123456789abcdef0",
     ),
     "a reference of two parts": (
         {"fileSystemId": "-", "fileSystemIdSecretRef": "a/b"},
-        "fileSystemIdSecretRef: 'a/b' is no reference; use NAMESPACE/NAME/KEY of a Secret",
+        "fileSystemIdSecretRef: 'a/b' is not a valid reference; use NAMESPACE/NAME/KEY of a Secret",
     ),
     "no permissions": ({"directoryPerms": "-"}, "directoryPerms: is missing; use three or four octal digits"),
-    "permissions in words": ({"directoryPerms": "rwx"}, "directoryPerms: 'rwx' is no octal mode; use three"),
+    "permissions in words": (
+        {"directoryPerms": "rwx"},
+        "directoryPerms: 'rwx' is not a valid octal mode; use three",
+    ),
     "a user with blanks": ({"uid": " 7"}, "uid: ' 7' is"),
     "a user below zero": ({"uid": "-1"}, "uid: '-1' is"),
     "a group above 32 bits": ({"gid": "4294967296"}, "gid: '4294967296' is"),
@@ -298,17 +301,20 @@ MALFORMED: dict[str, tuple[dict[str, str], str]] = {
         "gidRangeEnd: '7' is not above gidRangeStart; use a number above 7",
     ),
     "a range from nothing": ({"gidRangeStart": "0", "gidRangeEnd": "7"}, "gidRangeStart: '0' is"),
-    "a base with a dollar": ({"basePath": "/a$b"}, "basePath: '/a$b' is not taken by EFS; begin no name"),
+    "a base with a dollar": ({"basePath": "/a$b"}, "basePath: '/a$b' is not accepted by EFS; begin no name"),
     "an unknown variable": (
         {"subPathPattern": "${.PVC.uid}"},
         "subPathPattern: '${.PVC.uid}' has an unknown variable; use ${.PVC.name}",
     ),
-    "a reuse that is no boolean": ({"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is"),
-    "an affinity that is no boolean": ({"enforceZoneAffinity": ""}, "enforceZoneAffinity: is no boolean"),
-    "a tagging that is no boolean": ({"enableTagging": "No"}, "enableTagging: 'No' is"),
+    "a reuse that is not a boolean": ({"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is"),
+    "an affinity that is not a boolean": (
+        {"enforceZoneAffinity": ""},
+        "enforceZoneAffinity: is not a boolean",
+    ),
+    "a tagging that is not a boolean": ({"enableTagging": "No"}, "enableTagging: 'No' is"),
     "a Secret without its namespace": (
         {"csi.storage.k8s.io/provisioner-secret-name": "x"},
-        "parameters.csi.storage.k8s.io/provisioner-secret-name: needs the other one too; give both",
+        "parameters.csi.storage.k8s.io/provisioner-secret-name: needs the other parameter too; give both",
     ),
 }
 LATE: dict[str, tuple[dict[str, str], str]] = {
@@ -352,7 +358,7 @@ async def test_what_has_no_effect_is_told_and_does_no_harm(cluster: Cluster, aws
 
     assert (await _access_point(aws, volume))["RootDirectory"]["Path"] == f"/{volume.name}"
     told = " ".join(sorted(await csi_steps.events(cluster, claims, "data", "ParameterIgnored")))
-    assert "ensureUniqueDirectory: 'no' is no boolean and counts as true" in told
+    assert "ensureUniqueDirectory: 'no' is not a boolean and counts as true" in told
     assert "parameter: 'basePaht' is not known and has no effect; did you mean basePath?" in told
     assert "spec.volumeAttributesClassName: 'gold' has no effect on EFS" in told
 
@@ -407,10 +413,10 @@ async def test_the_file_system_may_be_named_in_another_object(
     await claims.create(wrong, "wrong")
     told = await claims.warning("wrong")
     assert f"{kind.__name__} {namespace}/efs data.typo: " in told
-    assert "is no file system id" in told
+    assert "is not a valid file system ID" in told
     assert ("not-an-id" in told) == (kind is ConfigMap)
     await claims.create(missing, "missing")
-    assert "data.none: is missing or empty; put the file system's id there" in await claims.warning("missing")
+    assert "data.none: is missing or empty; set it to the file system's ID" in await claims.warning("missing")
 
 
 def _with_secret(system: FileSystemId, namespace: str, **parameters: str) -> dict[str, str]:
@@ -472,7 +478,7 @@ async def test_a_role_s_secret_that_is_missing_or_malformed_is_told_and_not_show
     name = await csi_steps.new_class(cluster.client, parameters=_with_secret(system, claims.namespace))
     await claims.create(name, "data")
     told = await claims.warning("data")
-    assert "secret awsRoleArn: is no ARN of a role; use arn:aws:iam::ACCOUNT:role/NAME" in told
+    assert "secret awsRoleArn: is not the ARN of a role; use arn:aws:iam::ACCOUNT:role/NAME" in told
     assert "hush" not in told
 
 
@@ -521,7 +527,7 @@ async def test_an_access_point_stays_until_its_last_volume_is_gone(cluster: Clus
     await claims.delete("data")
 
     told = await steps.refusal(cluster, volume.name)
-    assert f"leads to the data of volume twin-of-{claims.namespace} too; delete the other volumes" in told
+    assert f"also leads to the data of volume twin-of-{claims.namespace}; delete the other volumes" in told
     assert len(await aws.ids(system)) == 1
 
     await cluster.client.delete(PersistentVolume, f"twin-of-{claims.namespace}")

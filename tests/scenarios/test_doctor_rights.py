@@ -113,7 +113,7 @@ async def test_constraints_are_used_by_name_or_by_a_role(plane: RealControlPlane
     try:
         (found,) = (await _examine(plane))["scc/missing"]
         assert found.subject.name == f"{NAMESPACE}/{NODE}"
-        assert f"{NODE}: neither name the account nor may be used by its roles" in found.evidence
+        assert f"{NODE}: neither list the account nor are granted by its roles" in found.evidence
         assert found.commands[0] == f"oc adm policy add-scc-to-user {NODE} -z {NODE} -n {NAMESPACE}"
 
         await kubectl("apply", "-f", "-", stdin=yaml.safe_dump(_USE))
@@ -135,6 +135,11 @@ async def test_what_an_account_may_not_see_is_said_and_all_else_is_checked(plane
     assert "rbac/missing" not in found
     assert "targets/missing" in found  # the one thing that tunnels may read
     gaps = {one.subject.name: one for one in found["doctor/not-checked"]}
-    assert {"pods", "nodes", "claims", f"the rights of ServiceAccount {NAMESPACE}/{MANAGER}"} <= gaps.keys()
-    assert f"the rights of ServiceAccount {NAMESPACE}/{TUNNEL}" not in gaps
+    assert {
+        "pods",
+        "nodes",
+        "claims",
+        f"the permissions of ServiceAccount {NAMESPACE}/{MANAGER}",
+    } <= gaps.keys()
+    assert f"the permissions of ServiceAccount {NAMESPACE}/{TUNNEL}" not in gaps
     assert "403" in gaps["pods"].evidence[0]

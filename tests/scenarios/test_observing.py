@@ -85,7 +85,7 @@ async def test_a_claim_is_told_that_its_volume_holds_more_than_it_asks_for(clust
     (folder / "large").write_bytes(os.urandom(2 * MIB))
 
     [text] = await csi_steps.events(cluster, claims, "data", "VolumeOverRequest")
-    assert re.fullmatch(r"2\.0 MiB are in the volume, 1\.0 MiB were asked for; EFS .*", text)
+    assert re.fullmatch(r"2\.0 MiB are in the volume, its claim requests 1\.0 MiB; EFS .*", text)
     start = f'kube_efs_volume_used_bytes{{claim="data",claim_namespace="{claims.namespace}"'
     assert await steps.metric(cluster.controller, start) >= 2 * MIB
 
@@ -129,7 +129,13 @@ async def test_command_and_page_say_the_same_of_a_volume_behind_an_access_point(
         async with web.get(f"http://localhost:{PAGE_PORT}/") as answer:
             page = await answer.text()
     assert answer.status == 200
-    for words in (volume.name, access_point_id, *cluster.file_system_ids, "this controller leads", NODE):
+    for words in (
+        volume.name,
+        access_point_id,
+        *cluster.file_system_ids,
+        "this controller is the leader",
+        NODE,
+    ):
         assert words in page
 
 

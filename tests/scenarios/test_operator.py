@@ -232,7 +232,7 @@ async def test_removed_removes_all_but_what_volumes_refer_to(installed: Operator
 async def test_a_state_without_a_meaning_is_told(installed: OperatorCluster) -> None:
     await installed.ask(managementState="Force")
     message = await installed.condition("ManagementStateDegraded", status=True, reason="Unknown")
-    assert message == "managementState 'Force' is not served; use Managed, Unmanaged or Removed"
+    assert message == "managementState 'Force' is not supported; use Managed, Unmanaged or Removed"
 
 
 async def test_nothing_is_removed_while_a_pod_uses_a_volume(disposable: OperatorCluster) -> None:
@@ -374,8 +374,8 @@ async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) ->
     await cluster.ask(managementState="Managed")
     message = await cluster.condition("Available", status=False, reason="OlderOperatorRuns")
     assert message == (
-        "DaemonSet default/efs-csi-node of the AWS driver is still there;"
-        " remove its release or add-on, its volumes stay"
+        "DaemonSet default/efs-csi-node of the AWS driver still exists;"
+        " remove its release or add-on, its volumes are kept"
     )
     assert await cluster.get("CSIDriver", DRIVER, "") is None
     await cluster.kubectl("delete", "daemonset", "efs-csi-node", "-n", "default")

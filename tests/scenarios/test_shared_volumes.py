@@ -242,7 +242,7 @@ async def test_an_edit_is_undone_and_told(cluster: Cluster, field: str, value: s
     shared = await volumes.becomes(lambda one: str(kept) in one.source.handle, "has its old spec")
     told = await volumes.told("EditUndone")
     assert (shared.source.file_system_id, shared.source.access_point_id) == (FILE_SYSTEM, ACCESS_POINT)
-    assert f"spec.{field}: '{value}' was put back to '{kept}'" in told
+    assert f"spec.{field}: '{value}' was reset to '{kept}'" in told
     after = await cluster.client.get(PersistentVolume, owner.volume_name)
     assert after.spec == before.spec
     assert (await volumes.in_phase(READY)).status.matches
@@ -275,8 +275,8 @@ async def test_an_edit_that_can_not_be_undone_is_told(cluster: Cluster) -> None:
         await define(cluster)
 
     shared = await volumes.in_phase(FAILED)
-    assert f"is not what its volume pv-{volumes.namespace}-sv1 leads to" in shared.status.message
-    assert "delete this SharedVolume and create it anew" in shared.status.message
+    assert f"differs from what its volume pv-{volumes.namespace}-sv1 leads to" in shared.status.message
+    assert "delete this SharedVolume and create it again" in shared.status.message
     await volumes.removed()
 
 
@@ -323,7 +323,7 @@ async def test_claim_and_volume_that_were_deleted_come_back(cluster: Cluster) ->
 
     await cluster.client.delete(PersistentVolume, owner.volume_name)
     shared = await volumes.in_phase(PENDING)
-    assert "is being deleted and goes with its claim; delete claim pvc-sv1" in shared.status.message
+    assert "is being deleted and is removed with its claim; delete claim pvc-sv1" in shared.status.message
     await volumes.delete_claim()
 
     async def is_new() -> bool:
@@ -496,7 +496,7 @@ async def test_names_that_two_namespaces_can_mean_are_not_mixed_up(cluster: Clus
 
     shared = await other.in_phase(FAILED, "a-b")
     assert (
-        "PersistentVolume: 'pv-clash-a-b' is there already and belongs to somebody else"
+        "PersistentVolume: 'pv-clash-a-b' exists already and was not created for this SharedVolume"
         in shared.status.message
     )
     assert shared.source.access_point_id == OTHER_POINT
@@ -525,7 +525,7 @@ async def test_a_claim_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
     await volumes.create()
 
     shared = await volumes.in_phase(FAILED)
-    assert "PersistentVolumeClaim: 'pvc-sv1' is there already" in shared.status.message
+    assert "PersistentVolumeClaim: 'pvc-sv1' exists already" in shared.status.message
     await volumes.delete()
     await steps.eventually(lambda: _is_none(volumes, "sv1"), what="it is gone")
     claim = await volumes.claim()
@@ -649,7 +649,10 @@ async def test_a_namespace_is_limited_by_settings(cluster: Cluster) -> None:
 async def test_ids_that_the_driver_cannot_mount_are_told(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create(file_system="fs-1")
-    assert "spec.fileSystemID: 'fs-1' is no file system id" in (await volumes.in_phase(FAILED)).status.message
+    assert (
+        "spec.fileSystemID: 'fs-1' is not a valid file system ID"
+        in (await volumes.in_phase(FAILED)).status.message
+    )
     assert await volumes.volume() is None
     await volumes.removed()
 

@@ -552,7 +552,7 @@ def _claim_group(gid: int, places: Sequence[tuple[Folder, Parts]], *, has_group:
     if any(others):
         for folder, path in places:
             folder.marks[gid].discard(path)
-        raise GidTaken(f"belongs to {others}", field="group id", value=gid, remedy="another id is tried")
+        raise GidTaken(f"belongs to {others}", field="group id", value=gid, remedy="another ID is tried")
 
 
 def _other_owner(gid: int, folder: Folder, path: Parts) -> "Generator[None, None, str]":
@@ -560,7 +560,7 @@ def _other_owner(gid: int, folder: Folder, path: Parts) -> "Generator[None, None
     marks = folder.marks[gid]
     seen = sorted(marks)
     if path not in seen:
-        return "a directory that was made at the same time"
+        return "a directory that was created at the same time"
     for other in seen:
         if other == path or other not in marks:
             continue

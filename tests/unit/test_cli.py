@@ -61,7 +61,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
 def test_bad_settings_exit_with_2_and_no_traceback(command: str) -> None:
     answer = _run(command, KUBE_EFS_HEALTH_PORT="http", LOGGING_LEVEL="LOUD")
     assert answer.returncode == 2
-    assert answer.stderr.startswith("error: 2 settings are not acceptable:")
+    assert answer.stderr.startswith("error: 2 settings are not valid:")
     assert "KUBE_EFS_HEALTH_PORT: 'http'" in answer.stderr
     assert "LOGGING_LEVEL: 'LOUD'" in answer.stderr
     assert "Traceback" not in answer.stderr

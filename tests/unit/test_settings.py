@@ -169,7 +169,7 @@ def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InvalidSetting) as caught:
         load(TunnelSettings)
     first, *lines = str(caught.value).splitlines()
-    assert first == "3 settings are not acceptable:"
+    assert first == "3 settings are not valid:"
     assert sorted(line.strip().partition(":")[0] for line in lines) == [
         "KUBE_EFS_HEALTH_PORT",
         "KUBE_EFS_PROBE_INTERVAL_SECONDS",
@@ -218,7 +218,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
     with pytest.raises(InvalidSetting) as caught:
         given(monkeypatch, **variables)
     first, *rest = str(caught.value).splitlines()
-    assert not rest or first == f"{len(rest)} settings are not acceptable:"
+    assert not rest or first == f"{len(rest)} settings are not valid:"
     return [line.strip() for line in rest] or [first]
 
 
@@ -276,7 +276,7 @@ def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("[", "is no YAML; use a list in JSON or YAML", id="no YAML"),
+        pytest.param("[", "is not YAML; use a list in JSON or YAML", id="no YAML"),
         pytest.param("name: a", "should be a valid tuple", id="no list"),
         pytest.param("[a]", "DirectoryProvisionerSettings", id="a list of texts"),
         pytest.param(
@@ -285,7 +285,9 @@ def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyP
             id="no file system",
         ),
         pytest.param(
-            "[{name: a b, file_system_id: fs-1}]", "PROVISIONERS.0.name: 'a b' is no name", id="name"
+            "[{name: a b, file_system_id: fs-1}]",
+            "PROVISIONERS.0.name: 'a b' is not a valid provisioner name",
+            id="name",
         ),
         pytest.param(
             "[{name: a, file_system_id: ../x}]", "PROVISIONERS.0.file_system_id: '../x'", id="file system"
@@ -386,7 +388,7 @@ def test_no_two_provisioners_have_one_name(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], twice: str
 ) -> None:
     assert faults(monkeypatch, **{**PAIR, **variables}) == [
-        f"each provisioner needs a name of its own; {twice} is there twice"
+        f"each provisioner needs a unique name; {twice} is given twice"
     ]
 
 
@@ -424,7 +426,7 @@ def test_names_that_kubernetes_takes_for_provisioners(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["a b", "a/b/c", "/a", "a/", "-a", "a_", "x" * 64, "a_b.com/efs", "a\n"])
 def test_names_that_kubernetes_does_not_take(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (fault,) = faults(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name})
-    assert "is no name of a provisioner; use a name such as example.com/aws-efs" in fault
+    assert "is not a valid provisioner name; use a name such as example.com/aws-efs" in fault
 
 
 @pytest.mark.parametrize("name", ["efs.example.com", "FS-1.efs.example.com", "efs.example.com.", "10.0.0.4"])
@@ -436,7 +438,7 @@ def test_a_server_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) 
 @pytest.mark.parametrize("name", ["efs.example.com:/x", "a b", "-a", "a..b"])
 def test_what_is_no_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert faults(monkeypatch, **PAIR, DNS_NAME=name) == [
-        f"DNS_NAME: {name!r} is no DNS name; use a DNS name"
+        f"DNS_NAME: {name!r} is not a valid DNS name; use a DNS name"
     ]
 
 
@@ -453,10 +455,10 @@ def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("[", "is no YAML; use a mapping of names to lists of ids", id="no YAML"),
+        pytest.param("[", "is not YAML; use a mapping of names to lists of ids", id="no YAML"),
         pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="no mapping"),
         pytest.param("{team: fs-1}", "has something other than lists", id="no list"),
-        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is no id", id="no id"),
+        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="no id"),
     ],
 )
 def test_limits_of_shared_volumes_that_are_malformed(
@@ -488,13 +490,13 @@ def test_values_for_other_processes_may_be_of_any_kind(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("variable", "text", "complaint"),
     [
-        pytest.param("CONTROLLER", "often", "is no mapping", id="no mapping"),
-        pytest.param("CONTROLLER", "[", "is no YAML", id="no YAML"),
-        pytest.param("CONTROLLER", "{1: 1}", "names '1', which is no variable", id="no variable"),
+        pytest.param("CONTROLLER", "often", "is not a mapping", id="no mapping"),
+        pytest.param("CONTROLLER", "[", "is not YAML", id="no YAML"),
+        pytest.param("CONTROLLER", "{1: 1}", "names '1', which is not a variable name", id="no variable"),
         pytest.param(
             "CONTROLLER",
             "KUBE_EFS_USAGE_INTERVAL: 60",
-            "(is KUBE_EFS_USAGE_INTERVAL_SECONDS meant?)",
+            "(did you mean KUBE_EFS_USAGE_INTERVAL_SECONDS?)",
             id="an unknown one",
         ),
         pytest.param(
@@ -506,11 +508,15 @@ def test_values_for_other_processes_may_be_of_any_kind(monkeypatch: pytest.Monke
             "which accepts a mapping",
             id="a bad structure",
         ),
-        pytest.param("CONTROLLER", "WORKER_IMAGE: x", "which is KUBE_EFS_IMAGE", id="the operator's own"),
-        pytest.param("TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is the manifests' own", id="the manifests' own"),
-        pytest.param("NODE", "EFS_POLLING_INTERVAL: 60", "does not know", id="of another process"),
-        pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not know", id="of none"),
-        pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "what is no JSON", id="a date"),
+        pytest.param(
+            "CONTROLLER", "WORKER_IMAGE: x", "which is set by KUBE_EFS_IMAGE", id="the operator's own"
+        ),
+        pytest.param(
+            "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="the manifests' own"
+        ),
+        pytest.param("NODE", "EFS_POLLING_INTERVAL: 60", "does not have", id="of another process"),
+        pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not have", id="of none"),
+        pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "that is not JSON", id="a date"),
     ],
 )
 def test_what_other_processes_would_not_take_is_refused(

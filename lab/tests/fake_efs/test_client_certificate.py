@@ -93,12 +93,12 @@ def test_no_certificate_is_anonymous() -> None:
             {"file_system": b"\x0c\x01\xff"}, "file system extension", "is not UTF-8", id="not UTF-8"
         ),
         pytest.param(
-            {"file_system": b"\x0c\x06fs-../"}, "file system id", "is not acceptable", id="no file system id"
+            {"file_system": b"\x0c\x06fs-../"}, "file system id", "is not valid", id="no file system id"
         ),
         pytest.param(
             {"access_point": b"\x0c\x0bfs-01234567"},
             "access point extension",
-            "is no access point id",
+            "is not a valid access point ID",
             id="file system id as access point",
         ),
     ],

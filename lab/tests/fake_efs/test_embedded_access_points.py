@@ -371,7 +371,7 @@ Change = Callable[[CertificateSubject], CertificateSubject]
         ),
         pytest.param(
             lambda subject: replace(subject, access_point_id="web"),
-            "access point extension: 'web' is no access point id",
+            "access point extension: 'web' is not a valid access point ID",
             id="malformed extension",
         ),
     ],

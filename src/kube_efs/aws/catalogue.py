@@ -32,7 +32,7 @@ _SLOWEST_POLL_SECONDS: Final = 600.0
 
 
 class FileSystemSource(Protocol):
-    """The part of AwsGateway that the catalogue needs; it bounds how many calls run at once."""
+    """The part of AwsGateway that FileSystemCatalogue needs; it bounds how many calls run at once."""
 
     async def file_systems(self) -> tuple[FileSystem, ...]:
         """All file systems, without mount targets; raises AwsError."""
@@ -45,7 +45,7 @@ class FileSystemSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryChange:
-    """What differs between two discoveries, in order; growth of the data is no difference."""
+    """What differs between two discoveries, in order; growth of the data is not a difference."""
 
     added: tuple[FileSystemId, ...] = ()
     changed: tuple[FileSystemId, ...] = ()
@@ -67,7 +67,7 @@ def compare(before: Discovery, after: Discovery) -> DiscoveryChange:
     )
 
 
-# The mount targets of one file system, None when it is gone, or why they cannot be told.
+# The mount targets of one file system, None when it is gone, or why they are not known.
 MountTargetsAnswer: TypeAlias = tuple[MountTarget, ...] | KubeEfsError | None
 
 
@@ -126,7 +126,7 @@ class Catalogue:
 
     One failing call never spoils the rest: when the listing fails, everything stays as it was; when the
     mount targets of one file system cannot be asked for, its last known ones stay, and one that was never
-    known is reported as ``unclear``. ``expected`` tells to which file systems the cluster refers.
+    known is reported as ``unclear``. ``expected`` are the file systems to which the cluster refers.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ def _without_size(system: FileSystem) -> FileSystem:
 
 def _in_doubt(file_systems: Collection[FileSystemId]) -> KubeEfsError:
     return AwsUnavailable(
-        "left out what was there before, which stays until another answer confirms it",
+        "omitted known resources, which are kept until another answer confirms this",
         field="DescribeFileSystems or DescribeMountTargets",
         value=", ".join(sorted(file_systems)),
     )

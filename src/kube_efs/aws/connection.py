@@ -64,7 +64,7 @@ class AwsOptions:
     ``endpoint_url`` None means the environment's AWS_ENDPOINT_URL (or that of one service,
     AWS_ENDPOINT_URL_EFS), else AWS itself. ``credentials_source`` gives credentials that do not last, such
     as a role's, and is asked again before they expire. ``call_timeout_seconds`` bounds a call, or one page
-    of a listing, with all its retries and waits; connect and read time-outs bound one attempt.
+    of a listing, with all its retries and waits; connect and read timeouts bound one attempt.
     ``page_size`` is the most that EFS gives in a page.
     """
 
@@ -226,7 +226,7 @@ def _items(page: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
 
 
 class _Resolver:
-    """Where the client library finds credentials that it is to have renewed."""
+    """Where the client library finds credentials that it must refresh."""
 
     def __init__(self, source: CredentialsSource) -> None:
         self._source = source

@@ -57,17 +57,17 @@ async def load_credentials(source: CredentialSource, options: CredentialOptions)
 def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
     """The credentials in an answer of ``origin``; raises AwsError, which says what is wrong but no value."""
     if not isinstance(document, Mapping):
-        raise AwsOddAnswer("gave something else than credentials", field=origin)
-    # Instance metadata tells of failures with status 200.
+        raise AwsOddAnswer("returned no credentials object", field=origin)
+    # Instance metadata reports failures with status 200.
     if (code := document.get("Code", "Success")) != "Success":
-        raise AwsDenied(f"gave no credentials but the code {safe_code(code)}", field=origin)
+        raise AwsDenied(f"returned no credentials but the code {safe_code(code)}", field=origin)
     values = (
         document.get("AccessKeyId"),
         document.get("SecretAccessKey"),
         document.get("Token", document.get("SessionToken")),  # STS alone calls it the latter
     )
     if not all(values):
-        raise AwsOddAnswer("gave credentials without key, secret key or token", field=origin)
+        raise AwsOddAnswer("returned credentials without key, secret key or token", field=origin)
     return _checked(*values, expiration=document.get("Expiration"), origin=origin)
 
 
@@ -79,7 +79,7 @@ def _checked(
         value for value in (key, secret_key, token) if isinstance(value, str) and _CREDENTIAL.fullmatch(value)
     ]
     if len(texts) < (2 if token is None else 3):
-        raise AwsOddAnswer("gave a key, secret key or token that is not valid", field=origin)
+        raise AwsOddAnswer("returned an invalid key, secret key or token", field=origin)
     with reading(origin):
         expires_at = _parse_expiration(expiration, origin)
     return LoadedCredentials(
@@ -99,13 +99,13 @@ def _parse_expiration(value: object, origin: str) -> datetime | None:
         time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise AwsOddAnswer("gave credentials whose Expiration is not a valid time", field=origin) from None
+        raise AwsOddAnswer("returned credentials with an invalid Expiration", field=origin) from None
 
 
 async def _load_container(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
     if not source.target.startswith("/"):
         # "@host" and ".host" would lead elsewhere.
-        raise InvalidSetting("has no path that begins with /", field=str(source))
+        raise InvalidSetting("has no absolute path", field=str(source))
     return await _ask_container(source, options, options.container_endpoint + source.target)
 
 
@@ -122,12 +122,12 @@ async def _ask_container(
         document = await fetcher.retrieve_full_uri(url, headers={"Authorization": token} if token else None)
     except MetadataRetrievalError as error:
         status = _STATUS.match(str(error))
-        problem = f"was answered with status {status[1]}" if status else "gave no answer in JSON"
+        problem = f"was answered with status {status[1]}" if status else "returned an answer that is not JSON"
         raise AwsUnavailable(problem, field=str(source)) from None
     except UnicodeError:
-        raise AwsOddAnswer("gave an answer that is not text", field=str(source)) from None
+        raise AwsOddAnswer("returned an answer that is not text", field=str(source)) from None
     except ValueError:  # a host that must not get a token
-        problem = f"must not be asked, for {urlsplit(url).hostname!r} is not a host of AWS's agents"
+        problem = f"must not be called, because {urlsplit(url).hostname!r} is not a host of an AWS agent"
         raise InvalidSetting(problem, field=str(source)) from None
     return parse_credentials(document, origin=str(source))
 
@@ -206,7 +206,7 @@ class _InstanceRole(InstanceMetadata):
         if not roles:
             raise AwsDenied("has no role", field="instance metadata")
         if not _ROLE_NAME.fullmatch(roles[0]):
-            raise AwsOddAnswer("gave a role whose name is not valid", field="instance metadata")
+            raise AwsOddAnswer("returned an invalid role name", field="instance metadata")
         return await self._get(_ROLES + quote(roles[0]), shown=_ROLES)
 
 
@@ -215,12 +215,12 @@ async def _read_token(source: CredentialSource) -> str:
         text = await asyncio.to_thread(Path(source.token_file).read_text, encoding="utf-8")
     except (OSError, ValueError) as error:
         raise AwsDenied(
-            f"has no token that can be read ({type(error).__name__})",
+            f"has no readable token ({type(error).__name__})",
             field=str(source),
             value=source.token_file,
         ) from None
     if not _CREDENTIAL.fullmatch(text.strip()):
-        raise AwsDenied("has a token that is not valid", field=str(source), value=source.token_file)
+        raise AwsDenied("has an invalid token", field=str(source), value=source.token_file)
     return text.strip()
 
 

@@ -110,7 +110,7 @@ def order_sources(
 ) -> tuple[CredentialSource, ...]:
     """The sources to try, never none.
 
-    A URI or a profile that somebody chose is the only one: another identity in its place would be a
+    A URI or a profile that was configured is the only one: another identity in its place would be a
     surprise. Raises InvalidSetting for a profile file that cannot be read.
     """
     if options.credentials_uri:
@@ -122,7 +122,7 @@ def order_sources(
 
 
 def read_sections(file: Path) -> dict[str, dict[str, Any]]:
-    """The sections of a profile file, none when it is not there; raises InvalidSetting."""
+    """The sections of a profile file, none when it does not exist; raises InvalidSetting."""
     # It brings 10 MB along, which no process has to have for the values of this module.
     from botocore.configloader import raw_config_parse  # noqa: PLC0415
     from botocore.exceptions import ConfigNotFound, ConfigParseError  # noqa: PLC0415

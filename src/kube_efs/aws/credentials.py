@@ -32,9 +32,9 @@ async def find_credentials(
     if len(failures) == 1:
         raise failures[0]
     raise AwsDenied(
-        f"could not be had from {len(failures)} sources: " + "; ".join(map(str, failures)),
+        f"are not available from {len(failures)} sources: " + "; ".join(map(str, failures)),
         field="AWS credentials",
-        remedy="give the node's tunnel agent a role, by its service account or by the instance",
+        remedy="give the node's tunnel agent a role, with its service account or the instance",
     ) from ExceptionGroup("sources of credentials", failures)
 
 

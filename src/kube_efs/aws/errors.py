@@ -8,9 +8,9 @@ No part of an answer is part of a message, be it from AWS, a proxy in between or
 STS repeats the token that it refuses, programs print keys, and messages get into logs, events and answers to
 the kubelet. So a message says what we know ourselves (the call, the resource, the permission), the HTTP
 status, AWS's code of the error when it has the shape of one, and the names of exceptions' classes. AWS's own
-sentence is left out: no rule tells a harmless one from one that quotes a secret. Texts of the library are
-shown only where they are made of its configuration (``_TEXTS_OF_CONFIGURATION``). The original error is not
-chained (``from None``), since a traceback prints it. AWS's request ID is left out too: it would make each
+sentence is left out: no rule distinguishes a harmless one from one that quotes a secret. Texts of the library
+are shown only where they are made of its configuration (``_TEXTS_OF_CONFIGURATION``). The original error is
+not chained (``from None``), since a traceback prints it. AWS's request ID is left out too: it would make each
 message, and so each event, a new one.
 
 ``translate`` judges by the error's code (https://docs.aws.amazon.com/efs/latest/ug/API_Operations.html,
@@ -140,7 +140,9 @@ _CREDENTIAL_CODES: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
-_CREDENTIALS_REMEDY: Final = "give this process valid AWS credentials, best by a role of its service account"
+_CREDENTIALS_REMEDY: Final = (
+    "give this process valid AWS credentials, preferably with a role of its service account"
+)
 
 
 # AWS's codes are words, such as InvalidPermission.Duplicate. Secrets have digits in them, or other signs.
@@ -187,7 +189,7 @@ def translate(
     """The error to raise for any other, without chaining that one.
 
     ``field`` is the operation and ``value`` the resource that it was about. ``remedy`` is for the case that
-    nobody answers. Mostly an AwsError; InvalidSetting when the library's own configuration is at fault,
+    no server answers. Usually an AwsError; InvalidSetting when the library's own configuration is at fault,
     InvalidValue when the request was refused before it was sent.
     """
     kind, problem, own_remedy = _judge(error, iam_action, remedy)
@@ -244,7 +246,7 @@ def _system_reason(error: BaseException) -> str:
         reason = getattr(error, "reason", None)
         return reason if isinstance(reason, str) and _SSL_REASON.fullmatch(reason) else ""
     if isinstance(error, socket.gaierror):
-        return "the name is not known"
+        return "the name cannot be resolved"
     if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return ""
@@ -278,7 +280,7 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     if code in _THROTTLING_CODES or status == 429:
         return AwsThrottled, problem, ""
     if code in _LIMIT_CODES or code.endswith("LimitExceeded"):
-        return AwsLimitReached, problem, "remove what is not needed or ask AWS for a higher quota"
+        return AwsLimitReached, problem, "remove unused resources or request a higher quota from AWS"
     if code.endswith(("NotFound", "AlreadyExists")) or status == 404:
         return AwsAlreadyExists if code.endswith("AlreadyExists") else AwsNotFound, problem, ""
     if code in _CREDENTIAL_CODES:

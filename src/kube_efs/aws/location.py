@@ -53,7 +53,7 @@ async def resolve_location(
     """The location, each part from the arguments (the settings) first and from the instance else.
 
     The instance is not asked at all when all parts are given. Raises InvalidSetting that names the
-    variable to set when a part is neither given nor to be had, and AwsOddAnswer.
+    variable to set when a part is neither given nor available, and AwsOddAnswer.
     """
     if region and zone and subnets:
         return NodeLocation(region=region, zone=zone, subnets=tuple(subnets))
@@ -72,7 +72,7 @@ async def resolve_location(
 async def until_valid(
     ask: Callable[[], Awaitable[_Value]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> _Value:
-    """What ``ask`` gives, asked again while its answers are odd: those of a process's start must not end it.
+    """What ``ask`` gives; it is repeated while its answers are invalid, as they may be at the start.
 
     Other errors are raised: that there is no metadata service at all, say, is a matter of settings.
     """
@@ -116,5 +116,7 @@ async def _zone_id(metadata: InstanceMetadata) -> str | None:
 
 def _unknown(variable: str, reason: str) -> InvalidSetting:
     return InvalidSetting(
-        f"is not set and the instance does not tell ({reason})", field=variable, remedy=f"set {variable}"
+        f"is not set and the instance metadata does not contain it ({reason})",
+        field=variable,
+        remedy=f"set {variable}",
     )

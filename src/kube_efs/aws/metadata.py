@@ -37,7 +37,7 @@ _RETRY_DELAY_SECONDS: Final = 0.1
 _MAC_ADDRESS: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FIELD: Final = "instance metadata"
-_REMEDY: Final = "in a pod without host networking, let the instance answer over two network hops"
+_REMEDY: Final = "in a pod without host networking, set the instance's metadata hop limit to 2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +129,11 @@ class InstanceMetadata:
     async def _of_interface(self, mac_address: str, entry: str) -> str | None:
         try:
             return await self._get(f"meta-data/network/interfaces/macs/{mac_address}/{entry}")
-        except AwsNotFound:  # an interface that was detached meanwhile
+        except AwsNotFound:  # an interface that was detached in the meantime
             return None
 
     async def _get(self, path: str, *, shown: str = "") -> str:
-        """The entry; errors show ``shown`` in the place of a path that an answer has a part in."""
+        """The entry; errors show ``shown`` instead of a path that an answer has a part in."""
         try:
             return await self._get_once(path, shown or path)
         except AwsDenied:

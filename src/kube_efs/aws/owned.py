@@ -1,4 +1,4 @@
-"""What belongs to one cluster in AWS, told by the tag with which OpenShift's installer marks it.
+"""What belongs to one cluster in AWS, identified by the tag with which OpenShift's installer marks it.
 
 https://docs.aws.amazon.com/efs/latest/ug/API_DescribeAccessPoints.html
 """
@@ -198,8 +198,8 @@ def one_of_each_zone(subnets: Iterable[Subnet]) -> tuple[Subnet, ...]:
         chosen.setdefault(one.zone, one)
     networks = {one.vpc_id for one in chosen.values()}
     if len(networks) != 1:
-        problem = "are in no network" if not networks else "are in more than one network"
-        remedy = "name subnets of one network"
+        problem = "are in no VPC" if not networks else "are in more than one VPC"
+        remedy = "name subnets of one VPC"
         raise InvalidValue(problem, field="subnets", value=", ".join(sorted(networks)), remedy=remedy)
     return tuple(chosen.values())
 

@@ -87,7 +87,7 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
     """The mount target; its IPv6 address only when it has no IPv4 address."""
     mount_target_id = entry.get("MountTargetId")
     if not isinstance(mount_target_id, str) or not mount_target_id:
-        raise InvalidValue("is no mount target id", field="MountTargetId", value=mount_target_id)
+        raise InvalidValue("is not a valid mount target ID", field="MountTargetId", value=mount_target_id)
     return MountTarget(
         mount_target_id=MountTargetId(mount_target_id),
         file_system_id=parse_file_system_id(entry.get("FileSystemId"), field="FileSystemId"),
@@ -101,7 +101,7 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
 
 
 def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
-    """The access point; its root is that of the file system when none is told."""
+    """The access point; its root is that of the file system when the answer has none."""
     user = entry.get("PosixUser")
     return AccessPoint(
         access_point_id=parse_access_point_id(str(entry.get("AccessPointId") or ""), field="AccessPointId"),

@@ -1,6 +1,6 @@
-"""Pending claims: each is planned, served, and told about; looked at again when anything it needs changes.
+"""Pending claims: each is planned and served, and checked again when its inputs change.
 
-Whether a claim gets a volume follows from the claim and the volumes that are there (``Engine.plan``), never
+Whether a claim gets a volume follows from the claim and the volumes that exist (``Engine.plan``), never
 from what this process remembers: a restart loses nothing. What the controller remembers, by the claim's uid:
 
 * ``_pending``: each claim that wants a volume, as the watch has shown it last. A uid that is in the queue and
@@ -9,7 +9,7 @@ from what this process remembers: a restart loses nothing. What the controller r
   finished all the same: then Kubernetes finds the volume's claim gone, and the volume is removed in the
   ordinary way with all that was made for it. A claim that is served needs its entry no more.
 * ``_refusals``: why each was refused, as published. The annotation says so too, but watches show it later.
-* ``_short_of_gids``: claims whose class has no group id left; they are tried again when one is free.
+* ``_short_of_gids``: claims whose class has no group id left; they are retried when one is free.
 * ``_waiting_since``: since when each claim has waited, for metrics alone.
 
 ``VolumeIndex.maybe_begun`` has the claims whose volume an earlier leader may have asked for: those that were
@@ -209,11 +209,11 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         )
 
     def _persistence(self, plan: Plan) -> Callable[[KubeEfsError, bool], Awaitable[bool]]:
-        """Whether an attempt goes on after a failure; True comes after a pause.
+        """Whether an attempt continues after a failure; True comes after a pause.
 
-        It goes on while its outcome is unclear, since another plan could give the claim a second volume. It
-        goes on for a while, too, when the claim is gone: what was begun is finished, so that the volume is
-        there to be removed with all that was made for it.
+        It continues while its outcome is unclear, since another plan could give the claim a second volume. It
+        also continues for a while when the claim is gone: work in progress is completed, so that the volume
+        is there to be removed with all that was made for it.
         """
         claim, pause, attempts = plan.claim, self._backoff_seconds, 0
 
@@ -237,7 +237,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         plan = self._begun.pop(uid, None)
         if plan is None or self._index.volume_of(uid):
             return
-        log.info("claim-gone", claim=plan.claim.key, reason="what was begun for it is finished, then removed")
+        log.info("claim-gone", claim=plan.claim.key, reason="work in progress is completed, then undone")
         try:
             await self._engine.provision(plan, again=self._persistence(plan), is_begun=True)
         except KubeEfsError as error:
@@ -289,7 +289,7 @@ async def watch_claims(
     ):
         _apply(claims, change, root_changed)
         listed.set()
-        # Nobody keeps the claims of a list that have their volumes, which is nearly all of them.
+        # Nothing keeps the claims of a list that have their volumes, which is nearly all of them.
         del change
 
 

@@ -1,6 +1,6 @@
 """The CSI Controller service on a socket, for a csi-provisioner beside it.
 
-Served by every replica, whoever leads: csi-provisioner has a Lease of its own, and its leader talks to the
+Every replica serves it, leader or not: csi-provisioner has a Lease of its own, and its leader talks to the
 driver in its own pod.
 """
 
@@ -40,7 +40,7 @@ async def serve_csi(
     registry: CollectorRegistry,
     duties: Duties,
 ) -> None:
-    """Serve until cancelled; raises InvalidSetting when the endpoint cannot be had."""
+    """Serve until cancelled; raises InvalidSetting when the endpoint cannot be bound."""
     async with AsyncExitStack() as stack:
         controller = await open_controller(stack, settings, client, aws, metrics, duties)
         services = (identity_service(), controller_service(controller))

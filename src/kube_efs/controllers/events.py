@@ -74,10 +74,11 @@ class ProvisioningEvents:
         self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", str(error))
 
     def port_unknown(self, volume: Volume) -> None:
-        """Nobody knows which file system the volume leads to."""
+        """It is not known which file system the volume leads to."""
         ports = ", ".join(str(port) for port in sorted(volume.loopback_ports))
         message = (
-            f"No file system is known for port {ports} of this volume, so the port is given to none and the "
+            f"No file system is known for port {ports} of this volume, so the port is not assigned again "
+            "and the "
             f"volume cannot be mounted; annotate it with {FILE_SYSTEM_ID}=<id of its file system>"
         )
         log.warning("port-of-unknown-file-system", volume=volume.name, ports=sorted(volume.loopback_ports))

@@ -1,7 +1,7 @@
-"""Group ids for people: how much of each class's range is used, and which ids are also those of other data.
+"""Group IDs in metrics and events: how full each range is, and which IDs other data has, too.
 
 kube-efs gives no id out twice as far as it can see. Others give out ids too, on the same file system or to
-other volumes of the cluster, and people change the groups of directories.
+other volumes of the cluster, and users change the groups of directories.
 """
 
 import asyncio
@@ -69,8 +69,8 @@ class SharedGid:
     def __str__(self) -> str:
         others = ", ".join(self.others)
         return (
-            f"Group id {self.gid} is also that of {others}: users of one can change the data of the other "
-            f"where they can mount it; give one of them another group id"
+            f"Group ID {self.gid} is also used by {others}: users of one can change the data of the other "
+            "if they can mount it; give one of them another group ID"
         )
 
 

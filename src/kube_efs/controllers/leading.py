@@ -4,7 +4,7 @@ An earlier leader may have been killed at any moment, and what it asked for may 
 order of the steps is what makes this safe:
 
 1. The ports in the ConfigMap are read. Without them, volumes would be taken for those of other file systems.
-2. Volumes, classes and claims are listed. No claim is looked at before all volumes are known, or it could get
+2. Volumes, classes and claims are listed. No claim is handled before all volumes are known, or it could get
    a second one.
 3. File systems are discovered and base directories are read. The leader waits for this, but only briefly: a
    claim that is served earlier gets a false error event, and is retried.
@@ -14,10 +14,10 @@ order of the steps is what makes this safe:
    none: a leader releases it only after it has received all answers, and has waited for the late volumes of
    the leader before it.
 
-Nothing is handed over. Who loses the lead ends, and its successor reads everything anew.
+Nothing is handed over. A leader that loses the Lease ends, and its successor reads everything again.
 
 The parts of tunnel volumes are left out of a controller that makes directory volumes only, which then
-needs no more rights than efs-provisioner has always had.
+needs no more permissions than efs-provisioner has always had.
 """
 
 import asyncio
@@ -69,7 +69,8 @@ from kube_efs.telemetry.metrics import ControllerMetrics, SharedVolumeMetrics, U
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 2.0
-# Claims seen before the file systems and their directories would be told of a fault that is none.
+# Claims seen before the file systems and their directories would get an event for an error that does not
+# exist.
 _FIRST_LOOK_SECONDS = 10.0
 
 
@@ -228,7 +229,7 @@ async def _serve(
 ) -> None:
     """Read what is there, and follow it; returns when claims may be served.
 
-    No claim is looked at before all volumes are known, or one could get a second volume.
+    No claim is handled before all volumes are known, or one could get a second volume.
     """
     client, targets = context.client, controllers.targets
     if targets:

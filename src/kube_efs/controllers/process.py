@@ -1,7 +1,7 @@
 """The process ``kube-efs controller``: its parts, put together.
 
-One replica leads and works, the others wait. Whoever gains the lead reads the cluster's whole state before
-it decides anything; whoever loses it ends, and its successor in the pod starts from nothing.
+One replica leads and works, the others wait. A new leader reads the cluster's whole state before
+it decides anything; a process that loses the Lease ends, and its successor in the pod starts from nothing.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ async def _run(settings: ControllerSettings) -> None:
             liveness=state.liveness,
             readiness=state.readiness,
         )
-        # Looked at while the region is asked for: that may take as long as metadata give odd answers.
+        # Checked while the region is requested: this takes as long as metadata answers are invalid.
         await stack.enter_async_context(health)
         region = await _region(settings)
         directories = await stack.enter_async_context(directory_services(settings, region))

@@ -1,6 +1,6 @@
 """A queue of keys to be brought in order.
 
-Each key is handled by one task at a time, and once more if it was added meanwhile.
+Each key is handled by one task at a time, and once more if it was added in the meantime.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _FAULT_DELAY_SECONDS = 60.0
 class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
     """Calls ``handle(key)`` for every key added; use as ``async with``.
 
-    ``handle`` gives None when there is nothing more to do, or the seconds after which the key is to be
+    ``handle`` gives None when there is nothing more to do, or the seconds after which the key must be
     handled again unless it is added before. Keys wait for each other only where ``handle`` makes them:
     what bounds concurrency (calls to a server, pods) is bounded there.
     """

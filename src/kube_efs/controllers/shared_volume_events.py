@@ -44,7 +44,7 @@ class SharedVolumeEvents:
                 self._made(shared, "PersistentVolumeClaim", shared.owner.claim_name)
 
     def settled(self, shared: SharedVolume, status: Status) -> None:
-        """Nothing is left to do for now; told only if that is news."""
+        """Nothing is left to do for now; an event is published only for a change."""
         self._count(shared.owner, status.phase)
         before = shared.status
         if (status.phase, status.message) == (before.phase, before.message):
@@ -57,7 +57,7 @@ class SharedVolumeEvents:
         )
         match status.phase:
             case SharedVolumePhase.READY:
-                message = f"Claim {shared.owner.claim_name} leads to {shared.source}"
+                message = f"Claim {shared.owner.claim_name} uses {shared.source}"
                 self._publish(shared, EventType.NORMAL, "Ready", message)
             case SharedVolumePhase.FAILED:
                 self._publish(shared, EventType.WARNING, "Failed", status.message)
@@ -75,7 +75,7 @@ class SharedVolumeEvents:
             ("spec.accessPointID", tried.access_point_id, kept.access_point_id),
         )
         changes = "; ".join(
-            f"{name}: {new!r} was put back to {old!r}" for name, new, old in fields if new != old
+            f"{name}: {new!r} was reset to {old!r}" for name, new, old in fields if new != old
         )
         remedy = "create another SharedVolume for another access point"
         self._publish(shared, EventType.WARNING, "EditUndone", f"{changes}; {remedy}")
@@ -83,7 +83,7 @@ class SharedVolumeEvents:
 
     def _made(self, shared: SharedVolume, kind: str, name: str) -> None:
         self._metrics.objects_made.labels(kind).inc()
-        self._publish(shared, EventType.NORMAL, "Created", f"Made {kind} {name}")
+        self._publish(shared, EventType.NORMAL, "Created", f"Created {kind} {name}")
 
     def _count(self, owner: Owner, phase: SharedVolumePhase | None) -> None:
         before = self._phases.pop(owner, None)

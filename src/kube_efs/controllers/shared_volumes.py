@@ -34,13 +34,13 @@ from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
 log = structlog.get_logger(__name__)
 
-# More than there are steps from nothing to Ready; more would be somebody else who undoes them.
+# More than there are steps from nothing to Ready; more would mean that another client reverts them.
 _MOST_STEPS = 12
 _SOON_SECONDS = 1.0
-# Whoever uses a claim that is to go can change without any sign of it.
+# The users of a claim that is being deleted can change without an event.
 _LOOK_AGAIN_SECONDS = 10.0
 _WAITING = frozenset({SharedVolumePhase.PENDING, SharedVolumePhase.DELETING})
-# Somebody else has changed, made or deleted what a step is about.
+# Another client has changed, created or deleted the object of a step.
 _OVERTAKEN = (KubeConflict, KubeAlreadyExists, KubeNotFound)
 
 
@@ -102,7 +102,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
             self._queue.add(owner)
 
     def room_made(self) -> None:
-        """A volume or claim is gone, which may have been in somebody's way."""
+        """A volume or claim is gone, which may have blocked a SharedVolume."""
         for owner in self._failed:
             self._queue.add(owner)
 
@@ -157,7 +157,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
             raise
         except KubeError as error:
             return found.shared, failed(found, str(error))
-        return found.shared, failed(found, "somebody undoes what is written to its volume or claim")
+        return found.shared, failed(found, "another client reverts the changes to its volume or claim")
 
     async def _settle(self, shared: SharedVolume, status: Status) -> float | None:
         """Show the status; the seconds until the next look, None when none is due."""

@@ -1,8 +1,8 @@
-"""Empties the trash of every file system, in rounds, and tells of what cannot be removed.
+"""Empties the trash of every file system, in rounds, and reports what cannot be removed.
 
 A removal is done when the directory is in the trash; what is in it goes here, and nothing waits for that.
 Some file systems are worked on at a time, for some minutes each, and the one that has waited longest is next:
-a huge trash does not keep those of others from being emptied. What is stuck is tried again, at longer and
+a huge trash does not keep those of others from being emptied. What is stuck is retried, at longer and
 longer intervals. Nothing is stored: a new leader looks at every trash once.
 """
 
@@ -49,7 +49,7 @@ _SHARE_OF_POD: Final = 0.8
 
 
 class Emptier(Protocol):
-    """Somebody who empties the trash of file systems."""
+    """A worker that empties the trash of file systems."""
 
     async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
         """Empty the trash as far as the terms allow; raises KubeEfsError."""
@@ -71,7 +71,8 @@ class Trashes:
 class _Trash:
     """What is known of one trash.
 
-    ``due`` is when it is to be worked on, infinite when it is empty; ``turn`` grows with each round of any.
+    ``due`` is when the next round must handle it, infinite when it is empty; ``turn`` grows with each round
+    of any.
     """
 
     file_system_id: FileSystemId
@@ -207,8 +208,8 @@ class TrashRounds:
         example = trash.report.examples[0] if trash.report.examples else ""
         entries = "entry" if trash.report.stuck == 1 else "entries"
         message = (
-            f"{trash.report.stuck} {entries} of the trash cannot be removed, such as {example}; see what "
-            "protects it (lsattr, mounts, the file system's policy). It is tried again"
+            f"{trash.report.stuck} {entries} of the trash cannot be removed, such as {example}; check what "
+            "protects it (lsattr, mounts, the file system's policy). It is retried"
         )
         log.warning(
             "trash-stuck",
@@ -219,12 +220,12 @@ class TrashRounds:
         trash.told = True
 
     async def _tell_failed(self, trash: _Trash, error: KubeEfsError) -> None:
-        message = f"the trash could not be emptied: {error}. It is tried again"
+        message = f"the trash could not be emptied: {error}. It is retried"
         await self._publish(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
         trash.told = True
 
     async def _tell_well(self, trash: _Trash) -> None:
-        message = "nothing in the trash resists any more"
+        message = "all entries of the trash can be removed again"
         await self._publish(trash, EventType.NORMAL, TRASH_EMPTIED, message)
         trash.told = False
 
@@ -282,7 +283,8 @@ def trash_rounds(
 def _with_root(index: VolumeIndex) -> Collection[FileSystemId]:
     """The file systems that have a tunnel and a root volume.
 
-    A pod that is started before could wait for ever for a root that is never made, if its file system goes.
+    A pod that is started before could wait indefinitely for a root claim that is never created, if its file
+    system is deleted.
     """
     return [fs for fs in index.targets.targets if root_name(fs) in index.volumes]
 

@@ -5,7 +5,7 @@ missing, the volumes that carry the ports. From then on this process knows best:
 put right, and a ConfigMap that is deleted is restored as it was, even before AWS has answered.
 
 An earlier leader's last write may be carried out late, when this one has already read. So each write names
-the version that it replaces, or that there must be none. One that is refused is made anew from what the
+the version that it replaces, or that there must be none. One that is refused is created again from what the
 ConfigMap says now, and file systems that only that names keep their ports.
 """
 
@@ -54,15 +54,15 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 5.0
-# Root claims and volumes are looked at this often even when nothing is known to have changed.
+# Root claims and volumes are checked this often even when nothing is known to have changed.
 _RESYNC_SECONDS = 300.0
 
 
 class TunnelTargetsController:
     """Keeps the ConfigMap, the root volumes and the index's ports as the discovery wants them.
 
-    ``settled`` is set once they have been so. ``unknown_ports`` is called with the volumes whose port is
-    nobody's.
+    ``settled`` is set once they have been so. ``unknown_ports`` is called with the volumes whose
+    port belongs to no file system.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TunnelTargetsController:
         self._notified: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
-        """Start from the ConfigMap that is there; raises KubeError."""
+        """Start from the ConfigMap that exists; raises KubeError."""
         try:
             with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
                 found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)
@@ -107,7 +107,7 @@ class TunnelTargetsController:
             return
         self._version = _version_of(found)
         targets, is_sound = _read(found)
-        # A bad entry has the ConfigMap written anew, but costs no other file system its port.
+        # After an invalid entry, the ConfigMap is rewritten, and all other file systems keep their ports.
         self._published = targets if is_sound else None
         self._index.targets = joined(self._index.targets, targets)
 

@@ -1,4 +1,4 @@
-"""How much is in each volume: measured in rounds, told in metrics, a ConfigMap, and events on claims.
+"""How much is in each volume: measured in rounds, reported in metrics, a ConfigMap, and events on claims.
 
 What it costs the API server does not depend on how much there is to tell: the claims are listed once a
 round, the ConfigMap is written once a minute at most, and an event is written when a volume becomes larger
@@ -157,7 +157,7 @@ class AccessPointPlaces:
         self._failed_at: dict[FileSystemId, float] = {}
 
     async def locate(self, volume: Volume) -> Location | None:
-        """Where the volume's data lies, if its access point is of this account and that can be told."""
+        """Where the volume's data lies, if its access point is of this account and its place is known."""
         if volume.csi is None or volume.csi.driver != DRIVER or volume.deletion_secret:
             return None
         try:
@@ -187,7 +187,7 @@ def measuring_terms(settings: ControllerSettings) -> MeasuringTerms:
 
 
 class UsageRounds:
-    """Measures every volume, time and again."""
+    """Measures every volume, periodically."""
 
     def __init__(self, parts: UsageParts, terms: MeasuringTerms, *, interval_seconds: float) -> None:
         self._parts = parts
@@ -251,7 +251,7 @@ class UsageRounds:
         volumes = dict(index.volumes)
         for name, volume in volumes.items():
             location = index.location_of(name) or await self._parts.locate(volume)
-            # How much a whole file system holds AWS tells for nothing, and no claim asks for so much.
+            # AWS reports the size of a whole file system, and no claim requests so much.
             if location is None or location.directory.is_root:
                 continue
             if self._parts.meter_for(location) is not None:
@@ -320,11 +320,12 @@ class UsageRounds:
         )
         if usage.over:
             message = (
-                f"{used} are in the volume, {requested} were asked for; EFS has no quota and stops nobody"
+                f"{used} are in the volume, its claim requests {requested}; EFS has no quotas and does not "
+                "stop writes"
             )
             self._parts.recorder.publish(subject, EventType.WARNING, OVER_REQUEST, message)
         else:
-            message = f"{used} are in the volume, not more than the {requested} that were asked for"
+            message = f"{used} are in the volume, not more than the {requested} that its claim requests"
             self._parts.recorder.publish(subject, EventType.NORMAL, WITHIN_REQUEST, message)
 
     async def _save(self, *, at_least_after: float = 0.0) -> None:

@@ -43,7 +43,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._events = events
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
-        # The removals that others are in the way of, or may be: while one is tried, nobody knows.
+        # The removals that others block, or may block: while one is tried, this is not known.
         self._hindered: set[str] = set()
         self._queue: WorkQueue[str] = WorkQueue(self._handle)
 

@@ -55,7 +55,7 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
         AwsDenied: StatusCode.PERMISSION_DENIED,
         AwsLimitReached: StatusCode.RESOURCE_EXHAUSTED,
         KubeError: StatusCode.UNAVAILABLE,
-        # NOT_FOUND and ALREADY_EXISTS would speak of the volume, and objects of Kubernetes are no volumes.
+        # NOT_FOUND and ALREADY_EXISTS would speak of the volume, and objects of Kubernetes are not volumes.
         KubeNotFound: StatusCode.FAILED_PRECONDITION,
         KubeAlreadyExists: StatusCode.ABORTED,
         KubeConflict: StatusCode.ABORTED,

@@ -31,7 +31,7 @@ _Rpc = csi_pb2.ControllerServiceCapability.RPC
 
 
 class Controller(csi_pb2_grpc.ControllerServicer):
-    """Answers csi-provisioner; ``has_driver_tags`` tells whether access points get the driver's own tags."""
+    """Answers csi-provisioner; ``has_driver_tags``: whether access points get the driver's own tags."""
 
     def __init__(self, volumes: CsiVolumes, *, has_driver_tags: bool = False) -> None:
         self._volumes = volumes
@@ -89,7 +89,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         except InvalidArgument as error:
             raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
         if not await self._volumes.exists(handle, role):
-            raise VolumeMissing("has no access point (any more)", field="volume_id", value=request.volume_id)
+            raise VolumeMissing("no longer has an access point", field="volume_id", value=request.volume_id)
         try:
             check_capabilities([read_capability(one) for one in request.volume_capabilities])
         except InvalidArgument as error:
@@ -139,7 +139,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     async def _alone(self, volume: str) -> AsyncIterator[None]:
         """Refuse a second call for a volume while the first is still at work."""
         if volume in self._busy:
-            raise VolumePending("is being worked on by an earlier call", field="volume", value=volume)
+            raise VolumePending("is in use by an earlier call", field="volume", value=volume)
         self._busy.add(volume)
         try:
             yield

@@ -22,7 +22,7 @@ _Capability = csi_pb2.PluginCapability.Service
 
 
 class Identity(csi_pb2_grpc.IdentityServicer):
-    """Answers as the AWS driver does, but that Probe tells the truth.
+    """Answers as the AWS driver does, except that Probe reports the real state.
 
     livenessprobe restarts the container after a Probe that is not ready, and csi-provisioner begins after one
     that is: ``readiness`` speaks of what this process needs to serve, not of what may be away for a while.

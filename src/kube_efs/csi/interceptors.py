@@ -55,7 +55,7 @@ _MAX_VOLUME: Final = 200
 # For the errors of codes.py that are not our own.
 _TEXTS: Final = MappingProxyType(
     {
-        grpc.StatusCode.DEADLINE_EXCEEDED: "it took too long",
+        grpc.StatusCode.DEADLINE_EXCEEDED: "the deadline was exceeded",
         grpc.StatusCode.UNIMPLEMENTED: "the driver does not have this method",
     }
 )
@@ -97,7 +97,7 @@ class RequestDecoder(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """How a call ended; ``unforeseen`` is an error that nobody has thought of."""
+    """How a call ended; ``unforeseen`` is an unexpected error."""
 
     code: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
@@ -116,7 +116,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """The service's own handler with ours around it. Methods that nobody serves are gRPC's to refuse."""
+        """The service's own handler with ours around it. gRPC refuses unknown methods."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
@@ -142,7 +142,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 return await serve(request, context)
         except asyncio.CancelledError:
             outcome = _Outcome(
-                code=grpc.StatusCode.CANCELLED, message="the caller waits no longer, or we stop"
+                code=grpc.StatusCode.CANCELLED, message="the caller cancelled the call, or the driver stops"
             )
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a code

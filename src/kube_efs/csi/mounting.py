@@ -10,7 +10,7 @@ crash can leave a holder without a mount. ``reconcile`` finds it, when several r
 not show its target.
 
 A volume for one pod (ReadWriteOncePod) is at one target. A call that is about to mount a volume first notes
-so, in the same step in which it looks for notes of others. So of several at once the first goes on, and the
+so, in the same step in which it looks for notes of others. So of several at once the first continues, and the
 others are refused until it has ended, whatever its end. A publish that comes later finds the first at its
 target: by what this process has published, and, as a driver that was restarted knows nothing of that, by the
 holders of tunnels or the sources in the mount table, which outlive it. What is found counts only while it is
@@ -55,7 +55,7 @@ _READINGS: Final = 5
 _READING_PAUSE_SECONDS: Final = 0.2
 _MODE: Final = 0o755
 _LINK: Final = ("is a link", "remove the link")
-# Errors that nothing but another path cures: what is wrong with this one, and the remedy.
+# Errors that only another path cures: what is wrong with this one, and the remedy.
 _FAULTS_OF_PATHS: Final = MappingProxyType(
     {
         errno.ENAMETOOLONG: ("is too long", "give a shorter path"),
@@ -69,10 +69,10 @@ class Tunnels(Protocol):
     """The tunnel agent of this node; see TunnelClient for what is raised."""
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
-        """The loopback port of a tunnel, which is the holder's until it lets go."""
+        """The loopback port of a tunnel, which is reserved for the holder until its release."""
 
     async def release(self, holder: Holder) -> None:
-        """Let go of what the holder holds."""
+        """Release what the holder holds."""
 
     async def tunnels(self) -> Collection[TunnelOnDemand]:
         """Every tunnel with its holders."""
@@ -189,7 +189,7 @@ class NodeVolumes:
             raise _unfinished("mounted", wanted.mount.target, timeout_seconds) from error
 
     async def unpublish(self, mount: NodeMount, *, timeout_seconds: float) -> None:
-        """Unmount what is mounted there, and remove the target; nothing there is no error.
+        """Unmount what is mounted there, and remove the target; nothing there is not an error.
 
         Raises MountFailed, and InvalidArgument for a target that cannot be a directory.
         """
@@ -251,7 +251,7 @@ class NodeVolumes:
         )
 
     async def _undo(self, wanted: Publication) -> None:
-        """Leave nothing of what did not come to be; but a mount that did, late, keeps its tunnel."""
+        """Leave nothing behind of a failed mount. A mount that succeeded late keeps its tunnel."""
         with suppress(KubeEfsError):
             is_gone = not await self.is_mounted(wanted.mount.target)
             if is_gone and await asyncio.to_thread(remove_target, wanted.mount.target):
@@ -305,7 +305,7 @@ class NodeVolumes:
             f"is in use: {difference}",
             field="target_path",
             value=str(wanted.mount.target),
-            remedy="unpublish what is there first",
+            remedy="unpublish that volume first",
         )
 
     async def _leads_the_same_way(self, wanted: Publication, there: MountEntry) -> bool:
@@ -370,10 +370,10 @@ class NodeVolumes:
 
 def _in_use(wanted: Use, where: str) -> VolumeInUse:
     return VolumeInUse(
-        f"is for one pod at a time and {where}",
+        f"has access mode ReadWriteOncePod and {where}",
         field="volume_id",
         value=wanted.mount.volume_id,
-        remedy="wait until the pod that uses it is gone",
+        remedy="wait until the pod that uses it has ended",
     )
 
 
@@ -382,7 +382,7 @@ def _unfinished(what: str, target: Path, seconds: float) -> MountUnfinished:
         f"is not {what} within {seconds:g} s",
         field="target_path",
         value=str(target),
-        remedy="see whether the file system's mount targets can be reached from this node",
+        remedy="check that the file system's mount targets are reachable from this node",
     )
 
 
@@ -426,7 +426,7 @@ def _unknown(what: str, setting: str) -> NoMountTarget:
 
 
 def make_target(target: Path) -> None:
-    """Make the directory unless it is there. Nothing must be mounted there.
+    """Make the directory unless it exists. Nothing must be mounted there.
 
     Raises InvalidArgument for a path at which no directory can be, MountFailed for every other obstacle.
     """
@@ -446,7 +446,7 @@ def make_target(target: Path) -> None:
 
 
 def remove_target(target: Path) -> bool:
-    """Remove the directory, unless something is in it: that is somebody's data. A file stays, too.
+    """Remove the directory, unless something is in it: that is user data. A file stays, too.
 
     Gives whether nothing is mounted on it, of which rmdir(2) is sure: it looks at that first, and not into
     what is mounted. Raises InvalidArgument for a path at which no directory can be.

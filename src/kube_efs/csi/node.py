@@ -45,14 +45,14 @@ _Unit = csi_pb2.VolumeUsage
 _LONGEST_PATH: Final = 4095  # bytes: PATH_MAX without the zero at the end
 _LONGEST_NAME: Final = 255  # bytes: NAME_MAX
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-# So that the caller is told the reason, not only that its time is over.
+# So that the caller gets the reason, not only DEADLINE_EXCEEDED.
 _MARGIN_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What the service is told.
+    """The options of the service.
 
     A call takes ``timeout_seconds`` at most, or less when its caller waits less. ``attach_limit`` is the
     most volumes that Kubernetes may place on this node, zero leaves that to Kubernetes; ``max_inflight`` the
@@ -79,10 +79,10 @@ class Calls:
         """While a call mounts; raises VolumePending when there are too many, and the caller tries again."""
         if self._most_mounting is not None and self._mounting >= self._most_mounting:
             raise VolumePending(
-                "are at work, which is the limit",
+                "are in progress, which is the limit",
                 field="mounts of this node",
                 value=self._mounting,
-                remedy="this is tried again; KUBE_EFS_MAX_INFLIGHT_MOUNTS has the limit",
+                remedy="the call is retried; KUBE_EFS_MAX_INFLIGHT_MOUNTS sets the limit",
             )
         self._mounting += 1
         try:
@@ -94,9 +94,7 @@ class Calls:
     def alone(self, target: Path) -> Iterator[None]:
         """While a call works on the target; raises VolumePending when another does."""
         if target in self._targets:
-            raise VolumePending(
-                "is being worked on by an earlier call", field="target_path", value=str(target)
-            )
+            raise VolumePending("is in use by an earlier call", field="target_path", value=str(target))
         self._targets.add(target)
         try:
             yield
@@ -144,7 +142,9 @@ class Node(csi_pb2_grpc.NodeServicer):
         """The volume is mounted at the target, whether or not it was before. Secrets are not read."""
         target = parse_target(request.target_path, field="target_path")
         if not request.HasField("volume_capability"):
-            raise InvalidArgument("is missing", field="volume_capability", remedy="give the volume's")
+            raise InvalidArgument(
+                "is missing", field="volume_capability", remedy="give the volume's capability"
+            )
         capability = read_capability(request.volume_capability)
         check_capabilities([capability])
         with self._calls.mounting():
@@ -229,7 +229,7 @@ def parse_target(text: str, *, field: str) -> Path:
     if not text:
         raise InvalidArgument("is missing", field=field, remedy=remedy)
     if not text.startswith("/") or ".." in text.split("/") or text.strip("/") == "":
-        raise InvalidArgument("is no absolute path below /", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not an absolute path below /", field=field, value=text, remedy=remedy)
     if _UNFIT.search(text):
         remedy = "give a path of printable characters"
         raise InvalidArgument("has control characters", field=field, value=text, remedy=remedy)

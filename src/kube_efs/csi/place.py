@@ -47,8 +47,8 @@ class NodePlace:
 async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, node_name: str) -> NodePlace:
     """The node's id and place; raises InvalidSetting when neither source knows it.
 
-    Raises AwsOddAnswer when metadata give an odd answer and there is no other source. ``client`` None means
-    that there is no way to the cluster. A node that is no instance has its name as id.
+    Raises AwsOddAnswer when metadata give an invalid answer and there is no other source. ``client`` None
+    means that there is no way to the cluster. A node that is not an instance has its name as id.
     """
     reason = "the instance belongs to another account"
     if not node_name.startswith(_FOREIGN_PREFIX):
@@ -97,5 +97,5 @@ def _unidentified(node_name: str, reasons: str) -> InvalidSetting:
         f"cannot be identified ({reasons})",
         field="NODE_NAME",
         value=node_name,
-        remedy="let the instance answer over two network hops, or the service account read its Node",
+        remedy="set the instance's metadata hop limit to 2, or allow the service account to read its Node",
     )

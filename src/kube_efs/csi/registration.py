@@ -1,6 +1,6 @@
-"""How the node's driver makes itself known to the kubelet: a socket in the folder that the kubelet watches.
+"""The registration of the node's driver: a socket in the directory that the kubelet watches.
 
-The kubelet asks there who serves, then calls NodeGetInfo on the driver's own socket and tells the outcome
+The kubelet asks there who serves, then calls NodeGetInfo on the driver's own socket and reports the outcome
 here. It tries again by itself after a failure. When the socket goes away, the driver is no longer registered.
 """
 
@@ -33,7 +33,7 @@ def registration_endpoint(folder: Path) -> UnixEndpoint:
 
 
 class Registration(registration_pb2_grpc.RegistrationServicer):
-    """Tells the kubelet the driver's name and ``socket``, a path as the kubelet sees it.
+    """Gives the kubelet the driver's name and ``socket``, a path as the kubelet sees it.
 
     ``registered`` is set once the kubelet has registered the driver.
     """
@@ -50,7 +50,7 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
     async def GetInfo(
         self, request: registration_pb2.InfoRequest, context: object
     ) -> registration_pb2.PluginInfo:
-        """What is to be registered."""
+        """The information for the registration."""
         return registration_pb2.PluginInfo(
             type="CSIPlugin", name=DRIVER_NAME, endpoint=str(self._socket), supported_versions=_VERSIONS
         )

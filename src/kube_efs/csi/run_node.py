@@ -98,7 +98,7 @@ async def _let_pods_come(client: AsyncClient, settings: NodeSettings, registrati
 async def _reconcile(
     volumes: NodeVolumes, heartbeat: Heartbeat, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """Time and again, let tunnels go whose mounts went while nobody looked."""
+    """Periodically release tunnels whose mounts have disappeared."""
     while True:
         pause = _RECONCILE_SECONDS
         try:

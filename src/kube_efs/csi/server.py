@@ -1,6 +1,6 @@
 """A gRPC server on an endpoint, for as long as a context is open.
 
-Endpoints have the forms in which CSI drivers and their sidecars are told them.
+Endpoints have the forms that CSI drivers and their sidecars use.
 """
 
 import posixpath
@@ -74,17 +74,17 @@ def parse_endpoint(text: str, *, field: str = "CSI_ENDPOINT", beyond_loopback: b
             return _unix(rest)
         if scheme.lower() == "tcp" and rest.startswith("//"):
             return _tcp(rest, beyond_loopback=beyond_loopback)
-        raise ValueError("is no endpoint")
+        raise ValueError("is not a valid endpoint")
     except ValueError as error:
         raise InvalidSetting(str(error), field=field, value=text, remedy=_FORMS) from None
 
 
 def _unix(rest: str) -> UnixEndpoint:
     if not rest.startswith("/") or rest.endswith("/") or "\0" in rest:
-        raise ValueError("has no absolute path of a socket")
+        raise ValueError("has no absolute path to a socket")
     path = posixpath.normpath("/" + rest.lstrip("/"))
     if path == "/":
-        raise ValueError("has no absolute path of a socket")
+        raise ValueError("has no absolute path to a socket")
     if len(path.encode()) > _MAX_PATH_BYTES:
         raise ValueError(f"has a path of more than {_MAX_PATH_BYTES} bytes, which is too long for a socket")
     return UnixEndpoint(path=Path(path))
@@ -94,9 +94,9 @@ def _tcp(rest: str, *, beyond_loopback: bool) -> TcpEndpoint:
     url = urlsplit(rest)
     port = url.port
     if not url.hostname or port is None or url.path or url.query or url.fragment or url.username is not None:
-        raise ValueError("needs a host and a port, and nothing else")
+        raise ValueError("needs only a host and a port")
     if not beyond_loopback and not _is_loopback(url.hostname):
-        raise ValueError("can be reached from other machines, and anybody who reaches it can use it")
+        raise ValueError("is reachable from other machines, which could use it without authentication")
     return TcpEndpoint(host=url.hostname, port=port)
 
 
@@ -111,11 +111,11 @@ def _is_loopback(host: str) -> bool:
 async def serving(
     endpoint: Endpoint, *services: Service, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
 ) -> AsyncIterator[str]:
-    """Serves while the context is open; gives the address as gRPC clients are told it.
+    """Serves while the context is open; gives the address in the form of gRPC clients.
 
     What is left of an earlier process's socket is replaced. When the context closes, new calls are refused
     at once, running ones get some seconds and are then cancelled. Raises InvalidSetting when the endpoint
-    cannot be had.
+    cannot be bound.
     """
     server = grpc.aio.server(interceptors=[RequestDecoder(), *interceptors], options=_OPTIONS)
     for add_to in services:
@@ -140,10 +140,10 @@ def _bind(server: grpc.aio.Server, address: str, endpoint: Endpoint) -> int:
         return server.add_insecure_port(address)
     except RuntimeError as error:  # all that gRPC says; the reason is in the library's own log
         raise InvalidSetting(
-            "cannot be listened on",
+            "cannot be bound",
             field="endpoint",
             value=str(endpoint),
-            remedy="check that the folder exists and can be written, or that the port is free",
+            remedy="check that the directory exists and is writable, or that the port is free",
         ) from error
 
 
@@ -155,7 +155,7 @@ def _hidden_name(endpoint: UnixEndpoint) -> Path:
     path = endpoint.path
     if path.exists() and not path.is_socket():
         raise InvalidSetting(
-            "exists and is no socket", field="endpoint", value=str(endpoint), remedy="remove it"
+            "exists and is not a socket", field="endpoint", value=str(endpoint), remedy="remove it"
         )
     return path.with_name(f".{path.name}")  # the kubelet passes over such names
 

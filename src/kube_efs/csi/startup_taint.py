@@ -26,7 +26,7 @@ _LONGEST_PAUSE_SECONDS: Final = 60.0
 async def remove_startup_taint(
     client: AsyncClient, node_name: str, *, pause_seconds: float = _PAUSE_SECONDS
 ) -> None:
-    """Take the taint away from the node, whatever its effects; try until that is done."""
+    """Remove the taint from the node, whatever its effects; try until that is done."""
     pause = pause_seconds
     while True:
         try:
@@ -49,7 +49,7 @@ async def _remove(client: AsyncClient, node_name: str) -> None:
         kept = [taint for taint in taints if taint.key != STARTUP_TAINT]
         if kept == taints:
             return
-        # The test refuses the patch when others have changed the taints meanwhile.
+        # The test refuses the patch when others have changed the taints in the meantime.
         patch = [
             {"op": "test", "path": "/spec/taints", "value": _json(taints)},
             {"op": "replace", "path": "/spec/taints", "value": _json(kept)},

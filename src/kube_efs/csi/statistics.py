@@ -16,7 +16,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStats:
-    """The last usage that is known; ``problem`` says what hinders to know it anew, if anything does."""
+    """The last usage that is known; ``problem`` says why the last update failed, if it did."""
 
     usage: Usage
     problem: str = ""
@@ -29,7 +29,7 @@ class _Known:
 
 
 class Statistics:
-    """The usage of each target, taken anew after ``refresh_seconds``; answers are waited for a while."""
+    """The usage of each target, read again after ``refresh_seconds``; answers are waited for a while."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Bundles: findings, objects and logs in one archive, without secrets, for somebody who is to help.
+"""Bundles: findings, objects and logs in one archive, without secrets, for support.
 
 Nothing enters an archive but by ``Bundle``, which takes the secrets out.
 """
@@ -51,7 +51,7 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
             f"cannot be written ({error.strerror})",
             field="--bundle",
             value=str(path),
-            remedy="name a file in a folder that can be written",
+            remedy="name a file in a writable directory",
         ) from error
 
 

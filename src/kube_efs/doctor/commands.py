@@ -14,13 +14,13 @@ _BROKEN = 1
 
 
 class DoctorOutput(StrEnum):
-    """How the doctor answers: for people or for programs."""
+    """How the doctor writes its output: for users or for programs."""
 
     TABLE = "table"
     JSON = "json"
 
 
-_Output = Annotated[DoctorOutput, typer.Option("--output", "-o", help="A table for people, or JSON.")]
+_Output = Annotated[DoctorOutput, typer.Option("--output", "-o", help="A table, or JSON.")]
 _Bundle = Annotated[
     Path | None,
     typer.Option(dir_okay=False, help="Also write objects and logs, without secrets, to this .tar.gz."),
@@ -30,7 +30,7 @@ _Kubeconfig = Annotated[
     typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
 ]
 _Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="Where kube-efs runs.")
+    str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
 ]
 _Region = Annotated[
     str | None,
@@ -43,7 +43,7 @@ _DEFAULT_NAMESPACE = "openshift-efs-stunnel"
 
 def make_doctor(installation: "Installation") -> typer.Typer:
     """The commands; ``installation`` gives the manifests that a cluster is compared with."""
-    app = typer.Typer(no_args_is_help=True, help="Find out what is wrong, and what to do about it.")
+    app = typer.Typer(no_args_is_help=True, help="Find problems and their remedies.")
 
     @app.command("cluster")
     def cluster(
@@ -62,9 +62,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
 
     @app.command("claim")
     def claim(
-        name: Annotated[
-            str, typer.Argument(metavar="CLAIM", help="Its name, after its namespace and a slash.")
-        ],
+        name: Annotated[str, typer.Argument(metavar="CLAIM", help="Its namespace, a slash, and its name.")],
         *,
         namespace: _Namespace = _DEFAULT_NAMESPACE,
         kubeconfig: _Kubeconfig = None,
@@ -83,12 +81,18 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         *,
         agent: Annotated[
             str | None,
-            typer.Option(metavar="URL", help="Of the tunnel agent's health.", show_default="by its settings"),
+            typer.Option(
+                metavar="URL",
+                help="URL of the tunnel agent's health endpoint.",
+                show_default="by its settings",
+            ),
         ] = None,
         driver: Annotated[
             str | None,
             typer.Option(
-                metavar="URL", help="Of the CSI driver's health.", show_default="none, or port 9812"
+                metavar="URL",
+                help="The CSI driver's health endpoint.",
+                show_default="none, or port 9812",
             ),
         ] = None,
         output: _Output = DoctorOutput.TABLE,

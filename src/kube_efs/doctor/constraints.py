@@ -19,7 +19,7 @@ class HostAccess(StrEnum):
     PRIVILEGED = "privileged containers"
     NETWORK = "the host's network"
     PORTS = "ports of the host"
-    FOLDERS = "folders of the host"
+    FOLDERS = "directories of the host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from kube_efs.tunnels.status import TunnelsStatus
 
 
 class Area(StrEnum):
-    """What could not be looked at."""
+    """What could not be checked."""
 
     PROBE = "probe"
     AWS = "AWS"
@@ -30,7 +30,7 @@ class Area(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Something that could not be looked at, why, and what would help if that is known."""
+    """Something that could not be checked, why, and the remedy if it is known."""
 
     what: str
     reason: str
@@ -135,7 +135,7 @@ class NodeObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFacts:
-    """A Lease; ``holder`` is empty when nobody has it."""
+    """A Lease; ``holder`` is empty when it has none."""
 
     name: str
     holder: str = ""
@@ -145,7 +145,7 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFacts:
-    """A claim with its times; ``finalizers`` are what holds it when it is to go."""
+    """A claim with its times; ``finalizers`` are what keeps it while it is being deleted."""
 
     claim: Claim
     created: datetime | None = None
@@ -165,7 +165,7 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedVolumeFacts:
-    """A SharedVolume, and since when it is to go."""
+    """A SharedVolume, and when it was deleted."""
 
     shared: SharedVolume
     deleting_since: datetime | None = None
@@ -191,7 +191,7 @@ class TargetsFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedStatus:
-    """What a node's tunnel agent has told the cluster; ``status`` is None when that makes no sense."""
+    """What a node's tunnel agent has reported to the cluster; ``status`` is None when that makes no sense."""
 
     node: str
     time: datetime | None = None
@@ -200,10 +200,10 @@ class PublishedStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the Kubernetes API tells. ``namespace`` is that of kube-efs.
+    """The facts from the Kubernetes API. ``namespace`` is that of kube-efs.
 
     ``degraded`` are the operator's conditions by which something is wrong. ``constraints`` None also means
-    that this is not OpenShift; ``missing_uses`` are the rights to use some that no role gives.
+    that this is not OpenShift; ``missing_uses`` are the permissions to use some that no role gives.
     """
 
     namespace: str
@@ -225,13 +225,13 @@ class ClusterFacts:
     missing_uses: tuple[Grant, ...] | None = None
 
     def warnings_of(self, kind: str, uid: str) -> tuple[Warned, ...]:
-        """What was told about that object."""
+        """The events about that object."""
         return tuple(one for one in self.warnings if one.kind == kind and one.uid == uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsFacts:
-    """What AWS tells of the file systems of a region, with mount targets for those that the cluster names.
+    """The facts from AWS about a region's file systems; mount targets for those that the cluster names.
 
     ``policies`` are those of file systems that have one, as JSON. ``groups_by_target`` has the ids of
     security groups, ``groups`` what each lets in, ``prefix_lists`` the networks of those that they name.

@@ -37,7 +37,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is not as it is to be.
+    """A deviation from the desired state.
 
     ``remedy`` says in words what to do, ``commands`` are what to type for that, or to see more.
     """

@@ -1,4 +1,4 @@
-"""What service accounts are to be allowed, read from the roles of an installation's manifests."""
+"""The permissions that service accounts need, from the roles of an installation's manifests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class Grant:
-    """An account with a right that it is to have."""
+    """An account with a permission that it needs."""
 
     account: Account
     right: Right

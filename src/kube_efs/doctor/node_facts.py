@@ -64,7 +64,7 @@ class ProcessHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaFile:
-    """The file of certificate authorities; ``problem`` says why none can be had from it."""
+    """The file of certificate authorities; ``problem`` says why it is not usable."""
 
     path: Path
     problem: str = ""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kube_efs.model.errors import InvalidValue
 
 _PREFIX: Final = "elasticfilesystem:"
-# What is true of every mount of kube-efs: through a mount target and, but for directory volumes, by TLS.
+# What is true of every mount of kube-efs: through a mount target and, except for directory volumes, with TLS.
 _TRUE: Final = frozenset({"aws:securetransport", f"{_PREFIX}accessedviamounttarget"})
 
 
@@ -34,10 +34,10 @@ class Refusal:
 
 
 def refused_without_identity(text: str) -> tuple[Refusal, ...]:
-    """What this policy refuses to everybody; raises InvalidValue when it is none.
+    """What this policy denies to every client; raises InvalidValue when it is none.
 
     Where a condition is not understood, or a statement is about those whom it does not name, it is taken to
-    be no obstacle: what is told here is sure.
+    be no obstacle: what is reported here is certain.
     """
     try:
         found = json.loads(text)["Statement"]
@@ -59,7 +59,7 @@ def _refusals(statements: list[Mapping[str, Any]]) -> Iterator[Refusal]:
 
 
 def _is_about(statement: Mapping[str, Any], access: Access) -> bool:
-    """Whether it is for everybody, and for that access."""
+    """Whether it applies to every client and to that access."""
     if "NotPrincipal" in statement or "NotAction" in statement:
         return bool(statement["Effect"] == "Allow")
     principal = statement["Principal"]
@@ -69,7 +69,7 @@ def _is_about(statement: Mapping[str, Any], access: Access) -> bool:
 
 
 def _holds(statement: Mapping[str, Any]) -> bool | None:
-    """Whether its conditions are fulfilled by a mount of kube-efs; None when that cannot be told."""
+    """Whether its conditions are fulfilled by a mount of kube-efs; None when that is not known."""
     answers = [
         _is_fulfilled(operator, key.lower(), {one.lower() for one in _texts(values)})
         for operator, keys in (statement.get("Condition") or {}).items()

@@ -1,4 +1,4 @@
-"""Whether a node gets through to a mount target, by the rules that EC2 tells. No I/O.
+"""Whether a node reaches a mount target, by the rules in EC2. No I/O.
 
 What is said to be closed is so for sure; where something is not known that would decide, that is said.
 """
@@ -26,7 +26,7 @@ _IPV4: Final = 4
 
 
 class Verdict(StrEnum):
-    """Whether somebody gets through."""
+    """Whether traffic is allowed."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -100,7 +100,7 @@ def judge_groups(source: Source, target: MountTarget, aws: AwsFacts) -> Judgemen
     """Whether the security groups of the mount target let the node in at TCP 2049."""
     doubts: list[str] = []
     ids = aws.groups_by_target.get(target.mount_target_id, ())
-    if not ids:  # they could not be asked for, which is told already
+    if not ids:  # they could not be read, which is reported already
         return Judgement(verdict=Verdict.OPEN)
     for group_id in ids:
         group = aws.groups.get(group_id)
@@ -131,15 +131,15 @@ def _doubts(rule: Permission, source: Source, aws: AwsFacts) -> Iterator[str]:
     """What would have to be known to say that this rule does not let the node in."""
     for name in rule.prefix_lists:
         if name not in aws.prefix_lists:
-            yield f"what is in prefix list {name} is not known"
+            yield f"the entries of prefix list {name} are not known"
     if rule.groups and source.interfaces is None:
-        yield f"the security groups of node {source.name} are not known; {', '.join(rule.groups)} gets in"
+        yield f"the security groups of node {source.name} are not known; {', '.join(rule.groups)} is allowed"
 
 
 def judge_acls(source: Source, target: MountTarget, aws: AwsFacts) -> Judgement:
     """Whether the network ACLs of both subnets let the node's packets there, and the answers back.
 
-    ACLs that are not known are no obstacle here, since it is told that they are not.
+    ACLs that are not known are no obstacle here, because they are reported as not known.
     """
     obstacles: tuple[str, ...] = ()
     for address in source.addresses:
@@ -151,7 +151,7 @@ def judge_acls(source: Source, target: MountTarget, aws: AwsFacts) -> Judgement:
             return Judgement(verdict=Verdict.OPEN)
         obstacles = obstacles or found
     if obstacles and source.interfaces is None:
-        unknown = f"whether node {source.name} is in {target.subnet_id} itself is not known"
+        unknown = f"it is not known whether node {source.name} is in {target.subnet_id}"
         return Judgement(verdict=Verdict.UNKNOWN, reasons=(unknown, *obstacles))
     return Judgement(verdict=Verdict.CLOSED if obstacles else Verdict.OPEN, reasons=obstacles)
 

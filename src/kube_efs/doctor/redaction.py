@@ -1,7 +1,7 @@
 """Objects and texts without secrets, for what leaves the cluster.
 
 ``kube_efs.model.secrets`` says what a secret looks like. More than that is removed here: a bundle may be
-given to anybody.
+shared.
 """
 
 import re
@@ -63,5 +63,5 @@ def _field(key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _ends_in_key(option: str) -> bool:
-    """Such as ``--key``: what follows is mostly a path, which is nobody's loss."""
+    """Such as ``--key``: a path usually follows, whose loss does no harm."""
     return option.startswith("-") and option.lower().endswith("key")

@@ -1,4 +1,4 @@
-"""Every topic that the doctor knows, in the order in which findings are told."""
+"""Every topic that the doctor knows, in the order of the findings."""
 
 from kube_efs.doctor.checks import (
     claims,

@@ -1,6 +1,6 @@
-"""Findings for people, and for programs.
+"""Findings for users and for programs.
 
-Events are anybody's words and may hold anybody's secrets, so all texts go through ``redacted_text``.
+Events come from any program and may contain secrets, so all texts go through ``redacted_text``.
 """
 
 import json
@@ -24,8 +24,8 @@ _COLOURS = {Severity.BROKEN: "bold red", Severity.RISK: "yellow", Severity.UNCHE
 def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableType:
     """A table with what is wrong, what shows it and what to do; the commands; one line that sums it up."""
     if not findings:
-        return Text(f"Nothing wrong was found with {what}.", style="green")
-    columns = ["", "finding", "what is wrong", "what to do"]
+        return Text(f"No problems were found in {what}.", style="green")
+    columns = ["", "finding", "problem", "remedy"]
     table = table_of(f"Findings about {what}", columns, map(_row, findings))
     table.show_lines = True
     counts = count(findings)

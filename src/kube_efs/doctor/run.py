@@ -32,7 +32,7 @@ from kube_efs.telemetry.logging import configure
 # What an installation consists of: its namespace, and whether the CSI driver belongs to it.
 Installation: TypeAlias = Callable[[str, bool], Sequence[Manifest]]
 
-# Somebody sits in front of it.
+# A user waits for the answer.
 _PATIENCE_SECONDS = 3.0
 _LOOK_SECONDS = 20.0
 _NODE_SECONDS = 60.0
@@ -41,7 +41,7 @@ _AWS_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """How the answer is to be given; ``bundle`` is the archive to write, if any."""
+    """The format of the answer; ``bundle`` is the archive to write, if any."""
 
     as_json: bool = False
     bundle: Path | None = None
@@ -97,7 +97,7 @@ async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
 async def examine_cluster(
     client: AsyncClient, namespace: str, installation: Installation, attempts: Attempts
 ) -> ClusterFacts:
-    """What the cluster tells; ``namespace`` is that of kube-efs."""
+    """The facts from the cluster; ``namespace`` is that of kube-efs."""
     cluster = await gather_cluster(client, namespace, attempts)
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
     grants = grants_of(installation(namespace, has_driver))
@@ -111,7 +111,7 @@ async def examine_cluster(
 
 
 async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: Attempts) -> AwsFacts | None:
-    """What AWS tells of the cluster's file systems; ``region`` None takes the cluster's own."""
+    """The facts from AWS about the cluster's file systems; ``region`` None takes the cluster's own."""
     try:
         region = region or parse_region(_region_of(cluster), field="region")
     except InvalidValue as error:
@@ -127,7 +127,7 @@ async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: At
 
 
 def _region_of(cluster: ClusterFacts) -> str:
-    """The region that a controller is told, else that of the nodes if it is one; empty if neither tells."""
+    """The region of the controller's settings, else that of the nodes if they have one; empty if unknown."""
     told = {one.environment["AWS_REGION"] for one in controllers(cluster) if "AWS_REGION" in one.environment}
     found = told or {one.region for one in cluster.nodes or () if one.region}
     return found.pop() if len(found) == 1 else ""

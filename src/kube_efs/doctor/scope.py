@@ -31,7 +31,7 @@ def concerns(finding: Finding, claim_key: str, cluster: ClusterFacts) -> bool:
         return True
     related = frozenset(_related(claim_key, cluster))
     if subject.kind == "FileSystem" and not any(one.kind == "FileSystem" for one in related):
-        return True  # nobody knows yet in which one it will be
+        return True  # it is not known yet in which one it will be
     return subject in related
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 
 def time_of(value: object) -> datetime | None:
-    """The time that a field tells; None without one, or where it makes no sense."""
+    """The time in a field; None without one, or if it is not valid."""
     if not isinstance(value, datetime):
         try:
             value = datetime.fromisoformat(str(value)) if value else None
@@ -14,5 +14,5 @@ def time_of(value: object) -> datetime | None:
 
 
 def shown(time: datetime) -> str:
-    """The time for people, in UTC."""
+    """The time for users, in UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -159,8 +159,8 @@ class WorkerPod:
 def build_worker_pod(worker: WorkerPod) -> Pod:
     """The Pod of a worker.
 
-    It runs as root because the directories of a file system belong to anybody, and never restarts by
-    itself: a removal that is tried again must pass its guards again.
+    It runs as root because the directories of a file system belong to any user, and never restarts by
+    itself: a removal that is retried must pass its guards again.
     """
     claim = PersistentVolumeClaimVolumeSource(claimName=worker.root_claim)
     return Pod(

@@ -20,7 +20,7 @@ _CHANGES_FOLLOWED: Final = 5
 
 
 class ClaimStore:
-    """Annotates claims; raises KubeError. A claim that is gone is no error."""
+    """Annotates claims; raises KubeError. A claim that is gone is not an error."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

@@ -1,7 +1,7 @@
 """The connections to an API server: aiohttp's, below the client's own HTTP library.
 
 A request costs half the processor time that it costs by httpcore, which that library brings, and requests are
-most of what a claim costs the controller. A connection is closed at once when whoever waited for it is
+most of what a claim costs the controller. A connection is closed at once when the request that used it is
 cancelled, in the midst of a TLS handshake too.
 """
 
@@ -31,7 +31,7 @@ _NOTHING_OF_ITS_OWN = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent"
 class Connections(httpx2.AsyncBaseTransport):
     """A pool of connections, verified by ``verify``, through an HTTP ``proxy`` if there is one.
 
-    It is made and closed in the loop that it serves. Time-outs are those of each request.
+    It is made and closed in the loop that it serves. Timeouts are those of each request.
     """
 
     def __init__(self, verify: ssl.SSLContext, proxy: str | None = None) -> None:
@@ -65,7 +65,7 @@ class Connections(httpx2.AsyncBaseTransport):
             await self._session.close()
 
     def _opened(self) -> aiohttp.ClientSession:
-        # It wants a running loop, which nobody has who only reads a kubeconfig.
+        # It wants a running loop, which code that only reads a kubeconfig does not have.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._verify),

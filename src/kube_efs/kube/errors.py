@@ -49,7 +49,7 @@ def translated(what: str) -> Iterator[None]:
         raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
     # A proxy in between says something; the client also takes for granted that a refusal has a content type.
     except (msgspec.MsgspecError, KeyError) as error:
-        problem = f"gave an answer that is not Kubernetes' ({type(error).__name__}: {error})"
+        problem = f"did not answer with a Kubernetes response ({type(error).__name__}: {error})"
         raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
     except (ConfigError, httpx2.InvalidURL) as error:
         raise _unusable(error) from error

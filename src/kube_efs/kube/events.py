@@ -1,4 +1,4 @@
-"""Events: what a person sees in ``kubectl describe``.
+"""Events: what users see in ``kubectl describe``.
 
 Written in the background, so that nothing waits for them, and merged: a repeated event of an object
 counts up the one that is there, as every Kubernetes component does it.
@@ -34,7 +34,7 @@ _REMEMBERED = 4096
 _WRITERS = 4
 _WAITING_MAX = 2500  # for each writer
 _FLUSH_SECONDS = 2.0
-# Most events are said once only, and nobody else would write them again.
+# Most events are published once, and no other process would write them again.
 _TRY_AGAIN_SECONDS = (1.0, 5.0)
 
 
@@ -97,7 +97,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             log.warning(
                 "events-dropped",
                 count=sum(lane.qsize() for lane in self._lanes),
-                reason="the API server did not take them in time",
+                reason="the API server did not accept them in time",
             )
         for task in self._tasks:
             task.cancel()

@@ -1,7 +1,7 @@
 """Leadership by a Lease, with the semantics of client-go's leader election.
 
 Time is measured on this process's own monotonic clock from the moment a change of the Lease was seen,
-never by comparing clocks of two machines. A leader that cannot renew gives up before anybody else may
+never by comparing clocks of two machines. A leader that cannot renew gives up before another candidate may
 take over, so two never act at once.
 """
 
@@ -23,7 +23,7 @@ from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, Ku
 
 log = structlog.get_logger(__name__)
 
-# A process that was told to end has not much more.
+# A process that is being stopped has little more time.
 _RELEASE_SECONDS = 2.0
 _NO_ANSWER = "no answer in time"
 
@@ -33,7 +33,7 @@ class LeaseTerms:
     """Who wants which Lease, and the times that client-go has too (all in seconds).
 
     ``duration`` is how long others wait after the last renewal they saw, ``renew_deadline`` how long
-    the leader goes on trying to renew, ``retry_period`` the time between two tries.
+    the leader continues to try to renew, ``retry_period`` the time between two tries.
     """
 
     namespace: str
@@ -73,14 +73,14 @@ class Leadership:
         leader must know of the requests of the crashed one, too.
         """
         while await self._try() is not _Outcome.HELD:
-            # Candidates that tried at one moment should not go on doing so.
+            # Candidates that tried at one moment should not continue to do so.
             pause = self._terms.retry_period_seconds * random.uniform(1.0, 1.2)  # noqa: S311
             await asyncio.sleep(pause)
         self.is_leader, self._is_released = True, not self.follows_a_crash
         log.info("leadership-acquired", lease=self._terms.name, identity=self._terms.identity)
 
     async def keep(self) -> None:
-        """Renew until that fails for the deadline or somebody else leads; then return."""
+        """Renew until that fails for the deadline or another candidate leads; then return."""
         outcome = _Outcome.HELD
         while outcome is not _Outcome.HELD_BY_ANOTHER:
             await asyncio.sleep(self._terms.retry_period_seconds)

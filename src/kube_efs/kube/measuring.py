@@ -13,7 +13,8 @@ _NO_ANSWER = "none"
 class MeasuringTransport(httpx2.AsyncBaseTransport):
     """Sends by ``inner``, and counts what was asked and how it was answered.
 
-    A watch lasts as long as it is watched: its time is that until the answer begins, like everybody's.
+    A watch lasts as long as it is watched: its time is that until the answer begins, like that of every
+    request.
     """
 
     def __init__(
@@ -58,5 +59,5 @@ def resource_of(path: str) -> str:
 
 
 def _verb(request: httpx2.Request) -> str:
-    """The method, except that a watch is told from what is read once."""
+    """The method, except that a watch is distinguished from a single request."""
     return "watch" if request.url.params.get("watch") == "true" else request.method.lower()

@@ -32,7 +32,7 @@ def parse_quantity(text: object) -> Fraction | None:
 def canonical_quantity(text: object) -> str | None:
     """The quantity as Kubernetes writes it: the largest suffix that leaves a whole number.
 
-    None when it is no quantity. One with an exponent keeps it; less than a billionth is rounded up.
+    None when it is not a quantity. One with an exponent keeps it; less than a billionth is rounded up.
     """
     value, found = parse_quantity(text), _match(text)
     if value is None or found is None:

@@ -1,4 +1,4 @@
-"""Single values in ConfigMaps and Secrets that a person has referred to."""
+"""Single values in ConfigMaps and Secrets that classes refer to."""
 
 import base64
 import binascii
@@ -19,7 +19,7 @@ class References:
         self._client = client
 
     async def text(self, reference: FileSystemReference) -> str | None:
-        """The text under the key; None when there is no such object or key, or it is no text."""
+        """The text under the key; None when there is no such object or key, or it is not text."""
         if reference.kind is ReferenceKind.SECRET:
             return (await self.secret(reference.namespace, reference.name) or {}).get(reference.key)
         try:

@@ -1,7 +1,7 @@
 """Requests that the API server has not carried out, sent again, with client-go's rules.
 
 * An answer 429, or any 5xx with a ``Retry-After``: the server asks for that, whatever the request. Without
-  the header a 5xx is final: nobody knows how far the server came.
+  the header a 5xx is final: it is not known how far the server came.
 * A connection that was not established: nothing was sent.
 * A connection that broke later: only what reads is sent again. Whether a write was carried out is not known
   here, so that is for its caller to find out.

@@ -49,7 +49,7 @@ class SharedVolumeStore:
         return read_shared_volume(found)
 
     async def volume(self, owner: Owner) -> MarkedVolume | None:
-        """The volume of that name, whoever made it."""
+        """The volume of that name, of any creator."""
         try:
             with translated(f"PersistentVolume {owner.volume_name}"):
                 found = await self._client.get(PersistentVolume, owner.volume_name)
@@ -58,7 +58,7 @@ class SharedVolumeStore:
         return read_marked_volume(found.to_dict())
 
     async def claim(self, owner: Owner) -> MarkedClaim | None:
-        """The claim of that name, whoever made it."""
+        """The claim of that name, of any creator."""
         try:
             with translated(f"PersistentVolumeClaim {owner.claim_name}"):
                 found = await self._client.get(
@@ -88,7 +88,7 @@ class SharedVolumeStore:
         return await self._patch(shared, {"finalizers": [*shared.finalizers, FINALIZER]})
 
     async def let_go(self, shared: SharedVolume) -> None:
-        """Take the finalizer away; a SharedVolume that is gone is no error."""
+        """Remove the finalizer; a SharedVolume that is gone is not an error."""
         kept = [name for name in shared.finalizers if name != FINALIZER]
         try:
             await self._patch(shared, {"finalizers": kept})

@@ -91,7 +91,7 @@ def _truth(condition: Json | None) -> bool | None:
 
 
 def build_status(shared: SharedVolume, status: Status) -> Json:
-    """``status`` as it is to be, after what it was."""
+    """The new ``status``, with the times of the old one."""
     return {
         "phase": str(status.phase),
         "message": status.message,

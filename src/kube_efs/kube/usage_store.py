@@ -45,7 +45,7 @@ class UsageStore:
 
 
 def read_usage_map(found: ConfigMap) -> Mapping[str, VolumeUsage]:
-    """The volumes that the ConfigMap tells of; none if it cannot be read, since they are measured again."""
+    """The volumes in the ConfigMap; none if it cannot be read, since they are measured again."""
     try:
         return parse_usage((found.data or {}).get(USAGE_KEY, ""))
     except InvalidValue as error:

@@ -67,7 +67,7 @@ class VolumeStore:
             )
 
     async def delete(self, volume: Volume) -> None:
-        """Delete the volume, held by our finalizer or not; one that is gone is no error.
+        """Delete the volume, held by our finalizer or not; one that is gone is not an error.
 
         Another volume that has its name by now is left alone.
         """
@@ -81,12 +81,12 @@ class VolumeStore:
             await self.release(volume)
 
     async def release(self, volume: Volume) -> None:
-        """Take our finalizer away; a volume that is gone is no error."""
+        """Remove our finalizer; a volume that is gone is not an error."""
         with suppress(KubeNotFound):
             await self._patch(volume, {"$deleteFromPrimitiveList/finalizers": [FINALIZER]})
 
     async def protect(self, volume: Volume) -> None:
-        """Give the volume our finalizer; one that is gone is no error."""
+        """Give the volume our finalizer; one that is gone is not an error."""
         with suppress(KubeNotFound):
             await self._patch(volume, {"finalizers": [FINALIZER]})
 

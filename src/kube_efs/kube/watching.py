@@ -1,7 +1,7 @@
 """Following a set of objects for as long as it takes.
 
-A watch ends for many reasons that are no reason to stop: the server's time-out, a restart, an expired
-resource version, a half-open connection. ``follow`` lists, watches, and starts again by itself; whoever
+A watch ends for many reasons that are no reason to stop: the server's timeout, a restart, an expired
+resource version, a half-open connection. ``follow`` lists, watches, and starts again by itself; code that
 reads it keeps a cache by replacing everything on ``Listed`` and applying single changes between.
 
 A list comes in pages, and each object becomes the reader's own value before the next page is asked for: of
@@ -110,7 +110,7 @@ async def follow(
 
     ``read`` makes of an object what the changes carry, the object itself without it. ``namespace`` is one
     namespace, ``"*"`` for all of them, None for kinds without namespaces. Failures are logged; what ends is
-    begun anew after 0.1 s, doubling to 30 s while nothing comes of it.
+    begun again after 0.1 s, doubling to 30 s while nothing comes of it.
     """
     scope: dict[str, Any] = {"labels": labels, "fields": fields}
     if namespace is not None:
@@ -160,7 +160,7 @@ async def _list(
 async def _watch(
     client: AsyncClient, resource: type[Resource], scope: dict[str, Any], version: str
 ) -> AsyncGenerator[tuple[str, Any], None]:
-    """Changes since that version, until the server's time-out or shortly after it."""
+    """Changes since that version, until the server's timeout or shortly after it."""
     seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spreads load, guards nothing
     deadline = asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
     stream = _untyped(client).watch(resource, resource_version=version, server_timeout=seconds, **scope)

@@ -83,7 +83,7 @@ class MigrationStore:
                 await self._client.get(CSIDriver, DRIVER)
         except KubeNotFound as error:
             raise MigrationRefused(
-                "is not there, so no pod could use the volumes",
+                "does not exist, so no pod could use the volumes",
                 field="CSIDriver",
                 value=DRIVER,
                 remedy="install the CSI driver first, for example by kube-efs render --csi",
@@ -92,7 +92,7 @@ class MigrationStore:
             return
 
     async def look(self, migration: Migration) -> Look:
-        """The claim and its two volumes now; raises MigrationRefused when a name is somebody else's."""
+        """The claim and its two volumes; raises MigrationRefused when a name belongs to another object."""
         nfs, csi = await self._volume(migration.nfs), await self._volume(migration.csi)
         claim = await self._claim(migration)
         journal = migration.journal if csi is None else _journal_on(csi)
@@ -124,7 +124,7 @@ class MigrationStore:
             return None
 
     async def _users(self, migration: Migration) -> tuple[str, ...]:
-        """The pods that refer to the claim, whatever their state: an ended one keeps it from going, too."""
+        """The pods that refer to the claim, whatever their state: an ended one also prevents its deletion."""
         with translated(f"pods of namespace {migration.namespace}"):
             pods = [pod async for pod in self._client.list(Pod, namespace=migration.namespace)]
         return tuple(sorted(_name(pod) for pod in pods if migration.claim in _claims_of(pod)))
@@ -158,7 +158,7 @@ class MigrationStore:
         await self._patch_volume(volume, {"spec": {"persistentVolumeReclaimPolicy": str(policy)}})
 
     async def _record(self, migration: Migration, look: Look) -> None:
-        """Note the claim as it is, but for its first class, which the way back needs."""
+        """Note the claim as it is, except its first class, which a rollback needs."""
         body = await self._claim(migration)
         csi = next((one for one in (look.seen.source, look.seen.target) if one and one.csi), None)
         if body is None or csi is None:
@@ -199,10 +199,10 @@ def _journal_on(csi: Manifest) -> Journal:
     note = (csi["metadata"].get("annotations") or {}).get(ANNOTATION)
     if note is None:
         raise MigrationRefused(
-            "is there already, and was not made by a migration",
+            "exists already, and was not created by a migration",
             field="volume",
             value=name,
-            remedy="look at what it is for, and delete it if nobody uses it",
+            remedy="check what it is for, and delete it if it is unused",
         )
     return read_journal(note, volume=name)
 
@@ -211,10 +211,10 @@ def _check_same(nfs: Manifest | None, journal: Journal) -> None:
     expected = journal.volume
     if nfs is not None and nfs["spec"].get("nfs") != expected["spec"].get("nfs"):
         raise MigrationRefused(
-            "is another volume than the one that was migrated",
+            "is not the volume that was migrated",
             field="volume",
             value=nfs["metadata"]["name"],
-            remedy="delete it if nobody uses it, or keep the CSI volume",
+            remedy="delete it if it is unused, or keep the CSI volume",
         )
 
 

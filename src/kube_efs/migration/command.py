@@ -10,7 +10,7 @@ _STOOD_IN_THE_WAY = 1
 
 
 class Output(StrEnum):
-    """How the command answers: for people or for programs."""
+    """How the command writes its output: for users or for programs."""
 
     TABLE = "table"
     JSON = "json"
@@ -19,7 +19,7 @@ class Output(StrEnum):
 def migrate(  # noqa: PLR0913 - one for each option
     *,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Of the claims.", show_default="all")
+        str | None, typer.Option("--namespace", "-n", help="Namespace of the claims.", show_default="all")
     ] = None,
     storage_class: Annotated[
         str | None, typer.Option("--class", help="Only claims of this storage class.")
@@ -30,7 +30,7 @@ def migrate(  # noqa: PLR0913 - one for each option
         typer.Option("--new-class", help="Storage class that claims get.", show_default="their own"),
     ] = None,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Back to the NFS volumes that claims came from.")
+        bool, typer.Option("--rollback", help="Move claims back to their NFS volumes.")
     ] = False,
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until no pod uses a claim.")
@@ -38,22 +38,25 @@ def migrate(  # noqa: PLR0913 - one for each option
     yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of showing what would be done.")] = False,
     server: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE_SYSTEM_ID", help="An NFS server with a name of its own; repeatable."),
+        typer.Option(
+            metavar="NAME=FILE_SYSTEM_ID", help=("The file system of an NFS server name; repeatable.")
+        ),
     ] = None,
     system_namespace: Annotated[
-        str, typer.Option(envvar="POD_NAMESPACE", help="Where kube-efs runs, with the ports of its tunnels.")
+        str,
+        typer.Option(
+            envvar="POD_NAMESPACE", help=("The namespace of kube-efs and of the ports of its tunnels.")
+        ),
     ] = "openshift-efs-stunnel",
     kubeconfig: Annotated[
         Path | None,
         typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
     ] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON.")] = (
-        Output.TABLE
-    ),
+    output: Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")] = (Output.TABLE),
 ) -> None:
     """Turn NFS volumes into CSI volumes of the same data, one claim at a time; shows the plan without --yes.
 
-    No data is copied or removed. It may be interrupted at any moment: the same command goes on, and
+    No data is copied or removed. It may be interrupted at any moment: the same command continues, and
     --rollback goes back.
     """
     import asyncio
@@ -76,7 +79,7 @@ def migrate(  # noqa: PLR0913 - one for each option
         is_well = asyncio.run(run_migration(options))
     except KeyboardInterrupt:
         if yes:
-            typer.echo("Run the same command again to go on, or with --rollback to go back.", err=True)
+            typer.echo("Run the same command again to continue, or with --rollback to undo.", err=True)
         raise
     if not is_well:
         raise typer.Exit(_STOOD_IN_THE_WAY)

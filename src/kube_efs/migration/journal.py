@@ -1,4 +1,4 @@
-"""What is noted on a CSI volume, so that its claim can go on to it, or back, from whatever state.
+"""What is noted on a CSI volume, so that its migration can continue, forward or back, from any state.
 
 It is an annotation in JSON, and lives as long as the volume: nothing else has to be kept, and nothing can get
 lost apart from it.
@@ -51,14 +51,14 @@ def read_journal(text: str, *, volume: str) -> Journal:
         known = content["version"] == _VERSION
         _ = (journal.nfs_policy, journal.claim["metadata"]["name"], journal.volume["metadata"]["name"])
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise _unreadable(volume, "is not what this command writes") from error
+        raise _unreadable(volume, "was not written by this command") from error
     if not known:
         raise _unreadable(volume, "was written by a newer version")
     return journal
 
 
 def _unreadable(volume: str, problem: str) -> MigrationRefused:
-    remedy = "use the version that has written it, or remove the annotation to keep the volume as it is"
+    remedy = "use the version that wrote it, or remove the annotation to keep the volume unchanged"
     return MigrationRefused(
         problem, field=f"volume {volume} metadata.annotations", value=ANNOTATION, remedy=remedy
     )

@@ -1,4 +1,4 @@
-"""Claims and volumes as manifests, to be made anew just as they are.
+"""Claims and volumes as manifests, to be created again unchanged.
 
 A manifest is an object of the Kubernetes API as decoded JSON. It is kept whole, with fields that are not
 known here, less what the API server and its controllers write into it.
@@ -64,7 +64,7 @@ def plain_volume(body: Manifest) -> Manifest:
 
 
 def plain_metadata(body: Manifest) -> dict[str, Any]:
-    """What a person or program has written there."""
+    """What a user or program has written there."""
     found = body["metadata"]
     kept = {key: copy.deepcopy(found[key]) for key in _KEPT if found.get(key)}
     if "annotations" in kept:
@@ -81,7 +81,7 @@ def claim_with(claim: Manifest, *, volume: str, storage_class: str) -> Manifest:
 
 
 def same_claim(claim: Manifest, other: Manifest) -> bool:
-    """Whether both would be made the same, but for the class."""
+    """Whether both would be created equal, except the class."""
     return _without_class(claim) == _without_class(other)
 
 
@@ -91,7 +91,7 @@ def _without_class(claim: Manifest) -> Manifest:
 
 
 def kept_volume(volume: Manifest) -> Manifest:
-    """The volume, as it is made: nobody removes its data before it has its own reclaim policy."""
+    """The volume as created: its data is not removed before it has its own reclaim policy."""
     spec = {**volume["spec"], "persistentVolumeReclaimPolicy": str(ReclaimPolicy.RETAIN)}
     return {**volume, "spec": spec}
 

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 PATIENCE_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.25
 _USERS_SECONDS: Final = 1.0
-# A move has eight steps; whoever needs so many is at odds with somebody who undoes them.
+# A move has eight steps; more than that means that another client reverts them.
 _MOST_STEPS: Final = 32
 
 
@@ -35,7 +35,7 @@ async def move_claim(
 
     ``tell`` hears what is done or waited for. Pods that use the claim are waited for ``wait_seconds``. Raises
     ClaimInUse, MoveStalled, MigrationRefused and KubeError; then, as after a kill, nothing is lost and the
-    same call goes on.
+    same call continues.
     """
     await _wait_for_users(store, migration, tell, wait_seconds)
     steps = 0
@@ -45,7 +45,7 @@ async def move_claim(
             return
         steps += 1
     raise MoveStalled(
-        "is undone again and again by somebody else",
+        "is repeatedly reverted by another client",
         field=f"claim {migration.namespace}/{migration.claim}",
         remedy="find out what changes the claim or its volumes, and stop it",
     )
@@ -85,14 +85,14 @@ async def _next_step(
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
         raise MoveStalled(
-            f"has not come about in {patience_seconds:.0f} seconds",
+            f"was not completed within {patience_seconds:.0f} seconds",
             field=f"claim {migration.namespace}/{migration.claim}",
             value=waiting or "an answer of the API server",
-            remedy="see to that, then run the same command again",
+            remedy="resolve that, then run the same command again",
         ) from None
     if decision is not None:
         tell(decision)
-        # Somebody was faster, maybe an earlier attempt whose answer got lost: look again.
+        # Another client was faster, maybe an earlier attempt whose answer got lost: check again.
         with suppress(KubeAlreadyExists, KubeConflict, KubeNotFound):
             await store.take(decision, migration, look)
         log.debug("migration-step", claim=f"{migration.namespace}/{migration.claim}", step=str(decision))

@@ -1,4 +1,4 @@
-"""What has become of each claim, or would, for people and programs."""
+"""What has become of each claim, or would, for users and programs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def planned(migration: Migration, decision: Step | Wait | None) -> Outcome:
-    """What is to be done with the claim, and has not been."""
+    """What must be done with the claim, and has not been done."""
     if decision is None:
         return _outcome(migration, State.DONE)
     text = f"wait until {decision.for_what}" if isinstance(decision, Wait) else str(decision)
@@ -104,7 +104,7 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def render(outcomes: Sequence[Outcome]) -> RenderableType:
-    """A table, and below it what is to be known of single claims."""
+    """A table, and below it notes about single claims."""
     columns = ["claim", "from", "to", "data", "policy", "state", "next"]
     rows = [
         (

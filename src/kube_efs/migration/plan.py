@@ -1,4 +1,4 @@
-"""Which claims are to be moved, as a cluster's objects tell it."""
+"""Which claims to migrate, from the objects of a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which claims a person has named; None and empty leave it open."""
+    """The claims that the user has named; None and empty select all."""
 
     namespace: str | None = None
     storage_class: str | None = None
@@ -45,7 +45,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The objects that are looked at, as the API has them; claims by namespace and name.
+    """The objects of the API that are checked; claims by namespace and name.
 
     ``servers`` are names of file systems that do not tell which one they are of.
     """
@@ -58,7 +58,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One claim's two volumes; ``csi_volume`` is made where it is not there."""
+    """One claim's two volumes; ``csi_volume`` is made where it does not exist."""
 
     namespace: str
     claim: str
@@ -72,7 +72,7 @@ class Migration:
 
     @property
     def move(self) -> Move:
-        """The way that the claim is to go."""
+        """The direction of the migration of the claim."""
         forward = self.direction is Direction.FORWARD
         return Move(
             namespace=self.namespace,
@@ -109,7 +109,7 @@ class Refusal:
 def plan(
     state: ClusterState, selection: Selection, direction: Direction, *, new_class: str | None = None
 ) -> tuple[Migration | Refusal, ...]:
-    """What is to be moved, or to be finished, by the order of names.
+    """What must be migrated, or completed, in the order of names.
 
     ``new_class`` is the class that claims get; None leaves each its own.
     """
@@ -147,7 +147,7 @@ def _continued(
         leads_to = state.targets.file_system_at(nfs.port)
         if leads_to not in {None, location.file_system_id}:
             raise MigrationRefused(
-                f"leads to {leads_to} by now",
+                f"now leads to {leads_to}",
                 field=f"port of volume {nfs.name}",
                 value=nfs.port,
                 remedy="keep the CSI volume",
@@ -161,7 +161,7 @@ def _continued(
         place=str(location or ""),
         direction=direction,
         journal=journal,
-        # It may be about to go, by a way back that was interrupted, and then has to be made anew.
+        # It may be about to go, by a way back that was interrupted, and then has to be recreated.
         csi_volume=kept_volume(plain_volume(body)),
     )
 
@@ -185,8 +185,8 @@ def _new(
 
 
 def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Location | None:
-    """Where the data lies; None for a volume of somebody else's NFS server that nobody has asked for."""
-    assert volume.nfs  # noqa: S101 - only such volumes are looked at
+    """Where the data lies; None for a volume of another NFS server that was not requested."""
+    assert volume.nfs  # noqa: S101 - only such volumes are checked
     location = locate(volume, state.targets, state.servers)
     if location is not None:
         return location
@@ -200,10 +200,10 @@ def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Locatio
         )
     if is_named or volume.nfs.server == LOOPBACK:
         raise MigrationRefused(
-            "does not tell which file system it leads to",
+            "does not name a known file system",
             field=f"volume {volume.name} spec.nfs.server",
             value=volume.nfs.server,
-            remedy="say so with --server, or with the annotation "
+            remedy="name the file system with --server, or with the annotation "
             f"{FILE_SYSTEM_ID} of a volume behind a tunnel",
         )
     return None
@@ -217,7 +217,7 @@ def _begin(
     claim = state.claims.get(key)
     if claim is None or claim["metadata"].get("uid") != volume.claim.uid:
         raise MigrationRefused(
-            "is not there any more", field=f"claim {'/'.join(key)}", remedy="nothing is left to be moved"
+            "does not exist any more", field=f"claim {'/'.join(key)}", remedy="nothing is left to migrate"
         )
     plain = plain_claim(claim)
     own_class = plain["spec"].get("storageClassName", "")

@@ -59,7 +59,7 @@ def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:
 
 
 async def run_migration(options: MigrateOptions) -> bool:
-    """Show what is to be moved, or move it; whether nothing stands, or stood, in the way.
+    """Show the migration, or do it; gives whether nothing prevents, or prevented, it.
 
     Raises InvalidSetting when no cluster is configured, KubeError when it does not answer, MigrationRefused
     when it has no CSI driver.
@@ -119,7 +119,7 @@ async def _move(
 
 
 class _Progress:
-    """A bar on a terminal, else a line for each thing that is told; on standard error."""
+    """A bar on a terminal, else a line for each message; on standard error."""
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -154,10 +154,10 @@ def _show(outcomes: Sequence[Outcome], options: MigrateOptions) -> None:
         console.out(json.dumps(as_json(outcomes), indent=2))
         return
     if not outcomes:
-        console.out("Nothing is to be migrated.")
+        console.out("There is nothing to migrate.")
         return
     console.print(render(outcomes))
     if not options.go:
         console.out("Nothing was changed; add --yes to do this.")
     elif not all(one.state.is_well for one in outcomes):
-        console.out("Run the same command again to go on, or with --rollback to go back.")
+        console.out("Run the same command again to continue, or with --rollback to undo.")

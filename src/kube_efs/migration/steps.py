@@ -1,7 +1,7 @@
 """What to do next with a claim that is to come from one volume to another.
 
-A claim's volume and a volume's source cannot be changed, so the claim is deleted and made anew. The old
-volume is kept from being removed with it first, and the new one, which notes everything that is needed to go
+A claim's volume and a volume's source cannot be changed, so the claim is deleted and recreated. The old
+volume is kept from being removed with it first, and the new one, which notes everything that is needed to
 on or back, is made before. Nothing is remembered between two steps: each follows from what is there.
 
 Going back is the same with source and target exchanged.
@@ -18,13 +18,13 @@ from kube_efs.model.volumes import FINALIZER, Volume, VolumePhase
 class Step(StrEnum):
     """One change in the cluster; the order is that of a move."""
 
-    MAKE_TARGET = "make the new volume, kept for the claim"
+    MAKE_TARGET = "create the new volume, reserved for the claim"
     KEEP_SOURCE = "set the old volume to Retain"
-    RECORD = "note the claim as it is now"
-    REOPEN_TARGET = "let the new volume be bound again"
+    RECORD = "record the claim"
+    REOPEN_TARGET = "make the new volume available again"
     REMOVE_CLAIM = "delete the claim"
-    MAKE_CLAIM = "make the claim anew, with the new volume"
-    RESTORE_POLICY = "give the new volume its reclaim policy"
+    MAKE_CLAIM = "recreate the claim with the new volume"
+    RESTORE_POLICY = "restore the reclaim policy of the new volume"
     REMOVE_SOURCE = "delete the old volume, not its data"
 
 
@@ -48,7 +48,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What there is; ``recorded`` tells whether the claim could be made anew as it is now."""
+    """What there is; ``recorded``: whether the claim could be recreated unchanged."""
 
     claim: Claim | None = None
     source: Volume | None = None
@@ -60,22 +60,22 @@ class Seen:
 def decide(move: Move, seen: Seen) -> Step | Wait | None:
     """The next step, None when the claim has arrived.
 
-    Raises ClaimInUse while pods refer to the claim, and MigrationRefused when somebody else has changed
+    Raises ClaimInUse while pods refer to the claim, and MigrationRefused when another client has changed
     something in a way that leaves no safe step.
     """
     claim = seen.claim
     if claim is None:
         return _without_claim(move, seen)
     if claim.phase is ClaimPhase.LOST:
-        raise _refused(move, "has lost its volume", "look at what has become of it")
+        raise _refused(move, "has lost its volume", "check what happened to it")
     if claim.volume_name == move.target:
         return _arriving(move, seen, claim)
     if claim.volume_name == move.source:
         return _leaving(move, seen, claim)
     if not claim.volume_name and seen.target and _is_open(seen.target):
-        # Somebody else made the claim in the meantime, a StatefulSet for one; the volume is kept for it.
+        # Another client created the claim in the meantime, a StatefulSet for one; the volume is kept for it.
         return Wait(for_what=f"claim {claim.key} is bound to {move.target}")
-    problem = f"was made anew by somebody else, with volume {claim.volume_name or 'yet to come'}"
+    problem = f"was recreated by another client, with volume {claim.volume_name or '(none yet)'}"
     raise _refused(move, problem, "delete that claim, then try again")
 
 
@@ -85,7 +85,7 @@ def _leaving(move: Move, seen: Seen, claim: Claim) -> Step | Wait:
         users = f" (used by {', '.join(seen.users)})" if seen.users else ""
         return Wait(for_what=f"claim {claim.key} is gone{users}")
     if source is None:
-        raise _refused(move, "has lost its volume", f"make volume {move.source} anew")
+        raise _refused(move, "has lost its volume", f"recreate volume {move.source}")
     if claim.phase is not ClaimPhase.BOUND:  # made a moment ago, by a move the other way
         return Wait(for_what=f"claim {claim.key} is bound to {move.source}")
     if seen.users:
@@ -104,9 +104,13 @@ def _leaving(move: Move, seen: Seen, claim: Claim) -> Step | Wait:
 
 def _without_claim(move: Move, seen: Seen) -> Step:
     source, target = seen.source, seen.target
-    # A claim goes only when both volumes are there and the one it had is kept; else it was somebody else.
+    # A claim is deleted here only when both volumes exist and its volume is kept; else by another client.
     if source is None or target is None or source.reclaim_policy is not ReclaimPolicy.RETAIN:
-        raise _refused(move, "is gone, and was not deleted here", "nothing is left to be moved")
+        raise _refused(
+            move,
+            "does not exist any more, and was not deleted by this command",
+            "nothing is left to migrate",
+        )
     _refuse_leaving(move, target)
     return Step.MAKE_CLAIM if _is_open(target) else Step.REOPEN_TARGET
 
@@ -114,16 +118,16 @@ def _without_claim(move: Move, seen: Seen) -> Step:
 def _arriving(move: Move, seen: Seen, claim: Claim) -> Step | Wait | None:
     source, target = seen.source, seen.target
     if claim.deleting:
-        raise _refused(move, "is being deleted by somebody else", "wait until it is gone")
+        raise _refused(move, "is being deleted by another client", "wait until it is gone")
     if target is None:
-        raise _refused(move, "has lost its volume", f"make volume {move.target} anew")
+        raise _refused(move, "has lost its volume", f"recreate volume {move.target}")
     if claim.phase is not ClaimPhase.BOUND or target.phase is not VolumePhase.BOUND:
         return Wait(for_what=f"claim {claim.key} is bound to {move.target}")
     if source is None:
         return None
     if source.reclaim_policy is not ReclaimPolicy.RETAIN:
         return Step.KEEP_SOURCE
-    # Before the source goes, which tells that something is left to do.
+    # Before the source is removed, because its existence means that something is left to do.
     if target.reclaim_policy is not move.policy:
         return Step.RESTORE_POLICY
     if source.deleting and FINALIZER not in source.finalizers:

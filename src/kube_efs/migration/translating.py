@@ -38,7 +38,7 @@ _REACHING = frozenset({"port", "addr", "mountport"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """The CSI volume as it is to be made, the policy that it gets in the end, and what becomes different."""
+    """The CSI volume to create, its reclaim policy after the migration, and what changes."""
 
     manifest: Manifest
     policy: ReclaimPolicy
@@ -151,7 +151,7 @@ def _mount_options(body: Manifest) -> list[str]:
 
 def _notes(volume: Volume, policy: ReclaimPolicy, base: Directory | None) -> Iterator[str]:
     if policy is not volume.reclaim_policy:
-        why = "its directory was not made for it by a provisioner" if base is None else "EFS knows no other"
+        why = "its directory was not created for it by a provisioner" if base is None else "EFS has no other"
         yield f"reclaim policy {volume.reclaim_policy} becomes {policy}: {why}"
     if volume.nfs and volume.nfs.server != LOOPBACK:
-        yield "its traffic is encrypted from now on"
+        yield "its traffic will be encrypted"

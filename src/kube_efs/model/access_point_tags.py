@@ -101,10 +101,10 @@ def _check(tag: Tag) -> None:
             f"is longer than {_MAX_KEY} characters for a key or {_MAX_VALUE} for a value", tag.key
         )
     if tag.key.lower().startswith("aws:"):
-        raise _malformed("is a key that AWS keeps for itself", tag.key)
+        raise _malformed("is a key that AWS reserves", tag.key)
     odd = [mark for mark in tag.key + tag.value if not _is_taken(mark)]
     if odd:
-        raise _malformed(f"has a character that EFS does not take in tags, {odd[0]!r}", tag.key)
+        raise _malformed(f"has a character that EFS does not accept in tags, {odd[0]!r}", tag.key)
 
 
 def _is_taken(character: str) -> bool:

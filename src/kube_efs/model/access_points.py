@@ -32,7 +32,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosixUser:
-    """The identity that an access point gives to everybody who comes through it."""
+    """The identity that an access point gives to all its clients."""
 
     uid: int
     gid: int
@@ -110,7 +110,7 @@ def client_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
     an attempt with another file system of the class finds the access point of the first. With it, the
     token stands for namespace and name of the claim and for the file system. (The AWS driver hashes the
     name alone, so that claims of the same name share their data across namespaces; access points that it
-    made are not found again.) Raises InvalidArgument when the claim is not told.
+    made are not found again.) Raises InvalidArgument when the claim is not known.
     """
     origin = request.origin
     if not request.parameters.reuses_access_point:
@@ -122,7 +122,7 @@ def client_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
 
 
 def check_reuse(request: VolumeRequest) -> None:
-    """Raises InvalidArgument when an access point is to be reused for a claim that is not told."""
+    """Raises InvalidArgument when the class reuses access points and the claim is not known."""
     origin = request.origin
     if request.parameters.reuses_access_point and not (origin.claim_name and origin.claim_namespace):
         raise InvalidArgument(
@@ -142,7 +142,7 @@ def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
     parameters = request.parameters
     _check_place(found, parameters)
     if found.user is None:
-        remedy = "delete it, or give it one"
+        remedy = "delete it, or give it a POSIX user"
         raise ExistingVolumeDiffers(
             "has no POSIX user", field="access point", value=found.access_point_id, remedy=remedy
         )
@@ -151,7 +151,7 @@ def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
     recorded = found.tags.get(REQUESTED_BYTES, "")
     if not parameters.reuses_access_point and recorded not in {"", str(request.required_bytes)}:
         raise ExistingVolumeDiffers(
-            f"is not what volume {request.name} was made with, {recorded}",
+            f"is not what volume {request.name} was created with, {recorded}",
             field="capacity_range.required_bytes",
             value=str(request.required_bytes),
             remedy="ask for that size, or use another name",

@@ -24,7 +24,7 @@ class AccessMode(StrEnum):
 
     @property
     def reads_only(self) -> bool:
-        """Whether nobody may write."""
+        """Whether the volume is read-only."""
         return self in {AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY}
 
     @property
@@ -40,7 +40,7 @@ _REFUSED_MODES = frozenset({AccessMode.UNKNOWN, AccessMode.MULTI_NODE_SINGLE_WRI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeCapability:
-    """How a volume is to be used; ``mount_flags`` are the mount options of its class or volume."""
+    """The requested use of a volume; ``mount_flags`` are the mount options of its class or volume."""
 
     access_mode: AccessMode = AccessMode.MULTI_NODE_MULTI_WRITER
     is_block: bool = False
@@ -49,7 +49,7 @@ class VolumeCapability:
 
 
 def check_capabilities(capabilities: Sequence[VolumeCapability]) -> None:
-    """Raises InvalidArgument when there are none, or one of them cannot be had on EFS."""
+    """Raises InvalidArgument when there are none, or EFS does not support one of them."""
     if not capabilities:
         raise InvalidArgument("are missing", field="volume capabilities", remedy="give at least one")
     for capability in capabilities:

@@ -68,7 +68,7 @@ class Claim:
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as people and logs name it."""
+        """``namespace/name``, as users and logs name it."""
         return f"{self.namespace}/{self.name}"
 
     @property

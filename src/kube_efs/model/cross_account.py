@@ -18,7 +18,7 @@ _ROLE, _EXTERNAL, _BY_NAME = "awsRoleArn", "externalId", "crossaccount"
 class CrossAccountRole:
     """The role to take in the account of the file system.
 
-    ``by_zone_id`` lets the nodes find the mount target by DNS, instead of being told its address.
+    ``by_zone_id`` lets the nodes find the mount target by DNS, without its address.
     """
 
     role_arn: str
@@ -47,11 +47,11 @@ def parse_provisioner_secret(secret: Mapping[str, str]) -> CrossAccountRole | No
         return None
     if not ROLE_ARN.fullmatch(role):
         remedy = "use arn:aws:iam::ACCOUNT:role/NAME"
-        raise InvalidArgument("is no ARN of a role", field=f"secret {_ROLE}", remedy=remedy)
+        raise InvalidArgument("is not the ARN of a role", field=f"secret {_ROLE}", remedy=remedy)
     external_id = secret.get(_EXTERNAL) or None
     if external_id is not None and not _EXTERNAL_ID.fullmatch(external_id):
         remedy = "use 2 to 1224 letters, digits and _+=,.@:/-"
-        raise InvalidArgument("is no external id", field=f"secret {_EXTERNAL}", remedy=remedy)
+        raise InvalidArgument("is not a valid external ID", field=f"secret {_EXTERNAL}", remedy=remedy)
     return CrossAccountRole(role_arn=role, external_id=external_id, by_zone_id=by_zone_id)
 
 

@@ -55,7 +55,7 @@ def parse_claim(
 ) -> CsiRequest:
     """What the claim asks for.
 
-    Raises ClaimRefused when it cannot be had until the claim or its class changes.
+    Raises ClaimRefused when it cannot be served until the claim or its class changes.
     """
     refuse_unservable(claim)
     if claim.match_labels is not None:
@@ -124,7 +124,7 @@ def _secret(claim: Claim, storage_class: StorageClass) -> SecretReference | None
     if not name or not namespace:
         given = _SECRET_NAME if name else _SECRET_NAMESPACE
         raise ClaimRefused(
-            "needs the other one too",
+            "needs the other parameter too",
             field=f"StorageClass {storage_class.name} parameters.{given}",
             remedy=f"give both {_SECRET_NAME} and {_SECRET_NAMESPACE}",
         )

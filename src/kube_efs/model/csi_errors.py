@@ -33,7 +33,7 @@ class RpcCode(StrEnum):
 
 
 class RequestRefused(InvalidValue):
-    """A CSI request cannot be served; ``code`` is what the caller is told."""
+    """A CSI request cannot be served; the caller gets ``code``."""
 
     code: ClassVar[RpcCode]
 

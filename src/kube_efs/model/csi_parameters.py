@@ -5,7 +5,7 @@ directory without an access point, and several file systems to fill one after th
 or ``fileSystemIds``, with commas between.
 
 Everything is checked here, before AWS is asked for anything. What the AWS driver ignores in silence is
-served as it does, and told as an oddity.
+served as it does, and reported with a warning.
 """
 
 import re
@@ -66,7 +66,7 @@ class ReferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystemReference:
-    """The place where the id of the file system is to be read: one key of one object."""
+    """The reference to the ID of the file system: one key of one object."""
 
     kind: ReferenceKind
     namespace: str
@@ -81,8 +81,8 @@ class FileSystemReference:
 class VolumeParameters:
     """What a class says about its volumes.
 
-    ``file_systems`` are filled in that order, or stand in another object. A ``uid`` or ``gid`` of None is
-    to be taken from ``gids``; 0 is root. ``mode`` is that of the directory. A ``pattern`` of None names
+    ``file_systems`` are used in that order, or are in another object. A ``uid`` or ``gid`` of None is
+    taken from ``gids``; 0 is root. ``mode`` is that of the directory. A ``pattern`` of None names
     the directory after the volume; ``unique`` says whether a suffix is added to a pattern. ``zone`` is
     the zone whose mount target volumes of another account use. ``oddities`` are worth a warning.
     """
@@ -115,7 +115,7 @@ def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:
 def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = False) -> VolumeParameters:
     """The values of the parameters; raises InvalidArgument for the first that cannot be served.
 
-    ``has_driver_tags`` tells whether the driver was started with tags of its own, which ``enableTagging:
+    ``has_driver_tags``: whether the driver was started with tags of its own, which ``enableTagging:
     "false"`` contradicts.
     """
     reuses = _boolean(parameters, _REUSE, default=False)
@@ -156,7 +156,7 @@ def parse_referenced(text: str | None, reference: FileSystemReference) -> tuple[
     """
     field = str(reference)
     if text is None or not text.strip():
-        raise InvalidArgument("is missing or empty", field=field, remedy="put the file system's id there")
+        raise InvalidArgument("is missing or empty", field=field, remedy="set it to the file system's ID")
     try:
         return _parse_file_systems(text, field)
     except InvalidArgument as error:
@@ -199,7 +199,7 @@ def _parse_file_systems(text: str, field: str) -> tuple[FileSystemId, ...]:
     ids = [parse_strict_file_system_id(name, field=field) for name in names if name]
     if not ids:
         remedy = "use an id such as fs-0123456789abcdef0"
-        raise InvalidArgument("is no file system id", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid file system ID", field=field, value=text, remedy=remedy)
     return tuple(dict.fromkeys(ids))
 
 
@@ -208,14 +208,14 @@ def _parse_reference(kind: ReferenceKind, field: str, text: str) -> FileSystemRe
     checks = (_OBJECT_NAME, _OBJECT_NAME, _DATA_KEY)
     if len(parts) != len(checks) or not all(map(re.Pattern.fullmatch, checks, parts)):
         remedy = f"use NAMESPACE/NAME/KEY of a {kind}"
-        raise InvalidArgument("is no reference", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid reference", field=field, value=text, remedy=remedy)
     namespace, name, key = parts
     return FileSystemReference(kind=kind, namespace=namespace, name=name, key=key)
 
 
 def _parse_permissions(text: str) -> int:
     if not _OCTAL.fullmatch(text):
-        problem = "is no octal mode" if text else "is missing"
+        problem = "is not a valid octal mode" if text else "is missing"
         raise InvalidArgument(
             problem, field=_PERMISSIONS, value=text, remedy="use three or four octal digits, such as 700"
         )
@@ -253,7 +253,7 @@ def _parse_unique(parameters: Mapping[str, str]) -> tuple[bool, tuple[InvalidVal
     except InvalidArgument as error:
         # The AWS driver takes whatever is not false for true, and so serves such classes.
         odd = InvalidValue(
-            "is no boolean and counts as true", field=error.field, value=error.value, remedy=error.remedy
+            "is not a boolean and counts as true", field=error.field, value=error.value, remedy=error.remedy
         )
         return True, (odd,)
 

@@ -57,9 +57,9 @@ class Directory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Mode and owners that a directory is made with; an owner of None is whoever makes it.
+    """Mode and owners that a directory is made with; an owner of None is the user that creates it.
 
-    ``enforced`` gives them to a directory that is there already, too; otherwise it keeps what it has.
+    ``enforced`` gives them to a directory that exists already, too; otherwise it keeps what it has.
     ``own_group`` makes sure that no other directory was made with the same group.
     """
 
@@ -81,7 +81,7 @@ class FoundDirectory:
 def parse_directory(text: object, *, field: str = "path") -> Directory:
     """The directory that an absolute path names; raises InvalidValue.
 
-    Refuses what a person may not have meant: relative paths, ``.`` and ``..``, empty components (but
+    Refuses what a user may not have meant: relative paths, ``.`` and ``..``, empty components (except
     for one trailing slash), control characters, and names longer than a file system takes. Nothing is
     normalised, since a path that needs it may mean something else to the server.
     """
@@ -110,11 +110,11 @@ def _checked_component(name: str, shown: str, field: str = "path") -> str:
         )
     if _size(name) > NAME_MAX_BYTES:
         raise InvalidValue(
-            "has too long a name", field=field, value=shown, remedy="use at most 255 bytes a name"
+            "has a name that is too long", field=field, value=shown, remedy="use at most 255 bytes a name"
         )
     return name
 
 
 def _size(text: str) -> int:
-    # Bytes of an argument that are no UTF-8 are surrogates in Python, which only this way of encoding takes.
+    # Bytes of an argument that are not UTF-8 are surrogates in Python, which only this way of encoding takes.
     return len(text.encode(errors="surrogatepass"))

@@ -1,7 +1,7 @@
 """The StorageClass parameters of efs-provisioner: who may write to the volumes, and how they are mounted.
 
 Source: that project's README and what it does, and for ``tls`` this project. Classes cannot be changed, so
-whoever has to correct one creates it again.
+to correct one, delete it and create it again.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.gids import GID_MAX, GidRange
 from kube_efs.model.go_texts import read_boolean, read_integer
 
-GID_MIN = 2000  # the lowest that is given out: those below are the system's and people's own
+GID_MIN = 2000  # the lowest that is assigned: those below belong to the system and its users
 
 _GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS = "gidAllocate", "gidMin", "gidMax", "tls"
 _KNOWN = {name.lower() for name in (_GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS)}
@@ -19,7 +19,7 @@ _KNOWN = {name.lower() for name in (_GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryClass:
-    """The parameters of a storage class; ``gids`` is None when its volumes are everybody's."""
+    """The parameters of a storage class; ``gids`` is None when every user can access its volumes."""
 
     gids: GidRange | None
     tls: bool
@@ -93,7 +93,7 @@ def _parse_gid(storage_class: StorageClass, name: str, *, default: int) -> int:
     gid = read_integer(text)
     if gid is None or not GID_MIN <= gid <= GID_MAX:
         raise ClaimRefused(
-            "is no group id that may be given out",
+            "is not a valid group ID",
             field=_field(storage_class, name),
             value=text,
             remedy=f"create the class again with a whole number from {GID_MIN} to {GID_MAX}",

@@ -40,9 +40,9 @@ class DirectoryProvisioner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRequest:
-    """What a claim asks for, once it is clear that it can be had.
+    """A valid request of a claim.
 
-    ``gids`` is the range that its group id is to be taken from, None when it gets none; ``port`` is the
+    ``gids`` is the range of its group ID, None when it gets none; ``port`` is the
     tunnel's loopback port, None when the volume is mounted from the server itself.
     """
 
@@ -63,7 +63,7 @@ def parse_request(
 ) -> DirectoryRequest:
     """What the claim asks for.
 
-    ``targets`` is None where there are no tunnels. Raises ClaimRefused when it cannot be had until the
+    ``targets`` is None where there are no tunnels. Raises ClaimRefused when it cannot be served until the
     claim or its class changes, and NotYet when the class wants TLS and the file system has no tunnel yet.
     """
     refuse_unservable(claim)
@@ -114,15 +114,15 @@ def directory_name(claim: Claim) -> str:
 
 
 def volume_of_directory(name: str) -> str | None:
-    """The name of the volume that a directory of that name was made for; None when it tells none."""
+    """The name of the volume that a directory of that name was made for; None when it contains none."""
     match = _VOLUME_DIRECTORY.fullmatch(name)
     return match[1] if match else None
 
 
 def permissions_for(gid: int | None, *, own_group: bool = False) -> Permissions:
-    """What the directory of a volume with that group id gets, even when it is there already.
+    """What the directory of a volume with that group id gets, even when it exists already.
 
-    ``own_group`` makes sure that the id is no other directory's.
+    ``own_group`` makes sure that no other directory has the ID.
     """
     mode = _OPEN_MODE if gid is None else _GROUP_MODE
     return Permissions(mode=mode, gid=gid, enforced=True, own_group=own_group)
@@ -165,7 +165,7 @@ def removable_location(volume: Volume, provisioner: DirectoryProvisioner) -> Loc
     class does not matter: it may be gone, or another one by now.
     """
     if volume.nfs is None:
-        remedy = "remove the volume by hand"
+        remedy = "remove the volume manually"
         raise RemovalRefused("has no spec.nfs", field="volume", value=volume.name, remedy=remedy)
     if not is_served_by(volume, provisioner):
         raise RemovalRefused(
@@ -173,7 +173,7 @@ def removable_location(volume: Volume, provisioner: DirectoryProvisioner) -> Loc
             field="spec.nfs.server",
             value=volume.nfs.server,
             remedy=f"{provisioner.name} removes from {provisioner.server} only, and from "
-            f"{provisioner.file_system_id} behind a tunnel; remove the volume by hand",
+            f"{provisioner.file_system_id} behind a tunnel; remove the volume manually",
         )
     directory = _below(provisioner.base, volume.nfs.path)
     return Location(file_system_id=provisioner.file_system_id, directory=directory)
@@ -194,7 +194,7 @@ def _below(base: Directory, path: str) -> Directory:
         directory = parse_directory(path)
     except InvalidValue as error:
         raise _not_below(base, path) from error
-    # A path of any other spelling was written by a person, who may have meant something else.
+    # A path of any other spelling was written by a user, who may have meant something else.
     if directory.relation_to(base) is not Relation.BELOW or str(directory) != path:
         raise _not_below(base, path)
     return directory
@@ -205,7 +205,7 @@ def _not_below(base: Directory, path: str) -> RemovalRefused:
         "is not a plain path below the base",
         field="spec.nfs.path",
         value=path,
-        remedy=f"only directories strictly below {base} are removed; remove the volume by hand",
+        remedy=f"only directories strictly below {base} are removed; remove the volume manually",
     )
 
 

@@ -3,11 +3,11 @@
 ::
 
     KubeEfsError
-    ├── InvalidValue             a value given by a person or another program is not acceptable
-    │   ├── ClaimRefused         a claim (or its class) asks for something that cannot be had
+    ├── InvalidValue             a value from a user or another program is not valid
+    │   ├── ClaimRefused         a claim (or its class) requests something that cannot be served
     │   ├── InvalidSetting       an environment variable or flag
     │   └── RemovalRefused       a guard says that this directory must not be removed
-    ├── NotYet                   nothing is wrong, something is not there yet
+    ├── NotYet                   nothing is wrong, something does not exist yet
     │   └── GidRangeFull         every group id of a class is in use
     ├── AwsError
     │   ├── AwsNotFound
@@ -81,7 +81,7 @@ _SHORT = _Short()
 def shown(value: object) -> str:
     """The value as messages show it: in quotes when it is text, and cut to a few lines.
 
-    Values come from anybody, and ten lines of YAML can stand for gigabytes.
+    Values come from any source, and ten lines of YAML can stand for gigabytes.
     """
     try:
         return _SHORT.repr(value)
@@ -94,7 +94,7 @@ class KubeEfsError(Exception):
 
     ``field`` names what is wrong (a field path, a setting, a call), ``value`` what was found there,
     ``remedy`` what the reader can do. Empty strings mean that there is nothing to say. ``outcome_unknown`` is
-    set where what was asked for may have been done all the same, or may still be done.
+    set where what was asked for may have been done anyway, or may still be done.
     """
 
     retryable: ClassVar[bool] = False
@@ -127,7 +127,7 @@ def told(error: BaseException) -> str:
 
 
 class InvalidValue(KubeEfsError):
-    """A value is not acceptable and will not become so by waiting."""
+    """A value is not valid, and waiting does not change that."""
 
 
 class ClaimRefused(InvalidValue):
@@ -143,7 +143,7 @@ class RemovalRefused(InvalidValue):
 
 
 class NotYet(KubeEfsError):
-    """Something that is needed is not there yet and may appear by itself."""
+    """Something that is needed does not exist yet and may appear by itself."""
 
     retryable = True
 
@@ -188,7 +188,7 @@ class AwsLimitReached(AwsError):
 
 
 class AwsUnavailable(AwsError):
-    """Any other failure: server errors, time-outs, no connection."""
+    """Any other failure: server errors, timeouts, no connection."""
 
 
 class AwsOddAnswer(AwsUnavailable):
@@ -232,7 +232,7 @@ class KubeExpired(KubeError):
 
 
 class KubeUnavailable(KubeError):
-    """Any other failure: throttling, server errors, time-outs, no connection."""
+    """Any other failure: throttling, server errors, timeouts, no connection."""
 
 
 class TunnelError(KubeEfsError):
@@ -278,7 +278,7 @@ class WorkerFailed(KubeEfsError):
 
 
 class MountFailed(KubeEfsError):
-    """mount(8) or umount(8) said no, or the folder is not what it must be; ``value`` is the target."""
+    """mount(8) or umount(8) failed, or the directory is not valid; ``value`` is the target."""
 
     retryable = True
 

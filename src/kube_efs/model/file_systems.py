@@ -1,4 +1,4 @@
-"""What AWS tells about EFS: file systems and their mount targets."""
+"""EFS as AWS describes it: file systems and their mount targets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class LifeCycleState(StrEnum):
 class MountTarget:
     """An address in one subnet under which a file system can be reached on TCP port 2049.
 
-    ``zone_id`` is the zone's name that all accounts share (``use1-az1``), None where it was not told.
+    ``zone_id`` is the zone's name that all accounts share (``use1-az1``), None if AWS did not report it.
     """
 
     mount_target_id: MountTargetId

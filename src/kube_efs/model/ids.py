@@ -26,7 +26,7 @@ _LABELS_WITH_DASHES = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 def _matching(pattern: re.Pattern[str], text: object, field: str, remedy: str) -> str:
     if not isinstance(text, str) or not pattern.fullmatch(text):
-        raise InvalidValue("is not acceptable", field=field, value=text, remedy=remedy)
+        raise InvalidValue("is not valid", field=field, value=text, remedy=remedy)
     return text
 
 

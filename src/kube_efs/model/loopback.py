@@ -1,6 +1,6 @@
 """Mounts from the node's own loopback: which servers lead there, and which ports mount options name.
 
-Persistent volumes are written by people, too, and the resolver and the kernel accept more spellings than
+Persistent volumes are written by users, too, and the resolver and the kernel accept more spellings than
 one. A spelling that is missing here would make a port look free that a volume carries, so both functions
 accept everything that a mount would.
 """

@@ -20,7 +20,7 @@ _SETTINGS = frozenset(
 )
 _WITHOUT_EFFECT = frozenset({"stunnel", "nodirects3read", "nos3readcache"})
 
-_PAST_TUNNEL = "would lead past the tunnel"
+_PAST_TUNNEL = "would bypass the tunnel"
 _UNVERIFIED = "would weaken the verification of the server"
 _NO_MOUNT = "would not mount the volume"
 _REFUSED = {
@@ -71,7 +71,7 @@ def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
     """The meaning of the flags; raises InvalidArgument for what is malformed, dangerous or contradictory.
 
     A flag may hold several, with commas between, as users of ``mount.efs`` write them. Names may be in
-    capitals; values keep theirs, but for access points.
+    capitals; values keep theirs, except those of access points.
     """
     own: dict[str, str | None] = {}
     others: list[str] = []
@@ -101,7 +101,7 @@ def _keep(own: dict[str, str | None], flag: _Flag) -> None:
     if flag.name in _SETTINGS and not flag.value:
         raise _refused(flag, "needs a value", f"use {flag.name}=VALUE")
     if own.setdefault(flag.name, flag.value) != flag.value:
-        raise _refused(flag, "is there twice with different values", "give it once")
+        raise _refused(flag, "is given twice with different values", "give it once")
 
 
 def _checked_other(flag: _Flag) -> str:
@@ -143,7 +143,7 @@ def _understood(
         own.get(n) for n in ("accesspoint", "az", "region", "mounttargetip")
     )
     if "tlsport" in own and not re.fullmatch(r"[0-9]{1,5}", own["tlsport"] or ""):
-        raise _refused(_Flag("tlsport", own["tlsport"]), "is no port", "leave it out")
+        raise _refused(_Flag("tlsport", own["tlsport"]), "is not a valid port", "leave it out")
     with refused_as_argument():
         return MountFlags(
             tls="tls" in own,

@@ -60,7 +60,7 @@ class MountPlan:
 
     ``handle`` has the access point, wherever it was named. ``iam`` None connects without a signature.
     ``zone`` and ``region`` are None where the node's own count. ``checks_revocation`` asks OCSP for the
-    server's certificate. ``nfs_options`` are complete but for the port; ``oddities`` deserve a warning.
+    server's certificate. ``nfs_options`` are complete except the port; ``oddities`` deserve a warning.
     """
 
     handle: VolumeHandle
@@ -91,7 +91,7 @@ class MountPlan:
 def plan_mount(
     handle: VolumeHandle, attributes: VolumeAttributes, capability: VolumeCapability, *, read_only: bool
 ) -> MountPlan:
-    """How the volume is to be mounted for that use; raises InvalidArgument for what contradicts itself.
+    """How to mount the volume for that use; raises InvalidArgument for what contradicts itself.
 
     An access point needs TLS and gets it whatever ``encryptInTransit`` says, with a warning. A volume
     whose access mode is for readers is mounted read-only.
@@ -157,7 +157,7 @@ def _access_point(
 def _ineffective_zone(attributes: VolumeAttributes, flags: MountFlags) -> Iterator[InvalidValue]:
     if attributes.cross_account and flags.zone is not None:
         yield InvalidValue(
-            "has no effect, the zone of another account's file system is the node's, by its id",
+            "has no effect, a file system of another account uses the zone ID of the node",
             field="mount flags",
             value=f"az={flags.zone}",
             remedy="leave it out",

@@ -19,7 +19,7 @@ def refuse_unservable(claim: Claim) -> None:
 
 
 def tunnel_mount_options(storage_class: StorageClass) -> tuple[str, ...]:
-    """The class's mount options; raises ClaimRefused for one that would lead past the tunnel."""
+    """The class's mount options; raises ClaimRefused for one that would bypass the tunnel."""
     for option in storage_class.mount_options:
         if (
             not option.isprintable()

@@ -10,7 +10,7 @@ def parse_boolean(text: str, *, field: str) -> bool:
     """The boolean; raises InvalidArgument for every other spelling, the empty one too."""
     value = read_boolean(text)
     if value is None:
-        raise InvalidArgument("is no boolean", field=field, value=text, remedy="use true or false")
+        raise InvalidArgument("is not a boolean", field=field, value=text, remedy="use true or false")
     return value
 
 
@@ -19,5 +19,5 @@ def parse_id(text: str, *, field: str, least: int = 0) -> int:
     number = read_integer(text)
     if number is None or not least <= number <= ID_MAX:
         remedy = f"use a whole number from {least} to {ID_MAX}"
-        raise InvalidArgument("is no user or group id", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid user or group ID", field=field, value=text, remedy=remedy)
     return number

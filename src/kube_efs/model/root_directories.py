@@ -1,6 +1,6 @@
 """Where in a file system the directory of a new volume lies.
 
-The name is that of the AWS driver, but for the suffix of ``subPathPattern``, which is derived from the
+The name is that of the AWS driver, except the suffix of ``subPathPattern``, which is derived from the
 volume's name instead of drawn at random: a repeated attempt names the same directory.
 """
 
@@ -51,7 +51,7 @@ def plain_name(request_name: str) -> str:
 
 
 def check_pattern(pattern: str, *, field: str) -> None:
-    """Raises InvalidArgument when the pattern has another variable than the three, or an odd brace."""
+    """Raises InvalidArgument when the pattern has another variable than the three, or a single brace."""
     rest = _VARIABLE.sub("", pattern)
     if "${" in rest or "}" in rest:
         remedy = "use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
@@ -137,5 +137,5 @@ def _resolved(text: str, field: str) -> Directory:
     for part in directory.parts:
         if part.startswith(".") or not _FORBIDDEN.isdisjoint(part):
             remedy = f"begin no name with a dot, and use none of {''.join(sorted(_FORBIDDEN))}"
-            raise InvalidArgument("is not taken by EFS", field=field, value=str(directory), remedy=remedy)
+            raise InvalidArgument("is not accepted by EFS", field=field, value=str(directory), remedy=remedy)
     return directory

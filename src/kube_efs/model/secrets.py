@@ -150,7 +150,7 @@ def shortened(text: str, limit: int) -> str:
     A secret across the cut is removed as a whole, and the time does not grow with what is cut off. If there
     is no room for more, only the note is left.
     """
-    # One character more tells whether the text is longer than what is searched.
+    # One more character shows whether the text is longer than what is searched.
     begin = _beginning_without_known(text, limit + _LOOKAHEAD + 1)
     if len(begin) <= limit + _LOOKAHEAD:
         clean = text_without_secrets(begin)

@@ -1,7 +1,7 @@
 """Which access points the SharedVolumes of a namespace may lead to.
 
-A SharedVolume is a volume that no administrator has made, so whoever may create one reaches every file
-system of the network unless somebody says otherwise.
+A SharedVolume is a volume that no administrator has made, so a user who may create one reaches every file
+system of the network unless it is limited.
 """
 
 import re
@@ -41,7 +41,7 @@ def parse_allowance(text: str, *, field: str) -> Allowance:
         return Allowance()
     for entry in sorted(entries):
         if not _ID.fullmatch(entry):
-            raise InvalidValue("is no id", field=field, value=entry, remedy=_REMEDY)
+            raise InvalidValue("is not a valid ID", field=field, value=entry, remedy=_REMEDY)
     return Allowance(entries)
 
 

@@ -1,4 +1,4 @@
-"""What is to be done about one SharedVolume: the next step, or the status when there is none.
+"""What to do about one SharedVolume: the next step, or the status when there is none.
 
 After a step the same question is asked again of what is there then, so that a crash between two steps
 changes nothing.
@@ -98,7 +98,7 @@ def _end(found: Found) -> Step | Status:
 
 
 def _prepare(found: Found) -> Step | None:
-    """What comes before volume and claim are touched; raises InvalidValue for what cannot be had."""
+    """The steps before volume and claim are changed; raises InvalidValue for an invalid request."""
     shared, volume = found.shared, found.own_volume
     shared.owner.check()
     if found.volume and not volume:
@@ -140,7 +140,7 @@ def _check_binding(found: Found, volume: MarkedVolume) -> None:
     owner, reference = found.shared.owner, volume.volume.claim
     if reference and (reference.namespace, reference.name) != (owner.namespace, owner.claim_name):
         other = f"{reference.namespace}/{reference.name}"
-        remedy = "delete that claim, then this SharedVolume, and create it anew"
+        remedy = "delete that claim, then this SharedVolume, and create it again"
         raise InvalidValue(
             f"is bound to claim {other}", field="PersistentVolume", value=owner.volume_name, remedy=remedy
         )
@@ -149,12 +149,12 @@ def _check_binding(found: Found, volume: MarkedVolume) -> None:
             f"is for volume {found.own_claim.claim.volume_name or 'any'}, not {owner.volume_name}",
             field="PersistentVolumeClaim",
             value=owner.claim_name,
-            remedy="delete it; it is made anew",
+            remedy="delete it; it is created again",
         )
 
 
 def _is_loose(found: Found, volume: MarkedVolume) -> bool:
-    """Whether the volume is reserved for nobody, so that any claim could take it, or for one that is gone."""
+    """Whether the volume is not reserved, so that any claim could take it, or for one that is gone."""
     reference = volume.volume.claim
     if reference is None:
         return True
@@ -176,19 +176,19 @@ def _status(found: Found, phase: SharedVolumePhase, message: str) -> Status:
 
 
 def _foreign(kind: str, name: str, remedy: str) -> InvalidValue:
-    problem = "is there already and belongs to somebody else"
+    problem = "exists already and was not created for this SharedVolume"
     return InvalidValue(problem, field=kind, value=name, remedy=f"{remedy}, or use another name")
 
 
 def _waiting(found: Found) -> str:
     claim, volume = found.own_claim, found.own_volume
-    goal = "" if found.shared.deleting else "; it is made anew then"
+    goal = "" if found.shared.deleting else "; then it is created again"
     if claim and claim.claim.deleting:
         pods = f", which {_listed(found.users)}" if found.users else ""
         return f"waits until claim {claim.claim.name} is gone{pods}{goal}"
     if volume and claim:
-        remedy = f"; delete claim {claim.claim.name} when no pod uses it, and both are made anew"
-        return f"volume {volume.volume.name} is being deleted and goes with its claim{remedy}"
+        remedy = f"; delete claim {claim.claim.name} when no pod uses it; then both are created again"
+        return f"volume {volume.volume.name} is being deleted and is removed with its claim{remedy}"
     if volume:
         held = ", ".join(volume.volume.finalizers)
         why = f", which {held} holds" if held else ""

@@ -19,7 +19,7 @@ GROUP = "aws-efs.managed.openshift.io"
 VERSION = "v1alpha1"
 KIND = "SharedVolume"
 PLURAL = "sharedvolumes"
-# Newer API servers warn of it, since it is no domain and path; SharedVolumes of the older system carry it.
+# Newer API servers warn of it, since it is not a domain and path; SharedVolumes of the older system carry it.
 FINALIZER = "finalizer.awsefs.managed.openshift.io"
 STORAGE_CLASS = "efs-sc"
 STORAGE = "1Gi"
@@ -146,7 +146,7 @@ def _as_label(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file system and one of its access points, as somebody wrote them."""
+    """A file system and one of its access points, as written."""
 
     file_system_id: str
     access_point_id: str
@@ -176,7 +176,7 @@ class MarkedVolume:
         """Whether it was made for this owner.
 
         A name alone says nothing, as two owners can have the same. The claim that it is reserved for is the
-        better witness, since nobody but an administrator can change it.
+        better witness, since only an administrator can change it.
         """
         claim = self.volume.claim
         is_for_claim = claim is not None and (claim.namespace, claim.name) == (
@@ -187,7 +187,7 @@ class MarkedVolume:
 
     @property
     def source(self) -> Source | None:
-        """Where it leads; None when that cannot be told.
+        """Where it leads; None when that is not known.
 
         Early versions of the older system wrote the file system into the handle and the access point into a
         mount option.
@@ -223,7 +223,7 @@ class MarkedClaim:
 class Status:
     """``status``; ``bound`` and ``matches`` are its conditions, None while nothing is known.
 
-    ``phase`` None is a SharedVolume that nobody has looked at yet.
+    ``phase`` None is a SharedVolume that was not handled yet.
     """
 
     phase: SharedVolumePhase | None = None

@@ -1,4 +1,4 @@
-"""Sizes as people read them."""
+"""Sizes in readable units."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

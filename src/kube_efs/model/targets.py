@@ -7,7 +7,8 @@ cluster, because persistent volumes carry them.
 A volume reaches whatever file system its port leads to. So a port that any volume carries is given to one
 file system only: the one whose port it has always been. Three sources tell which one that is: the ConfigMap
 (``targets`` and, for file systems that are gone, ``reserved``), and the annotations of the volumes. Where
-none of them tells, the port belongs to nobody and stays unused until the volume is gone or annotated.
+none of them names one, the port belongs to no file system and stays unused until the volume is gone or
+annotated.
 """
 
 import ipaddress
@@ -95,7 +96,7 @@ class TunnelTargets:
         return target.port if target else None
 
     def file_system_at(self, port: int) -> FileSystemId | None:
-        """The file system whose port this is, even if it is gone; None when the port is nobody's."""
+        """The file system whose port this is, even if it is gone; None when it belongs to none."""
         return next((fs for fs, own in self.ports.items() if own == port), None)
 
     @property
@@ -143,7 +144,7 @@ def follow_discovery(
     A known file system keeps its port, and while it is unclear all that was known of it. One that is gone
     leaves the targets; its port stays ``reserved`` while volumes carry it. A new or returning one gets the
     port that only its volumes carry, else the lowest from ``base_port`` up that neither another file system
-    nor any volume has: a port given away under a volume would lead its readers to somebody else's data.
+    nor any volume has: a port given away under a volume would lead its readers to the data of another volume.
 
     Raises InvalidValue when no port is left.
     """
@@ -290,7 +291,7 @@ def _load(text: str, what: str) -> object:
     # ValueError: a date that is none; RecursionError: a thousand brackets. The library lets both through.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidValue(
-            f"is not YAML ({error})", field=what, remedy="delete it, it is written anew"
+            f"is not YAML ({error})", field=what, remedy="delete it; it is written again"
         ) from error
 
 
@@ -329,7 +330,7 @@ def _parse_target(key: object, entry: object) -> TunnelTarget:
 def _parse_port(value: object, field_name: str) -> int:
     # bool is an int in Python, and `yes` a bool in YAML.
     if isinstance(value, bool) or not isinstance(value, int) or not _LOWEST_PORT <= value <= LAST_PORT:
-        raise InvalidValue("is no port", field=field_name, value=value, remedy="use 1024 to 65535")
+        raise InvalidValue("is not a valid port", field=field_name, value=value, remedy="use 1024 to 65535")
     return value
 
 
@@ -341,13 +342,13 @@ def parse_address(value: object, *, field: str = "address") -> str:
         address = ipaddress.ip_address(value)
     except (ValueError, TypeError) as error:
         raise InvalidValue(
-            "is no IP address", field=field, value=value, remedy="use an address, not a name"
+            "is not an IP address", field=field, value=value, remedy="use an address, not a name"
         ) from error
     if getattr(address, "scope_id", None) is not None:
         raise InvalidValue("has a zone index", field=field, value=value, remedy="use a global address")
     if address.is_multicast or address.is_unspecified:
         raise InvalidValue(
-            "is no address of a host", field=field, value=value, remedy="use a mount target's address"
+            "is not the address of a host", field=field, value=value, remedy="use a mount target's address"
         )
     return str(address)
 

@@ -1,4 +1,4 @@
-"""What is left in the trash of a file system after somebody has worked on emptying it."""
+"""What is left in the trash of a file system after a worker has tried to empty it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

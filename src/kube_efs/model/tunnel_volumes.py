@@ -36,7 +36,7 @@ _OWNED_POLICIES = {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}
 
 
 class DefaultFileSystem(StrEnum):
-    """Values of ``default_file_system_id`` that are no id."""
+    """Values of ``default_file_system_id`` that are not IDs."""
 
     AUTO = "auto"
 
@@ -55,7 +55,7 @@ def _no_volumes(_: Location) -> Sequence[Volume]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """By what ``auto`` chooses: the file systems, their ports, and the volumes that are there.
+    """By what ``auto`` chooses: the file systems, their ports, and the volumes that exist.
 
     ``own_vpcs`` are the VPCs of the nodes; empty when they are not known, which rules out no file system.
     ``maybe_begun`` are the claims whose volume an earlier leader may have requested, by their uids.
@@ -70,7 +70,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelRequest:
-    """What a claim asks for, after every check."""
+    """A valid request of a claim."""
 
     claim: Claim
     location: Location
@@ -108,7 +108,7 @@ def _class_file_system(storage_class: StorageClass, parameter: str, text: str) -
         return parse_file_system_id(text)
     except InvalidValue as error:
         raise ClaimRefused(
-            "is no file system id",
+            "is not a valid file system ID",
             field=f"StorageClass {storage_class.name} parameters.{parameter}",
             value=text,
             remedy="use ids such as fs-0123456789abcdef0",
@@ -123,7 +123,7 @@ def is_served(claim: Claim) -> bool:
 def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) -> TunnelRequest:
     """What the claim asks for.
 
-    Raises ClaimRefused when it cannot be had until the claim, its class or the set of file systems
+    Raises ClaimRefused when it cannot be served until the claim, its class or the set of file systems
     changes, and NotYet for a file system that is not known or cannot be reached yet.
     """
     _refuse_unserved(claim)
@@ -166,7 +166,7 @@ def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolic
     if text not in _OWNED_POLICIES:
         remedy = "use Delete or Retain"
         raise ClaimRefused(
-            "is no reclaim policy", field=f"{_LABELS}.reclaim_policy", value=text, remedy=remedy
+            "is not a reclaim policy", field=f"{_LABELS}.reclaim_policy", value=text, remedy=remedy
         )
     return ReclaimPolicy(text)
 
@@ -189,10 +189,10 @@ def _choose_file_system(
         chosen = _known(_default_file_system(rules, storage_class), view.discovery)
     if claim.file_system not in {None, chosen} and claim.uid in view.maybe_begun:
         raise NotYet(
-            f"was chosen by an earlier controller, whose volume can still appear; now it would be {chosen}",
+            f"was chosen by an earlier controller, whose volume can still appear; the choice is now {chosen}",
             field="file system",
             value=claim.file_system,
-            remedy="wait; it is chosen again at the latest 90 seconds after the controller has begun to lead",
+            remedy="wait; it is chosen again within 90 seconds after the controller became the leader",
         )
     return chosen
 
@@ -291,7 +291,7 @@ def _no_mount_target(
 def _lacking(file_system_id: FileSystemId, discovery: Discovery) -> str:
     system = discovery.file_systems.get(file_system_id)
     if system is None:
-        return f"AWS has not told the mount targets of {file_system_id} yet"
+        return f"AWS has not reported the mount targets of {file_system_id} yet"
     if not system.state.usable:
         return f"{file_system_id} is {system.state}"
     targets = ", ".join(
@@ -306,7 +306,7 @@ def _allowed_file_system(text: str, rules: TunnelClass, storage_class: StorageCl
         chosen = parse_file_system_id(text)
     except InvalidValue as error:
         remedy = "use an id such as fs-0123456789abcdef0"
-        raise ClaimRefused("is no file system id", field=field, value=text, remedy=remedy) from error
+        raise ClaimRefused("is not a valid file system ID", field=field, value=text, remedy=remedy) from error
     if rules.allowed is not None and chosen not in rules.allowed:
         remedy = f"StorageClass {storage_class.name} allows {', '.join(rules.allowed)}"
         raise ClaimRefused("is not allowed", field=field, value=text, remedy=remedy)
@@ -365,15 +365,15 @@ def removable_location(volume: Volume) -> Location:
     """
     location = locate(volume, TunnelTargets())
     if location is None or volume.nfs is None or volume.nfs.server != LOOPBACK:
-        remedy = "remove the volume by hand"
+        remedy = "remove the volume manually"
         raise RemovalRefused(
-            "does not tell a directory behind a tunnel", field="volume", value=volume.name, remedy=remedy
+            "does not name a directory behind a tunnel", field="volume", value=volume.name, remedy=remedy
         )
     parts = location.directory.parts
     namespace = volume.claim.namespace if volume.claim else ""
     is_plain = volume.nfs.path == str(location.directory)
     if not is_plain or len(parts) != 2 or parts[0] != namespace or not _VOLUME_NAME.fullmatch(parts[1]):
-        remedy = f"only /{namespace}/<volume_name> is removed; remove the volume by hand"
+        remedy = f"only /{namespace}/<volume_name> is removed; remove the volume manually"
         raise RemovalRefused(
             "is not the claim's directory", field="spec.nfs.path", value=volume.nfs.path, remedy=remedy
         )

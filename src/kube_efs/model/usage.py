@@ -10,7 +10,7 @@ from typing import Final
 from kube_efs.model.directories import Directory
 from kube_efs.model.errors import InvalidValue
 
-# A volume that swings around its request is told of once.
+# A volume that swings around its request is reported once.
 _BACK_WITHIN: Final = Fraction(95, 100)
 
 # Reasons of events on claims.
@@ -27,7 +27,7 @@ _DOCUMENT_MAX_CHARACTERS: Final = 900_000
 class TreeSize:
     """What a directory and all in it take up: bytes as du(1) counts them, and files and directories.
 
-    It is at least so much where ``complete`` is false: there was more than could be looked at.
+    It is at least so much where ``complete`` is false: there were more files than could be measured.
     """
 
     used_bytes: int
@@ -85,7 +85,7 @@ def parse_usage(text: str) -> Mapping[str, VolumeUsage]:
     try:
         return {str(name): _read(fields) for name, fields in json.loads(text)["volumes"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise InvalidValue("is no document of usage", field=USAGE_KEY, value=text[:80]) from error
+        raise InvalidValue("is not a usage document", field=USAGE_KEY, value=text[:80]) from error
 
 
 def _read(fields: list[int]) -> VolumeUsage:

@@ -25,7 +25,7 @@ _REMEDY = "use encryptInTransit, mounttargetip, mounttargetipmap and crossaccoun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneAddress:
-    """The address of the mount target in a zone, which is told by its name or its id (``use1-az1``)."""
+    """The address of the mount target in a zone, which is given by its name or its ID (``use1-az1``)."""
 
     zone: ZoneName
     address: str
@@ -46,7 +46,7 @@ class VolumeAttributes:
     cross_account: bool = False
 
     def address_in(self, *zones: str) -> str | None:
-        """The mount target for a node in that zone, told by its id, its name, or both; None: look it up.
+        """The mount target for a node in that zone, given by its ID, its name, or both; None: look it up.
 
         ``address`` wins. Without one in the zone it is that of the first zone in order, so that a node
         always uses the same; the AWS driver takes any.
@@ -75,7 +75,7 @@ def parse_attributes(attributes: Mapping[str, str]) -> VolumeAttributes:
             raise InvalidArgument("is not supported", field="volume attribute", value=key, remedy=remedy)
         if name in given:
             remedy = "give it once"
-            raise InvalidArgument("is there twice", field="volume attribute", value=key, remedy=remedy)
+            raise InvalidArgument("is given twice", field="volume attribute", value=key, remedy=remedy)
         given[name] = value
     encrypted = given.get(_ENCRYPTED)
     with refused_as_argument():
@@ -107,7 +107,7 @@ def _parse_addresses(text: str) -> tuple[ZoneAddress, ...]:
 
 def _no_map(text: str) -> InvalidArgument:
     remedy = 'use {"ZONE":"ADDRESS"}'
-    return InvalidArgument("is no JSON object", field=_TARGETS, value=text, remedy=remedy)
+    return InvalidArgument("is not a JSON object", field=_TARGETS, value=text, remedy=remedy)
 
 
 def render_attributes(attributes: VolumeAttributes) -> dict[str, str]:

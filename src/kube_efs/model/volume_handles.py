@@ -5,7 +5,7 @@
     [efs:]FSID[:PATH[:APID]]
 
 The forms of all versions of the AWS driver are read: before 3.0 its controller wrote ``FSID::APID``, since
-then ``efs:FSID::APID``; people write the other forms for volumes of their own.
+then ``efs:FSID::APID``; users write the other forms for their own volumes.
 
 A directory that was made for a claim (``provisioningMode: efs-dir``) is written ``efs:FSID:/BASE/./NAME``.
 The ``/./`` marks where the class's base ends, as it does for ``rsync --relative``. The AWS driver reads
@@ -97,7 +97,7 @@ def _without_type(text: str) -> list[str]:
     fields = text.split(":")
     kind = fields[0]
     if kind == _OTHER_STORE:
-        raise _malformed("is a volume of Amazon S3 Files, which are not served", text)
+        raise _malformed("is a volume of Amazon S3 Files, which is not supported", text)
     if kind == _TYPE and len(fields) > 1:
         return fields[1:]
     if not kind.startswith("fs-") and len(fields) > 1:
@@ -109,7 +109,7 @@ def parse_strict_file_system_id(text: str, *, field: str) -> FileSystemId:
     """The id, ``fs-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
     if not _FILE_SYSTEM_ID.fullmatch(text):
         remedy = "use an id such as fs-0123456789abcdef0"
-        raise InvalidArgument("is no file system id", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid file system ID", field=field, value=text, remedy=remedy)
     return FileSystemId(text)
 
 
@@ -117,7 +117,7 @@ def parse_access_point_id(text: str, *, field: str) -> AccessPointId:
     """The id, ``fsap-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
     if not _ACCESS_POINT_ID.fullmatch(text):
         remedy = "use an id such as fsap-0123456789abcdef0"
-        raise InvalidArgument("is no access point id", field=field, value=text, remedy=remedy)
+        raise InvalidArgument("is not a valid access point ID", field=field, value=text, remedy=remedy)
     return AccessPointId(text)
 
 
@@ -132,7 +132,7 @@ def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:
     if not mark or handle.access_point_id or handle.directory.relation_to(base) is not Relation.BELOW:
         return handle
     marked = replace(handle, base=base)
-    # What is not exactly as it is written here was written by a person, and is theirs to remove.
+    # What is not exactly as it is written here was written by a user, who must remove it.
     return marked if str(marked) == text else handle
 
 

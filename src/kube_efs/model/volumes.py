@@ -39,7 +39,7 @@ class VolumePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimReference:
-    """The claim that a volume belongs to; ``uid`` is None when a person bound it by name only.
+    """The claim that a volume belongs to; ``uid`` is None when a user bound it by name only.
 
     ``resource_version`` is that of the claim when the volume was made for it.
     """
@@ -123,12 +123,12 @@ class Volume:
 
     @property
     def to_be_reclaimed(self) -> bool:
-        """Whether its claim is gone, and its data is to go with it."""
+        """Whether its claim is gone and its data must be removed."""
         return self.phase is VolumePhase.RELEASED and self.reclaim_policy is ReclaimPolicy.DELETE
 
     @property
     def is_let_go(self) -> bool:
-        """Whether it was to go with its data, and nobody's finalizer holds it for that any more."""
+        """Whether it had to be removed with its data, and no finalizer holds it for that any more."""
         return self.to_be_reclaimed and self.deleting and FINALIZER not in self.finalizers
 
     @property
@@ -155,7 +155,7 @@ class Volume:
 def locate(
     volume: Volume, targets: TunnelTargets, servers: Mapping[str, FileSystemId] = MappingProxyType({})
 ) -> Location | None:
-    """Where the volume's data lies; None when it is not on EFS or cannot be told.
+    """Where the volume's data lies; None when it is not on EFS or is not known.
 
     ``targets`` tell which file system a loopback port or a mount target's address leads to, and ``servers``
     which one is behind a name that does not say so. The
@@ -200,7 +200,7 @@ def _is_address(server: str) -> bool:
 
 
 def _mounted(path: str) -> Directory:
-    """What the kernel mounts for that path, however people have written it."""
+    """What the kernel mounts for that path, for any spelling."""
     return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 

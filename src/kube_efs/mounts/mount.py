@@ -1,7 +1,7 @@
 """Mounting and unmounting NFS, by mount(8) and umount(8).
 
-Both can wait for ever for a server that is gone. The limit is the caller's (``asyncio.timeout``): when a call
-is cancelled, the program is ended with all that it has started.
+Both can wait indefinitely for a server that is gone. The limit is the caller's (``asyncio.timeout``): when a
+call is cancelled, the program is ended with all that it has started.
 
 A new mount gets a longer read-ahead. Since Linux 5.4 the default for NFS is 128 KiB, with which one reader
 gets a fraction of what EFS gives.
@@ -52,7 +52,7 @@ class Mounter(Protocol):
     async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
         """Take the topmost mount away from there; raises MountFailed.
 
-        ``force`` gives up what is under way to a server that does not answer. ``lazy`` takes away also what
+        ``force`` gives up what is under way to a server that does not answer. ``lazy`` also removes what
         is in use; the kernel keeps it for those who use it.
         """
 
@@ -135,7 +135,7 @@ def wanted_read_ahead(options: str) -> int | None:
 
 def set_read_ahead(mount: MountEntry, kibibytes: int, *, devices: Path = _BDI_DEVICES) -> None:
     """Let the kernel read that much ahead on an NFS mount, if it lets us."""
-    # Anything else, such as a bound folder, shares its device with mounts that are not ours.
+    # Anything else, such as a bind-mounted directory, shares its device with mounts that are not ours.
     if not mount.file_system_type.startswith("nfs"):
         return
     try:
@@ -204,9 +204,9 @@ async def _kill(program: str, process: Process, ending: "asyncio.Future[tuple[by
 
 
 async def to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Do all of it, however often the call is cancelled meanwhile; then the call is cancelled.
+    """Do all of it, however often the call is cancelled in the meantime; then the call is cancelled.
 
-    A thread goes on when its call is cancelled, and must not change a target that the next call works on. A
+    A thread continues when its call is cancelled, and must not change a target that the next call works on. A
     call that undoes what it did because its time was over is cancelled again when its caller gives up.
     """
     task, cancelled = asyncio.ensure_future(work), None

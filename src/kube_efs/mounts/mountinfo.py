@@ -1,8 +1,8 @@
 """``/proc/self/mountinfo`` as values; see proc_pid_mountinfo(5).
 
 The kernel gives the table away piece by piece. While other mounts come and go, a reader can miss one that is
-there all the time (before Linux 5.8 for certain, and reports go on). But poll(2) tells whether the table has
-changed since it was opened: what was read of one that has not is all of it.
+there all the time (before Linux 5.8 for certain, and reports continue). But poll(2) shows whether the table
+has changed since it was opened: what was read of one that has not is all of it.
 """
 
 import os
@@ -28,7 +28,7 @@ _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 class MountEntry:
     """One mount. ``device`` is ``major:minor``; ``root`` what of the file system is mounted.
 
-    Options are those of the mount, ``super_options`` those of the file system. Bytes that are no UTF-8 are
+    Options are those of the mount, ``super_options`` those of the file system. Bytes that are not UTF-8 are
     surrogates, as in Python's other paths.
     """
 
@@ -60,8 +60,8 @@ class Export:
 def read_mountinfo(path: Path = MOUNTINFO) -> tuple[MountEntry, ...]:
     """The mounts that this process sees, a later one above an earlier one; raises PlatformError.
 
-    Read again as long as it changes meanwhile. Of a table that never stands still it gives what any of the
-    readings shows: none of them shows what was not there.
+    Read again as long as it changes in the meantime. Of a table that never stands still it gives what any of
+    the readings shows: none of them shows what was not there.
     """
     found: dict[int, MountEntry] = {}
     try:
@@ -84,7 +84,7 @@ def unreadable(error: OSError, path: Path) -> PlatformError:
 
 
 def read_once(path: Path = MOUNTINFO) -> tuple[bytes, bool]:
-    """The table by one reading, and whether it stood still meanwhile; raises OSError."""
+    """The table by one reading, and whether it stood still in the meantime; raises OSError."""
     with path.open("rb", buffering=0) as file:
         text = file.readall()
         return text, not has_changed(file)
@@ -104,7 +104,7 @@ def parse_mountinfo(text: str) -> tuple[MountEntry, ...]:
 
 
 def lines_by_mount_point(text: bytes) -> Mapping[bytes, Sequence[bytes]]:
-    """The lines in their order, by mount point without escapes; nothing else of them is looked at."""
+    """The lines in their order, by mount point without escapes; nothing else of them is read."""
     found: dict[bytes, list[bytes]] = {}
     for line in text.split(b"\n"):
         fields = line.split(b" ", _BEHIND_MOUNT_POINT)

@@ -1,4 +1,4 @@
-"""What is mounted where, read no more often than is needed, also when many ask and others mount meanwhile.
+"""What is mounted where, read no more often than necessary, for many callers and while others mount.
 
 **Is anything mounted here?** The kernel answers that exactly about one path (``is_mount_point``), and the
 table is not read at all. Only a kernel that cannot has its table read.
@@ -6,15 +6,15 @@ table is not read at all. Only a kernel that cannot has its table read.
 **What is mounted here?** Only the table says that. The kernel gives it away in pieces of a page. Each piece
 shows what is mounted at that moment, but between two of them other mounts come and go, and the reader can
 miss one that is there all the time (``mountinfo`` says when). So a reading is trusted in one direction: what
-it shows was mounted after the reading began, even if the table changed meanwhile. What it does not show is
-*not mounted* only if the table stood still, or if the kernel says the same of that path. Where the kernel
+it shows was mounted after the reading began, even if the table changed in the meantime. What it does not show
+is *not mounted* only if the table stood still, or if the kernel says the same of that path. Where the kernel
 does not say, several readings have to miss it. A foreign mount that comes and goes therefore makes nobody
 read again what one reading has shown.
 
 **Sharing.** There is one reading at a time. A caller that asks while one is under way cannot use it: the part
 about its place may have been read before it asked. It waits for the next, which begins after its question,
-and all who asked meanwhile use the same. So no answer is older than its question, and twenty callers at once
-cost two readings. A line is parsed only if its mount point is the one asked about: to cut the mount
+and all who asked in the meantime use the same. So no answer is older than its question, and twenty callers at
+once cost two readings. A line is parsed only if its mount point is the one asked about: to cut the mount
 point out of a line of bytes takes a twentieth of the time of parsing the line.
 """
 
@@ -60,13 +60,13 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 def is_mount_point(path: Path) -> bool | None:
     """Whether anything is mounted on exactly that path; None when this kernel does not say.
 
-    ``path`` is absolute and its parents have no links; a link in its place is no mount point.
+    ``path`` is absolute and its parents have no links; a link in its place is not a mount point.
 
     openat2(2) with RESOLVE_NO_XDEV opens a name in its parent directory and refuses with EXDEV to step from
     there onto another mount, bind mounts included. So one system call of some microseconds is exact, however
     many mounts there are and however fast they change. It stops before it enters the mounted file system.
-    stat(2), statx(2) and open(2) enter it, whatever their flags, and then wait for ever for an NFS server
-    that is gone. Python has no function for openat2, hence ctypes, which adds 0.7 MB to the process; the
+    stat(2), statx(2) and open(2) enter it, whatever their flags, and then wait indefinitely for an NFS server
+    that is gone. Python has no function for openat2, therefore ctypes, which adds 0.7 MB to the process; the
     number of the call is the same on x86-64 and ARM. Kernels before 5.6 do not have it, and a sandbox may
     forbid it: then there is no answer here, and the mount table has to give one.
     """
@@ -151,7 +151,10 @@ class MountTable:
             if answer is None and reading.is_whole:
                 return None
         if answer:
-            problem, remedy = "is a mount point that the mount table does not show", "see that /proc is whole"
+            problem, remedy = (
+                "is a mount point that is missing in the mount table",
+                "check that /proc is complete",
+            )
             raise PlatformError(problem, field="mounts", value=str(place), remedy=remedy)
         return None
 

@@ -1,7 +1,7 @@
 """The operator as a bundle of the Operator Lifecycle Manager (OLM), in the format registry+v1.
 
 The package has the community operator's name, and the version is newer than all of its versions: pointing a
-Subscription to a catalogue with this bundle is all that an upgrade takes.
+Subscription to a catalog with this bundle is all that an upgrade takes.
 """
 
 import json

@@ -48,7 +48,7 @@ class Cluster:
             return ()
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """The object after it was applied, taking fields from whoever has changed them."""
+        """The object after it was applied, with force: it takes fields from other managers."""
         reference = reference_of(manifest)
         with translated(str(reference)):
             applied = await self._any.patch(
@@ -63,7 +63,7 @@ class Cluster:
         return manifest_of(applied, reference.kind)
 
     async def replace(self, manifest: Manifest) -> Manifest:
-        """The object in the place of the one of its resource version."""
+        """The object, replacing that of its resource version."""
         reference = reference_of(manifest)
         resource: Any = _resource(reference)
         with translated(str(reference)):
@@ -85,7 +85,7 @@ class Cluster:
             )
 
     async def delete(self, reference: Reference, *, cascade: CascadeType = CascadeType.BACKGROUND) -> bool:
-        """Have the object go; tells whether there was one."""
+        """Delete the object; gives whether there was one."""
         try:
             with translated(str(reference)):
                 await self._any.delete(

@@ -9,7 +9,7 @@ from kube_efs.operator.kinds import KINDS, WORKLOADS
 from kube_efs.operator.manifests import Manifest
 
 FIELD_MANAGER: Final = "kube-efs-operator"
-RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart, which people may do
+RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart, which users may do
 # What these write is theirs: counts, revisions, and the annotation of a restart.
 _WELCOME: Final = frozenset({FIELD_MANAGER, "kube-controller-manager", "kubectl-rollout"})
 # What the server writes, and what says nothing about the content.
@@ -19,19 +19,19 @@ _BY_SERVER: Final = frozenset(
 
 
 def digest(manifest: Manifest) -> str:
-    """Tells contents apart, in hexadecimal."""
+    """A digest of the content, in hexadecimal."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint(live: Manifest) -> str:
-    """The digest of all that people and controllers may have changed; statuses are not looked at."""
+    """The digest of all that users and controllers may have changed; statuses are ignored."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _BY_SERVER}
     content = {name: value for name, value in live.items() if name not in {"metadata", "status"}}
     return digest({**content, "metadata": metadata})
 
 
 def must_recreate(live: Manifest, wanted: Manifest) -> bool:
-    """Whether a field differs that no server changes in an object that is there."""
+    """Whether a field differs that no server changes in an object that exists."""
     for path in KINDS[wanted["kind"]].immutable:
         now, then = _at(live, path), _at(wanted, path)
         if then is not None and _plain(now) != _plain(then):
@@ -40,7 +40,7 @@ def must_recreate(live: Manifest, wanted: Manifest) -> bool:
 
 
 def has_foreign_fields(live: Manifest) -> bool:
-    """Whether somebody has put fields of their own into a workload, which applying would leave there."""
+    """Whether another manager owns fields of a workload, which applying would leave there."""
     if live["kind"] not in WORKLOADS:
         return False
     return any(

@@ -10,7 +10,7 @@ from kube_efs.operator.manifests import Manifest
 
 DRIVER_NAME: Final = "efs.csi.aws.com"
 FINALIZER: Final = "kube-efs-operator.operator.openshift.io/uninstall"
-# Of the operator that kube-efs takes the place of: nobody else would ever take them away.
+# Of the operator that kube-efs replaces: no other program would ever remove them.
 OLDER_FINALIZERS: Final = frozenset(
     f"aws-efs-csi-driver-operator.operator.openshift.io/{name}"
     for name in (
@@ -24,7 +24,7 @@ FORCE_TAKEOVER: Final = "efs.csi.aws.com/take-over-while-mounted"
 
 
 class ManagementState(StrEnum):
-    """Who looks after the driver; UNKNOWN is any value that has no meaning here."""
+    """Who manages the driver; UNKNOWN is any value that has no meaning here."""
 
     MANAGED = "Managed"
     UNMANAGED = "Unmanaged"
@@ -70,7 +70,7 @@ class Driver:
 
     @property
     def own_finalizers(self) -> frozenset[str]:
-        """Those that only this operator will ever take away."""
+        """Those that only this operator removes."""
         return frozenset(self.finalizers) & {FINALIZER, *OLDER_FINALIZERS}
 
 
@@ -98,7 +98,7 @@ def read_driver(found: Manifest) -> Driver:
 
 
 def read_log_level(text: str) -> LogLevel | None:
-    """A level; empty is Normal, and None stands for what is no level."""
+    """A level; empty is Normal, and None stands for an invalid level."""
     try:
         return LogLevel(text or LogLevel.NORMAL)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an installation has besides what ``kube-efs render`` prints, as the operator was told. No I/O."""
+"""What an installation has besides what ``kube-efs render`` prints, from the operator's settings. No I/O."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ _MONITORS: Final = {"efs-stunnel": Part.TUNNEL, "efs-csi-node": Part.NODE}
 class Extras:
     """Variables of processes, and what these need then.
 
-    ``observes`` gives the controller the rights for usage and the status page; the pods of the parts that
-    are ``open`` are read by Prometheus, for their metrics can be reached from outside of the node.
+    ``observes`` gives the controller the permissions for usage and the status page; the pods of the parts
+    that are ``open`` are read by Prometheus, for their metrics can be reached from outside of the node.
     """
 
     variables: Mapping[Part, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
@@ -39,7 +39,7 @@ class Extras:
         )
 
 
-# For the operator may only give rights that it has.
+# Because the operator may only grant permissions that it has.
 EVERYTHING: Final = Extras(observes=True, open=frozenset({Part.TUNNEL, Part.NODE}))
 
 

@@ -39,7 +39,7 @@ class Wanted:
 
 
 async def create_file_system(gateway: AwsGateway, wanted: Wanted, say: Say) -> FileSystemId | None:
-    """The file system, ready to be mounted; None when nothing was to be made. Raises AwsError, KubeError."""
+    """The file system, ready to be mounted; None for a dry run. Raises AwsError, KubeError."""
     subnets = one_of_each_zone(await _subnets(gateway, wanted))
     vpc_id = subnets[0].vpc_id
     ranges = await gateway.owned.network_ranges(vpc_id)
@@ -47,10 +47,10 @@ async def create_file_system(gateway: AwsGateway, wanted: Wanted, say: Say) -> F
     for one in subnets:
         say(f"mount target in {one.subnet_id} ({one.zone})")
     if wanted.dry_run:
-        say("nothing was made")
+        say("nothing was created")
         return None
     group = await gateway.owned.ensure_security_group(wanted.infra_id, vpc_id, ranges)
-    say(f"security group {group} lets NFS in from the network")
+    say(f"security group {group} allows NFS from the network")
     system = await gateway.create_file_system(
         creation_token(wanted.infra_id, wanted.name),
         name=wanted.name,
@@ -92,7 +92,7 @@ async def _subnets(gateway: AwsGateway, wanted: Wanted) -> tuple[Subnet, ...]:
     instances = await _instances(wanted.kubeconfig)
     if not instances:
         remedy = "name subnets with --subnet"
-        raise InvalidSetting("has no nodes that are instances", field="cluster", remedy=remedy)
+        raise InvalidSetting("has no nodes that are EC2 instances", field="cluster", remedy=remedy)
     return await gateway.owned.subnets_of_instances(instances)
 
 
@@ -152,4 +152,4 @@ async def _until(so: Callable[[], Awaitable[bool]], what: str) -> None:
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError as error:
         problem = f"did not change its state within {_WAIT_SECONDS:.0f} s"
-        raise AwsUnavailable(problem, field=what, remedy="repeat the command to go on") from error
+        raise AwsUnavailable(problem, field=what, remedy="repeat the command to continue") from error

@@ -23,7 +23,7 @@ _CA_VOLUME: Final = "non-standard-root-system-trust-ca-bundle"
 _CA_FOLDER: Final = "/etc/pki/ca-trust/extracted/pem"
 _CA_FILE: Final = "tls-ca-bundle.pem"
 _CREDENTIALS_FOLDER: Final = "/var/run/secrets/aws"
-_TOKEN_FOLDER: Final = "/var/run/secrets/openshift/serviceaccount"  # noqa: S105 - a folder
+_TOKEN_FOLDER: Final = "/var/run/secrets/openshift/serviceaccount"  # noqa: S105 - a directory
 _TOKEN_SECONDS: Final = 3600
 _METRICS_FOLDER: Final = "/var/run/secrets/serving-cert"
 _METRICS_PORT: Final = 9815
@@ -32,7 +32,7 @@ _KEY_CHARACTERS: Final = 63
 
 
 def labelled(manifest: Manifest) -> Manifest:
-    """With the label that tells what the operator keeps in place."""
+    """With the label of the objects that the operator manages."""
     changed = _copy(manifest)
     changed["metadata"].setdefault("labels", {}).update(MANAGED_BY)
     return changed
@@ -46,7 +46,7 @@ def with_spec_hash(workload: Manifest) -> Manifest:
 
 
 def with_environment(workload: Manifest, variables: Mapping[str, str]) -> Manifest:
-    """With these variables in every container, in the place of others of that name; without empty ones."""
+    """With these variables in every container, instead of others of that name; without empty ones."""
     changed = _copy(workload)
     added = [{"name": name, "value": value} for name, value in sorted(variables.items()) if value]
     names = {one["name"] for one in added}
@@ -84,7 +84,7 @@ def with_trusted_ca(workload: Manifest) -> Manifest:
 
 
 def with_credentials(workload: Manifest) -> Manifest:
-    """With the keys or the role of the Secret, if it is there; without it the instance's role counts."""
+    """With the keys or the role of the Secret, if it exists; without it the instance's role counts."""
     changed = _copy(workload)
     for container in _containers(changed):
         container["env"] = [

@@ -1,4 +1,4 @@
-"""What is to be in the cluster, from what the administrator wants and what the cluster is like. No I/O."""
+"""The desired objects, from the administrator's settings and the properties of the cluster. No I/O."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from kube_efs.operator.manifests import Manifest, RenderOptions, render_asset, r
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.tls_profiles import TlsTerms
 
-# The namespace is the operator's own, and so it is somebody else's object.
+# The namespace is the operator's own, and so another program owns it.
 _LEFT_OUT: Final = frozenset({"Namespace"})
 _BY_COMMAND: Final = {"controller": Part.CONTROLLER, "tunnel": Part.TUNNEL, "node": Part.NODE}
 _BY_KIND: Final = {
@@ -39,7 +39,8 @@ class Surroundings:
     ``proxy`` has the variables of a proxy. ``ca_version`` and ``credentials_version`` are the versions of
     the ConfigMap and the Secret, empty when there are none. ``credentials_mode`` is None where nothing
     makes credentials for those who ask. ``tls`` is for what is served. With ``cluster_id`` access points
-    are tagged. ``nodes`` counts those that can take the controller. ``extras`` is what the operator was told.
+    are tagged. ``nodes`` counts those that can take the controller. ``extras`` come from the operator's
+    settings.
     """
 
     proxy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -69,7 +70,7 @@ def wanted_objects(
 
 
 def part_of(manifest: Manifest) -> Part:
-    """The part that an object belongs to; a workload's is told by the command that it runs."""
+    """The part that an object belongs to; a workload's is known from its command."""
     if manifest["kind"] in WORKLOADS:
         containers = manifest["spec"]["template"]["spec"]["containers"]
         return _BY_COMMAND.get((containers[0].get("args") or [""])[0], Part.STATIC)

@@ -82,7 +82,7 @@ class Installer:
         return report
 
     async def withdraw(self, unasked: Iterable[Manifest]) -> None:
-        """Take away those of these objects that were installed here, once; raises KubeError."""
+        """Remove those of these objects that this operator installed; raises KubeError."""
         for manifest in unasked:
             reference = reference_of(manifest)
             if reference in self._absent:
@@ -113,12 +113,12 @@ class Installer:
         if live is not None and KINDS[reference.kind].made_once:
             return live
         if live is not None and self._has_to_wait(part, live, wanted, report):
-            report.waits[part].append(f"{reference} is updated once all tunnels are ready")
+            report.waits[part].append(f"{reference} is updated when all tunnels are ready")
             return live
         if live is not None and must_recreate(live, wanted):
             await self._remove(reference)
             if reference.kind in WORKLOADS:
-                report.waits[part].append(f"{reference} is made anew")
+                report.waits[part].append(f"{reference} is recreated")
                 return None
             live = None
         return await self._write(live, wanted)
@@ -150,7 +150,7 @@ class Installer:
         return applied
 
     async def _remove(self, reference: Reference) -> None:
-        """Make room for the object as it is to be; pods of a DaemonSet stay, for mounts stand on them."""
+        """Delete the object to recreate it; pods of a DaemonSet stay, because mounts depend on them."""
         cascades = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
         log.info("object-made-anew", object=str(reference))
         await self._cluster.delete(reference, cascade=cascades.get(reference.kind, CascadeType.BACKGROUND))

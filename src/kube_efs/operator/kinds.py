@@ -55,7 +55,7 @@ class Kind:
     """A kind of object.
 
     ``optional`` when a cluster may not have it. ``immutable`` are the fields with which an object has to be
-    made anew to change them. ``made_once`` when it is the administrator's as soon as it is there.
+    recreated to change them. ``made_once`` when it is the administrator's as soon as it is there.
     ``elsewhere`` when its objects do not lie in the namespace of the installation.
     """
 

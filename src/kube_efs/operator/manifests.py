@@ -1,7 +1,7 @@
 """The assets, filled in: what ``kubectl apply`` and the operator bring into a cluster.
 
 A string of an asset may contain placeholders, ``{name}``, and a mapping ``$if: name``, which keeps it only if
-there is such a value. Both are looked at after the YAML is parsed, so no value can change the structure of
+there is such a value. Both are checked after the YAML is parsed, so no value can change the structure of
 an object.
 """
 
@@ -43,7 +43,7 @@ _CONSTRAINTS = "security-context-constraints"
 _CSI_CONSTRAINTS = "security-context-constraints-csi"
 CLASS_REFERENCES = "class-references-rbac"
 
-# Anybody but root; OpenShift gives each namespace ids of its own instead.
+# Any user but root; OpenShift gives each namespace ids of its own instead.
 _USER_ID = 65532
 # On the node, so that tunnels have the same ports when the pod that keeps them is replaced.
 _STATE_FOLDER = "/var/lib/kube-efs"
@@ -89,20 +89,18 @@ class RenderOptions:
         for name, (pattern, remedy) in ACCEPTED.items():
             value = getattr(self, name)
             if value is not None and not re.fullmatch(pattern, value):
-                raise InvalidSetting("is not acceptable", field=name, value=value, remedy=remedy)
+                raise InvalidSetting("is not valid", field=name, value=value, remedy=remedy)
         self._check_references("secrets")
         self._check_references("config_maps")
 
     def _check_references(self, name: str) -> None:
         for value in getattr(self, name):
             if not self.csi:
-                remedy = "leave it out, or ask for the CSI driver too"
-                raise InvalidSetting(
-                    "is read for the CSI driver only", field=name, value=value, remedy=remedy
-                )
+                remedy = "leave it out, or add the CSI driver"
+                raise InvalidSetting("applies to the CSI driver only", field=name, value=value, remedy=remedy)
             if not _REFERENCE.fullmatch(value):
                 remedy = "use NAMESPACE/NAME"
-                raise InvalidSetting("is not acceptable", field=name, value=value, remedy=remedy)
+                raise InvalidSetting("is not valid", field=name, value=value, remedy=remedy)
 
 
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
@@ -183,7 +181,7 @@ def values_of(options: RenderOptions) -> Mapping[str, object]:
         "csi": options.csi,
         "selinux": is_openshift and options.csi,
         "user_id": None if is_openshift else _USER_ID,
-        # Who owns folders of the node must be known beforehand.
+        # The owner of directories of the node must be known in advance.
         "tunnel_user_id": None if is_openshift and not options.csi else _USER_ID,
         "kubelet_folder": options.kubelet_folder,
         "state_folder": _STATE_FOLDER,

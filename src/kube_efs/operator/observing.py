@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster: what it keeps in place, and whatever tells it to look again."""
+"""What the operator knows of the cluster: its objects, and the events that start a comparison."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -65,7 +65,7 @@ class Observed:
         self._objects.pop(reference, None)
 
     async def _follow_kind(self, kind: str) -> None:
-        """Objects that lose the label count as gone, and are thus given it again."""
+        """Objects that lose the label count as gone, and therefore get it again."""
         resource: type[Resource] = KINDS[kind].resource
         stream = follow(
             self._client,
@@ -85,7 +85,7 @@ class Observed:
                 self._changed()
 
     def _see(self, live: Manifest) -> None:
-        """Keep the newest state: the watch may have told of it before the answer to a write is looked at."""
+        """Keep the newest state: the watch may have reported it before the answer to a write is read."""
         reference, version = reference_of(live), _version(live)
         if version >= self._newest.get(reference, 0):
             self._newest[reference] = version
@@ -98,7 +98,7 @@ class Observed:
             self._objects.pop(reference, None)
 
     def _replace(self, kind: str, found: list[Manifest]) -> None:
-        """A listing is the truth, also after the server has begun to count anew."""
+        """A listing is the truth, also after the server has restarted its count."""
         listed = {reference_of(live): live for live in found}
         others = {key: live for key, live in self._objects.items() if key.kind != kind}
         self._objects = {**others, **listed}

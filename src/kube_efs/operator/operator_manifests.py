@@ -1,4 +1,4 @@
-"""The operator's own objects: its account, its rights, its Deployment, and the kind that it is asked by."""
+"""The operator's own objects: its account, its permissions, its Deployment, and its custom resource."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def render_operator(options: RenderOptions) -> tuple[Manifest, ...]:
 
 
 def render_rights(options: RenderOptions) -> tuple[Manifest, ...]:
-    """Its roles, with all rights that it gives to the processes that it installs."""
+    """Its roles, with all permissions that it grants to the processes that it installs."""
     openshift = options.platform is Platform.OPENSHIFT
     common = values_of(options)
     monitoring = render_asset("operator-monitoring-openshift", common) if openshift else ()

@@ -53,14 +53,14 @@ from kube_efs.telemetry.metrics import OperatorMetrics
 
 log = structlog.get_logger(__name__)
 
-# Until what was deleted is gone, and while pods of people are waited for.
+# Until what was deleted is gone, and while it waits for pods of users.
 _AT_ONCE_SECONDS: Final = 0.2
 _SOON_SECONDS: Final = 2.0
 _PATIENT_SECONDS: Final = 15.0
 
 
 class Reconciler:
-    """Brings the cluster one step nearer to what is asked for, each time that it is told to."""
+    """Brings the cluster one step nearer to the desired state at each call."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Reconciler:
         try:
             seconds = await self._act(driver)
         except KubeConflict:
-            # Somebody has just changed the driver's resource: what is to be done may have changed with it.
+            # The driver's resource has just changed, and with it perhaps the next step.
             return _AT_ONCE_SECONDS
         except KubeError as error:
             self._metrics.degraded.set(1)
@@ -111,14 +111,14 @@ class Reconciler:
         return min(seconds, self._settings.resync_seconds)
 
     def _nothing_asked_for(self) -> None:
-        """A reminder, and nothing else: an older driver goes on as it is."""
+        """Only a reminder: an older driver continues unchanged."""
         self._forget()
         self._metrics.degraded.set(0)
         message = f"there is no ClusterCSIDriver {DRIVER_NAME}, so no driver is installed or changed"
         self._announcer.note("DriverNotRequested", message)
 
     def _forget(self) -> None:
-        """Whoever has a free hand meanwhile may change anything."""
+        """In state Unmanaged, others may change anything."""
         self._installer.forget()
         self._taken_over = False
 
@@ -185,7 +185,7 @@ class Reconciler:
         return self._pause(removal)
 
     async def _end(self, driver: Driver) -> float:
-        """The driver's resource goes: with all that is installed, but for what is not managed here."""
+        """Delete the driver's resource and everything that is installed and managed here."""
         if not driver.own_finalizers:
             return self._settings.resync_seconds
         if driver.state is not ManagementState.UNMANAGED:

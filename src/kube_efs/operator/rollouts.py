@@ -19,7 +19,7 @@ def progress(workload: Manifest) -> str:
     """What is still to come, in words; empty when nothing is."""
     status = workload.get("status") or {}
     if workload["metadata"].get("generation") != status.get("observedGeneration"):
-        return "the new specification has not been looked at yet"
+        return "the new specification has not been read yet"
     if workload["kind"] == "DaemonSet":
         desired = status.get("desiredNumberScheduled") or 0
         updated = status.get("updatedNumberScheduled") or 0

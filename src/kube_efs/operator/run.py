@@ -47,7 +47,7 @@ class _State:
     )
 
     def readiness(self) -> Health:
-        return Health() if self.ready else Health.failing("the cluster has not been looked at yet")
+        return Health() if self.ready else Health.failing("the cluster has not been read yet")
 
 
 async def run_operator(settings: OperatorSettings) -> None:

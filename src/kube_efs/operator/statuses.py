@@ -23,7 +23,9 @@ _PODS: Final = (Part.TUNNEL, Part.NODE, Part.CONTROLLER)
 def management_condition(driver: Driver) -> Condition:
     """Whether the state that is asked for has a meaning, and that an empty one counts as Managed."""
     if driver.state is ManagementState.UNKNOWN:
-        message = f"managementState {driver.stated_state!r} is not served; use Managed, Unmanaged or Removed"
+        message = (
+            f"managementState {driver.stated_state!r} is not supported; use Managed, Unmanaged or Removed"
+        )
         return Condition(type="ManagementStateDegraded", status=True, reason="Unknown", message=message)
     message = "" if driver.stated_state else "managementState is not set, which counts as Managed"
     return Condition(type="ManagementStateDegraded", status=False, message=message)
@@ -32,14 +34,14 @@ def management_condition(driver: Driver) -> Condition:
 def installed_conditions(
     report: Report, takeover: Takeover, *, has_credentials: bool = False
 ) -> tuple[Condition, ...]:
-    """What to say of an installation that is kept in place; ``has_credentials`` tells of their Secret."""
+    """The status of a managed installation; ``has_credentials``: whether their Secret exists."""
     parts = [condition for part in Part for condition in _of_part(part, report)]
     older = Condition(type="OlderDriverInUse", status=bool(takeover.waits), message=takeover.waits)
     return (*parts, older, _source_of_credentials(has_credentials), *_overall(parts, takeover.waits))
 
 
 def obstructed_conditions(obstacle: str) -> tuple[Condition, ...]:
-    """What to say while another operator looks after the driver, and nothing is touched."""
+    """What to say while another operator manages the driver, and nothing is touched."""
     return (
         Condition(type=f"{Part.STATIC}Degraded", status=True, reason="OlderOperatorRuns", message=obstacle),
         Condition(type="Available", status=False, reason="OlderOperatorRuns", message=obstacle),
@@ -67,7 +69,7 @@ def removal_conditions(removal: Removal) -> tuple[Condition, ...]:
 
 
 def failed_conditions(error: str) -> tuple[Condition, ...]:
-    """What to say when it is not even known what is to be done."""
+    """The status when the desired state is not known."""
     return (
         Condition(type="ConfigObservationDegraded", status=True, reason="Error", message=error),
         Condition(type="Degraded", status=True, reason="Error", message=error),
@@ -92,7 +94,7 @@ def ready_replicas(report: Report) -> int:
 
 
 def laid_over(new: Iterable[Condition], before: Iterable[Condition]) -> tuple[Condition, ...]:
-    """The new conditions, and those of before that are somebody else's."""
+    """The new conditions, and those of before that belong to other writers."""
     stated = tuple(new)
     types = {one.type for one in stated}
     foreign = [one for one in before if one.type not in types and not _is_own(one.type)]
@@ -130,7 +132,7 @@ def _of_part(part: Part, report: Report) -> Iterator[Condition]:
 def _of_pods(part: Part, report: Report) -> Iterator[Condition]:
     workload = report.workloads.get(part)
     available = workload is not None and is_available(workload)
-    coming = "; ".join(report.waits.get(part, ())) or (progress(workload) if workload else "not made yet")
+    coming = "; ".join(report.waits.get(part, ())) or (progress(workload) if workload else "not created yet")
     yield Condition(type=f"{part}Available", status=available, reason=AS_EXPECTED if available else DEPLOYING)
     yield Condition(
         type=f"{part}Progressing",
@@ -183,7 +185,7 @@ def _overall(parts: Iterable[Condition], waits: str) -> Iterator[Condition]:
 
 
 def _is_own(condition_type: str) -> bool:
-    """Whether nobody but this operator, or the one before it, says such a thing."""
+    """Whether only this operator, or the one before it, writes such a condition."""
     own = {"Available", "Progressing", "Degraded", "VolumesInUse", "OlderDriverInUse", _CREDENTIALS_SECRET}
     return (
         condition_type in own

@@ -65,7 +65,7 @@ def _from_status(proxy: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _from_environment() -> dict[str, str]:
-    """OLM gives operators the cluster's proxy, and so may a person."""
+    """OLM gives operators the cluster's proxy, and so may an administrator."""
     return {name: os.environ[name] for name in _PROXY if os.environ.get(name)}
 
 

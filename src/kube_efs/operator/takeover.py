@@ -1,4 +1,4 @@
-"""Taking the place of the older operators' drivers, node by node, while pods go on using their volumes.
+"""Replaces the older operators' drivers, node by node, while pods continue to use their volumes.
 
 The pods of an older driver hold the TLS tunnels of what they have mounted. So they stay where they are when
 their DaemonSet goes, and each is removed only when no pod of its node uses a volume of the driver. Affinity
@@ -27,7 +27,7 @@ COMMUNITY_LABEL: Final = "openshift.io/aws-efs-operator-owned"
 _PART_OF: Final = "app.kubernetes.io/part-of"
 # They would undo what is done here.
 _OPERATORS: Final = ("aws-efs-operator", "aws-efs-csi-driver-operator")
-# Of the AWS driver's chart, which a person or EKS has installed and has to remove.
+# Of the AWS driver's chart, which a user or EKS has installed and has to remove.
 _CHART: Final = (("Deployment", "efs-csi-controller"), ("DaemonSet", "efs-csi-node"))
 _COMMUNITY_DAEMON_SET: Final = "efs-csi-node"
 _DAEMON_SETS: Final = (_COMMUNITY_DAEMON_SET, "aws-efs-csi-driver-node")
@@ -78,17 +78,20 @@ class OlderSystems:
         self._namespace = namespace
 
     async def obstacle(self) -> str:
-        """Why nothing may be touched: somebody else still looks after the driver. Empty when nobody does."""
+        """Why nothing may be changed: another operator still manages the driver. Empty if none does."""
         for name in _OPERATORS:
             for found in await self._cluster.find("Deployment", name=name):
                 if found["spec"].get("replicas") != 0:
-                    return f"{reference_of(found)} still runs, and would undo what is done here; remove it"
+                    return (
+                        f"{reference_of(found)} still runs, and would revert the changes of this "
+                        "operator; remove it"
+                    )
         for kind, name in _CHART:
             for found in await self._cluster.find(kind, name=name):
                 if not _is_older(found) and not _is_own(found):
                     return (
-                        f"{reference_of(found)} of the AWS driver is still there;"
-                        " remove its release or add-on, its volumes stay"
+                        f"{reference_of(found)} of the AWS driver still exists;"
+                        " remove its release or add-on, its volumes are kept"
                     )
         for name in (*_DAEMON_SETS, _DEPLOYMENT):
             for found in await self._cluster.find(_kind_of(name), name=name):
@@ -177,7 +180,7 @@ async def take_over(older: OlderSystems, *, forced: bool, node_set: Manifest | N
     free, waits = choose(pods, uses)
     if free is not None and _works(node_set, except_for=len(pods)):
         await older.remove_pod(free)
-    return Takeover(waits=waits or f"{len(pods)} nodes have the older driver still")
+    return Takeover(waits=waits or f"{len(pods)} nodes still have the older driver")
 
 
 def choose(pods: Sequence[Pod], uses: Iterable[Use]) -> tuple[Pod | None, str]:

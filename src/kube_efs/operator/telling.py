@@ -1,4 +1,4 @@
-"""What people hear from the operator: events, figures, and how much it logs."""
+"""What the operator reports: events, metrics, and its log level."""
 
 import structlog
 from lightkube import AsyncClient
@@ -57,7 +57,7 @@ class Announcer:
         self._recorder.publish(subject, _type(warning), reason, message)
 
     def tell(self, driver: Driver, reason: str, message: str, *, warning: bool = False) -> None:
-        """Something that whoever has made the driver's resource should see there."""
+        """A message for the administrator of the driver's resource."""
         subject = Subject(
             api_version="operator.openshift.io/v1", kind=DRIVER_KIND, name=DRIVER_NAME, uid=driver.uid
         )
@@ -70,7 +70,7 @@ class Announcer:
             return
         level = read_log_level(stated)
         if level is None:
-            message = f"operatorLogLevel {stated!r} is no level; Normal is used"
+            message = f"operatorLogLevel {stated!r} is not valid; Normal is used"
             self.tell(driver, "OperatorLogLevelInvalid", message, warning=True)
         level = level or LogLevel.NORMAL
         is_first = not self._log_level

@@ -36,5 +36,5 @@ def terms_of(api_server: Mapping[str, Any] | None) -> TlsTerms:
 
 
 def _chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """Nothing that could be taken for more than names by whoever reads a list of ciphers."""
+    """Rejects text that a reader of cipher lists could take for more than names."""
     return tuple(dict.fromkeys(name for name in names if _CIPHER.fullmatch(name)))

@@ -1,8 +1,8 @@
-"""Removing the installation, in an order in which nothing breaks that somebody still uses.
+"""Removing the installation, in an order that breaks nothing that is still in use.
 
 What makes and removes volumes goes first, then what mounts them, then the tunnels, then all that these
 needed, the CSIDriver last. Each step waits until the pods of the one before are gone. Volumes, claims,
-storage classes, resources of people, and what is in AWS stay.
+storage classes, resources of users, and what is in AWS stay.
 """
 
 from collections.abc import Iterable

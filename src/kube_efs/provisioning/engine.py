@@ -2,13 +2,13 @@
 
 A claim gets at most one volume whatever crashes or repeats: the volume's name is derived from the claim,
 what it stands on is made idempotently, and the volume object comes last. An answer that got lost is asked for
-again until it is known, also when the claim is gone meanwhile: Kubernetes then finds the new volume's claim
-gone, and the volume is removed like any other.
+again until it is known, also when the claim is gone in the meantime: Kubernetes then finds the new volume's
+claim gone, and the volume is removed like any other.
 
-A removal has a point of no return that everybody can see: the volume object becomes Terminating, on the
+A removal has a point of no return that is visible to everyone: the volume object becomes Terminating, on the
 condition that it has not changed since the guards were asked. What was there before that moment, and what
-people set before it, is always heeded; the guards are asked once more at the last reversible moment
-(``guards.py``). The volume object goes when its data is dealt with.
+an administrator set before it, is always respected; the guards are asked once more at the last reversible
+moment (``guards.py``). The volume object goes when its data is dealt with.
 """
 
 import time
@@ -75,14 +75,14 @@ class Plan(Protocol):
 
     @property
     def place(self) -> str:
-        """What is going to be made, for people."""
+        """What will be created, for messages."""
 
     def place_of(self, volume: Volume) -> str:
-        """Where the data of the volume lies that was made by this plan, for people."""
+        """Where the data of the volume lies that was made by this plan, for messages."""
 
     @property
     def oddities(self) -> Sequence[str]:
-        """What in the claim or its class has no effect, for the person who wrote it."""
+        """What in the claim or its class has no effect, for its author."""
 
     async def prepare(self) -> None:
         """What must precede the first attempt; nothing has begun if it fails. Raises KubeEfsError."""
@@ -109,7 +109,7 @@ class Backend(Protocol):
     def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
         """How the claim would be served; None for a claim of another backend.
 
-        Raises ClaimRefused when it cannot be, NotYet when something is not there yet.
+        Raises ClaimRefused when it cannot be, NotYet when something does not exist yet.
         """
 
     def owns(self, volume: Volume) -> bool:
@@ -125,7 +125,7 @@ class Backend(Protocol):
         """
 
     async def remove(self, removal: Removal, order: Order) -> None:
-        """Remove what the volume stands on, if it is there, once the order is confirmed.
+        """Remove what the volume stands on, if it exists, once the order is confirmed.
 
         Returns only when it is known to be gone. Raises KubeEfsError, DataKept when the directory stays.
         """
@@ -143,7 +143,7 @@ class DataFate(StrEnum):
 class Reclaimed:
     """A volume that was deleted, and why its data is still there if it is.
 
-    ``location`` is None where no directory was to go. ``above`` are the volumes in whose directories the
+    ``location`` is None if no directory had to be removed. ``above`` are the volumes in whose directories the
     removed one lay.
     """
 
@@ -163,7 +163,7 @@ class _Lost:
 
 
 class Engine:
-    """Decides what is to be done for a claim or a volume, and does it in the right order."""
+    """Decides what to do for a claim or a volume, and does it in the right order."""
 
     def __init__(
         self,
@@ -187,12 +187,12 @@ class Engine:
     def plan(self, claim: Claim) -> Plan | None:
         """How to serve the claim; None when there is nothing to do for it here and now.
 
-        Raises ClaimRefused when it cannot be served, NotYet when something is not there yet.
+        Raises ClaimRefused when it cannot be served, NotYet when something does not exist yet.
         """
         if not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
         storage_class, backend = self._served_by(claim)
-        # Kubernetes may not have given the claim to anybody yet.
+        # Kubernetes may not have assigned the claim to a provisioner yet.
         is_ours = backend is not None and claim.storage_provisioner in {None, backend.provisioner}
         if storage_class is None or backend is None or not is_ours:
             self._check_given_to_us(claim, storage_class)
@@ -233,10 +233,10 @@ class Engine:
                 remedy="create the StorageClass",
             )
         raise NotYet(
-            f"is not {claim.storage_provisioner}, which the claim was given to",
+            f"is not {claim.storage_provisioner}, which the claim was assigned to",
             field=f"StorageClass {storage_class.name} provisioner",
             value=storage_class.provisioner,
-            remedy="delete the claim and create it anew",
+            remedy="delete the claim and create it again",
         )
 
     async def provision(
@@ -248,10 +248,10 @@ class Engine:
     ) -> Volume:
         """Make the volume; doing it again gives the same one. Raises KubeEfsError.
 
-        After a failure ``again`` is asked whether to go on with this very plan, after a pause of its own. It
-        is given the error and whether the outcome is unclear: then another plan could give the claim a second
-        volume. The directory is reserved all the while. Unless an earlier attempt ``is_begun`` with the plan,
-        NotYet is raised when the claim would lie elsewhere by the time that its directory is free.
+        After a failure ``again`` is asked whether to continue with this very plan, after a pause of its own.
+        It is given the error and whether the outcome is unclear: then another plan could give the claim a
+        second volume. The directory is reserved all the while. Unless an earlier attempt ``is_begun`` with
+        the plan, NotYet is raised when the claim would lie elsewhere by the time that its directory is free.
         """
         locations = await plan.locations()
         async with self._guards.reservations.making(*locations) as has_waited:
@@ -263,7 +263,7 @@ class Engine:
                         "was chosen before a removal that has changed the choice",
                         field="directory",
                         value=plan.place,
-                        remedy="it is chosen anew",
+                        remedy="it is chosen again",
                     )
             if not is_begun:
                 await plan.prepare()
@@ -277,7 +277,7 @@ class Engine:
     async def _attempt(
         self, plan: Plan, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None
     ) -> Volume | None:
-        """The volume; None when this failed and is to be repeated."""
+        """The volume; None when this failed and must be repeated."""
         uid = plan.claim.uid
         if uid in self._lost and (known := self._index.volume_of(uid)):
             return known
@@ -297,7 +297,7 @@ class Engine:
         """Whether a request for the claim's volume may have been, or may still be, carried out.
 
         This must come to an end although nothing is heard: what the volume stands on may be refused since
-        another volume is to be removed with it, whose removal waits for the directory that we hold.
+        another volume must be removed with it, whose removal waits for the directory that we hold.
         """
         lost = self._lost.get(claim.uid)
         if lost is None:
@@ -319,7 +319,7 @@ class Engine:
 
     async def _create(self, plan: Plan, made: Made) -> Volume:
         for attempt in range(_NAMES_TRIED):
-            # Nothing may come between the two: what the volume has is only now nobody else's to get.
+            # Nothing may come between the two: only now can no other volume get what this one has.
             wanted = replace(made.volume(attempt), finalizers=(FINALIZER,))
             self._index.expect_volume(wanted)
             try:
@@ -339,7 +339,7 @@ class Engine:
             "belongs to another claim",
             field="volume",
             value=made.volume(0).name,
-            remedy="delete the volumes of that name that nobody uses",
+            remedy="delete unused volumes of that name",
         )
 
     async def _claims_own(self, wanted: Volume, plan: Plan, made: Made) -> Volume | None:
@@ -369,7 +369,7 @@ class Engine:
             return None
         if _is_let_go(volume) and backend.owns(volume):
             if volume.reclaim_policy is ReclaimPolicy.DELETE:
-                reason = f"it was {volume.phase} when somebody deleted it, and not Released"
+                reason = f"it was {volume.phase} when it was deleted, and not Released"
             else:
                 reason = f"its reclaim policy is {volume.reclaim_policy}"
             return await self._let_go(volume, reason)
@@ -380,12 +380,15 @@ class Engine:
         except (RemovalRefused, WorkerRefused) as error:
             if volume.uid in self._ordered:
                 # It is Terminating by us, so that deleting it says nothing any more.
-                look = error.remedy or "look at it"
-                error.remedy = f"{look}; or set this volume to Retain, and it goes while its data stays"
+                look = error.remedy or "check it"
+                error.remedy = (
+                    f"{look}; or set the reclaim policy of this volume to Retain: the volume is deleted "
+                    "and its data is kept"
+                )
                 raise
             if not (volume.deleting and backend.owns(volume)):
                 raise
-            # Somebody has deleted it by hand, as people do with one that cannot go by itself.
+            # It was deleted manually, as users do with a volume that cannot be removed.
             return await self._let_go(volume, str(error))
 
     async def _let_go(self, volume: Volume, reason: str) -> Reclaimed | None:
@@ -428,7 +431,7 @@ class Engine:
         """The volume once it is Terminating, and the guards' answer; None if it is not to go any more.
 
         It becomes so only as the very object that the guards were asked about: when it has changed
-        meanwhile, they are asked anew.
+        in the meantime, they are asked again.
         """
         for _ in range(_CHANGES_FOLLOWED):
             live = await self._live(volume)
@@ -449,17 +452,15 @@ class Engine:
                 self._ordered.discard(live.uid)
             except KubeNotFound:
                 return None
-        raise KubeConflict("changes all the time", field="volume", value=volume.name)
+        raise KubeConflict("changed too often", field="volume", value=volume.name)
 
     async def _asked_again(self, removal: Removal, volume: Volume) -> Permit:
         """The guards' last answer; raises KubeEfsError unless the volume is still to be removed."""
         permit = await self._guards.check_last(removal, volume)
         live = await self._live(volume)
         if live is None or not live.deleting or not _is_to_go(live):
-            remedy = "it is looked at again"
-            raise KubeConflict(
-                "is not to be removed any more", field="volume", value=volume.name, remedy=remedy
-            )
+            remedy = "it is checked again"
+            raise KubeConflict("must no longer be removed", field="volume", value=volume.name, remedy=remedy)
         return permit
 
     async def protect(self, volume: Volume) -> None:
@@ -468,13 +469,13 @@ class Engine:
             await self._store.protect(volume)
 
     def is_unprotected(self, volume: Volume) -> bool:
-        """Whether the volume is ours, and somebody who deletes it would leave its directory behind."""
+        """Whether the volume is ours, and deleting it now would leave its directory behind."""
         backend = self._backends.get(volume.provisioned_by or "")
         is_ours = backend is not None and backend.owns(volume) and volume.storage_class != ROOT_CLASS
         return is_ours and not volume.deleting and FINALIZER not in volume.finalizers
 
     async def _live(self, volume: Volume) -> Volume | None:
-        """The volume as the API server has it, if it is there: data does not come back."""
+        """The volume as the API server has it, if it exists: data does not come back."""
         try:
             live = await self._store.get(volume.name)
         except KubeNotFound:
@@ -492,7 +493,7 @@ def _is_to_go(volume: Volume) -> bool:
 
 
 def _is_let_go(volume: Volume) -> bool:
-    """Whether somebody has deleted the volume, its data is to stay, and it waits for us only."""
+    """Whether the volume was deleted, its data must be kept, and only our finalizer holds it."""
     return (
         volume.deleting
         and FINALIZER in volume.finalizers

@@ -3,9 +3,9 @@
 No two directories may get one group id, or the users of one volume can read the data of another. So an id is
 given out only when no known holder has it, and a holder is forgotten only when its data is known to be gone:
 
-* ``GidIndex`` has a holder for each id that is in use: the name of a volume, whether it is there already or
-  about to be made, or a directory that nobody accounts for. Taking an id costs the same however many are in
-  use.
+* ``GidIndex`` has a holder for each id that is in use: the name of a volume, whether it exists already or
+  about to be made, or a directory that no volume accounts for. Taking an id costs the same however many are
+  in use.
 * ``GidLedger`` decides how long a holder stays. An id is free again when its volume is gone and its directory
   is known to be gone. Looks at the base directories of this controller tell the latter. Of a directory
   anywhere else this controller never learns that it is gone, so its id is free with its volume.
@@ -72,7 +72,7 @@ class GidIndex:
         return sum(gid in within for gid in self._holders)
 
     def holders_within(self, within: GidRange) -> set[str]:
-        """Everybody who holds an id of the range; it costs a look at each id that is held."""
+        """The holders of the IDs of the range; it reads each ID that is held."""
         return {holder for gid, holders in self._holders.items() if gid in within for holder in holders}
 
     def of(self, holder: str) -> int | None:
@@ -80,7 +80,7 @@ class GidIndex:
         return self._gids.get(holder)
 
     def holders(self, gid: int) -> frozenset[str]:
-        """Everybody who holds that group id; more than one where somebody else has given them out."""
+        """The holders of that group ID; more than one if another program has assigned it."""
         return frozenset(self._holders.get(gid, ()))
 
     @property
@@ -89,7 +89,7 @@ class GidIndex:
         return frozenset(self._shared)
 
     def known_holders(self, gid: int) -> frozenset[str]:
-        """The holders of the group id that are no mere placeholders."""
+        """The holders of the group id that are not only placeholders."""
         return self.holders(gid) - self._unknown
 
     def hold(self, gid: int, holder: str, *, is_known: bool = True) -> None:
@@ -106,7 +106,7 @@ class GidIndex:
             self.on_shared(gid)
 
     def take(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
-        """The holder's group id if it lies in the range and nobody else's, else the lowest free one.
+        """The holder's group id if it lies in the range and no other holder has it, else the lowest free one.
 
         The lowest from ``start`` on, if one is given and there is one. None if all are used.
         """
@@ -207,7 +207,7 @@ class GidLedger:
 
         It is the lowest free one, or the lowest from ``start`` on; with ``is_kept`` the one that the volume
         has, even when another has it too. When the block fails, the directory may be there all the same: the
-        next look tells whether the id is free again. GidTaken and WorkerRefused say that it is not there.
+        next check shows whether the id is free again. GidTaken and WorkerRefused say that it is not there.
         """
         # A look sees nothing of a directory that is being made, so its group is not to be freed by one.
         before = self._lingering.pop(name, None)
@@ -263,8 +263,8 @@ class GidLedger:
         for name, (location, gid) in found.items():
             if self.gids.of(name) == gid:
                 continue
-            # Somebody has given the directory another group than its volume tells. Without a volume, the
-            # directory alone tells.
+            # The directory was given another group than that of its volume. Without a volume, the
+            # directory alone decides.
             is_known = name in self._volumes or name in self._taking
             holder = str(location) if is_known else name
             holders.add(holder)

@@ -9,10 +9,10 @@ Why the second answer misses no volume: the removed volume is deleted first, whi
 our finalizer holds it. A watch shows the changes of a kind of object in the order in which the API server
 took them. So once our own watch has shown the volume Terminating, it has shown every volume that was taken
 before, and the index of volumes has all of them. Where the volume object is not ours to delete
-(csi-provisioner's), all volumes are listed anew instead.
+(csi-provisioner's), all volumes are listed again instead.
 
-``Reservations`` keep operations of this process out of each other's way meanwhile. Other processes are kept
-out by the gates of worker pods (``workers/pods.py``).
+``Reservations`` keep operations of this process out of each other's way in the meantime. Other processes are
+kept out by the gates of worker pods (``workers/pods.py``).
 
 What lies at the same directory keeps the data; the volume object may go. What lies below refuses the removal.
 What lies above, such as a volume of the whole file system for backups, is no obstacle.
@@ -50,7 +50,7 @@ from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
-# A watch that is behind by this much is broken; the removal is tried again later.
+# A watch that is behind by this much is broken; the removal is retried later.
 _BARRIER_SECONDS: Final = 20.0
 # What was true longer ago may be true no more.
 _ANSWER_SECONDS: Final = 30.0
@@ -79,7 +79,7 @@ class Removal:
 
     @property
     def reserved(self) -> tuple[Location, ...]:
-        """What nobody else may work on meanwhile."""
+        """What no other task may work on in the meantime."""
         return () if self.location is None else (self.location,)
 
 
@@ -92,7 +92,7 @@ def tenant_of(volume: Volume) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permit:
-    """The removal may go on.
+    """The removal may continue.
 
     ``keeps`` says who uses the directory too, so that it stays while the rest goes; empty when all goes.
     ``above`` are the volumes in whose directories the removed one lies.
@@ -131,13 +131,13 @@ class Order:
         began = self._clock()
         self.permit = await self._ask()
         if self._clock() - began > _ANSWER_SECONDS:
-            raise NotYet("took too long", field="last look before a removal", remedy="it is tried again")
+            raise NotYet("took too long", field="last check before a removal", remedy="it is retried")
 
     async def confirm_directory(self) -> None:
         """The same for the directory, which may have to stay though the rest goes: then raise DataKept."""
         await self.confirm()
         if self.permit.keeps:
-            remedy = "delete the other volumes first, or set this one to Retain"
+            remedy = "delete the other volumes first, or set the reclaim policy of this volume to Retain"
             raise DataKept(self.permit.keeps, field="directory", remedy=remedy)
 
 
@@ -153,8 +153,9 @@ class AccessPointRoots(Protocol):
 class Reservations:
     """Who is making or removing which directory right now, inside this process.
 
-    Many claims may make one directory at a time, since they share it. A removal shares with nobody: not with
-    a claim that is about to use the directory, nor with another removal that counts the same volumes.
+    Many claims may make one directory at a time, since they share it. A removal shares with no other task:
+    not with a claim that is about to use the directory, nor with another removal that counts the same
+    volumes.
     """
 
     def __init__(self) -> None:
@@ -184,7 +185,7 @@ class Reservations:
 
     @asynccontextmanager
     async def removing(self, *locations: Location) -> AsyncIterator[None]:
-        """Hold the directories alone; waits while anybody else holds one of them or near it."""
+        """Hold the directories alone; waits while another task holds one of them or near it."""
         while _near(locations, self._removing) or _near(locations, self._making):
             await self._let_go.wait()
         self._removing.update(locations)
@@ -249,7 +250,7 @@ class Guards:
                 "is not shown as Terminating by the watch of volumes",
                 field="volume",
                 value=volume.name,
-                remedy="see whether the API server answers; the removal is tried again",
+                remedy="check that the API server answers; the removal is retried",
             ) from None
         return await self._check(removal, frozenset({volume.name}), self._index)
 
@@ -264,11 +265,11 @@ class Guards:
         return frozenset(one.uid for one in volumes if one.csi and one.csi.handle == str(handle))
 
     async def check_handle(self, removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
-        """The same for a caller that tells the volume's handle only (csi-provisioner).
+        """The same for a caller that gives only the volume's handle (csi-provisioner).
 
         The volume itself is any that has exactly this handle, is Released and has the reclaim policy Delete;
         all volumes are listed for the answer. Of those that had it when the removal was ``asked_for`` none
-        may be gone: somebody may have set it to Retain and deleted it since. Raises NotYet then.
+        may be gone: it may have been set to Retain and deleted since. Raises NotYet then.
         """
         view = await self._fresh()
         if asked_for - {one.uid for one in view.volumes.values()}:
@@ -277,7 +278,7 @@ class Guards:
         itself = frozenset(one.name for one in named if one.to_be_reclaimed)
         permit = await self._check(removal, itself, view)
         if len(itself) < len(named) and not permit.keeps:
-            # One that was to be kept when all were listed was gone, or to go, when it was looked up.
+            # One that had to be kept when all were listed was deleted when it was read.
             raise _deleted_since(handle)
         return permit
 
@@ -291,19 +292,19 @@ class Guards:
         if users.below and removal.access_point is None:
             below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
             raise RemovalRefused(
-                f"lies above the directory of {below}",
+                f"contains the directory of {below}",
                 field="directory",
                 value=str(removal.location),
-                remedy="delete those first, or set this volume to Retain",
+                remedy="delete those first, or set the reclaim policy of this volume to Retain",
             )
         keeps = users.same | users.below
         return Permit(
-            keeps=f"{removal.location} is used by {', '.join(sorted(keeps))} too" if keeps else "",
+            keeps=f"{removal.location} is also used by {', '.join(sorted(keeps))}" if keeps else "",
             above=tuple(sorted(users.above)[:_NAMED]),
         )
 
     async def _check_unlocated(self, location: Location, itself: frozenset[str], view: VolumeIndex) -> None:
-        """Raise NotYet when a volume may lie there of which the file system cannot be told now."""
+        """Raise NotYet when a volume whose file system is not known now may be there."""
         # A list, since what is looked up and not there is forgotten.
         for name, directory in list(view.unlocated.items()):
             if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
@@ -327,10 +328,10 @@ class Guards:
         ]
         if staying:
             raise RemovalRefused(
-                f"leads to the data of volume {', '.join(staying)} too",
+                f"also leads to the data of volume {', '.join(staying)}",
                 field="access point",
                 value=access_point_id,
-                remedy="delete the other volumes first, or set this one to Retain",
+                remedy="delete the other volumes first, or set the reclaim policy of this volume to Retain",
             )
 
     async def _users(
@@ -386,7 +387,7 @@ class Guards:
     async def _some_existing(self, names: Iterable[str]) -> set[str]:
         """A few of those that are there; watches may miss a deletion, so each is looked up.
 
-        One that has been let go because another had its directory, too, and is not gone yet, is not there:
+        One that has been released because another had its directory, too, and is not gone yet, is not there:
         else of two that lie in one directory each leaves the data to the other.
         """
         found: set[str] = set()
@@ -408,10 +409,10 @@ class Guards:
 
 def _deleted_since(handle: VolumeHandle) -> NotYet:
     return NotYet(
-        "has been deleted since its removal was asked for",
+        "was deleted after its removal was requested",
         field="volume",
         value=str(handle),
-        remedy="its data stays unless the removal is asked for again",
+        remedy="its data is kept unless the removal is requested again",
     )
 
 

@@ -1,4 +1,4 @@
-"""What there is of a SharedVolume, and the steps to where it is to be."""
+"""The present objects of a SharedVolume, and the steps to its desired state."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -47,7 +47,7 @@ class SharedVolumeSteps:
         return found
 
     async def take(self, step: Step, found: Found) -> Found | None:
-        """What there is after the step; None once the SharedVolume is nobody's business any more."""
+        """The state after the step; None when nothing of the SharedVolume is left."""
         return await self._actions[step](found)
 
     async def _refusal(self, shared: SharedVolume) -> str:
@@ -76,8 +76,11 @@ class SharedVolumeSteps:
         try:
             return replace(found, shared=await self._store.restore(found.shared, source))
         except KubeInvalid as error:
-            problem = f"is not what its volume {volume.volume.name} leads to, which is {source.handle}"
-            remedy = "the API server lets no spec change: delete this SharedVolume and create it anew"
+            problem = f"differs from what its volume {volume.volume.name} leads to, {source.handle}"
+            remedy = (
+                "the API server rejects every change of the spec: delete this SharedVolume and create it "
+                "again"
+            )
             handle = found.shared.source.handle
             raise KubeInvalid(problem, field="spec", value=handle, remedy=remedy) from error
 

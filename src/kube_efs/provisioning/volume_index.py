@@ -11,7 +11,7 @@ Watches are late, and answers get lost. So the index errs on one side: what may 
   server refuses it (``refused_volume``).
 * A volume that this process has removed is *gone* by its uid (``removed_volume``): a watch that is behind
   does not bring it back.
-* Who needs to know that a volume is not there does not ask the index alone: the guards wait until the watch
+* Who needs to know that a volume does not exist does not ask the index alone: the guards wait until the watch
   has come far enough (``seen_terminating``), and look up what is in the way.
 
 A volume is found by its name, by its claim, by its directory, by its access point and by its port. All of
@@ -114,7 +114,8 @@ class VolumeIndex:
         self._locations: dict[str, Location] = {}
         # NFS volumes that may lie on any file system, with the directories that they lead to.
         self.unlocated: dict[str, Directory] = {}
-        # By the volume's name, directories of the CSI driver that others have made: nobody tells their ids.
+        # By the volume's name, directories of the CSI driver that others have created: nothing reports their
+        # IDs.
         self.without_id: dict[str, Location] = {}
         # Those that are mounted from the node's own loopback, also while they are being made.
         self._behind_ports: dict[str, Volume] = {}
@@ -180,7 +181,7 @@ class VolumeIndex:
         return self._locations.get(volume)
 
     def replace_volumes(self, volumes: Iterable[Volume]) -> None:
-        """Start anew from a full list."""
+        """Start again from a full list."""
         listed = {volume.name: volume for volume in volumes}
         for name in self._volumes.keys() - listed.keys() - self._expected:
             self.drop_volume(self._volumes[name])
@@ -200,7 +201,7 @@ class VolumeIndex:
     def expect_volume(self, volume: Volume) -> None:
         """Note a volume that is about to be made: its directory counts as used until watches show it.
 
-        Whatever happens meanwhile: the answer may get lost, and a list may be older than the volume.
+        Whatever happens in the meantime: the answer may get lost, and a list may be older than the volume.
         """
         self._expected.add(volume.name)
         if volume.name not in self._volumes:
@@ -237,7 +238,7 @@ class VolumeIndex:
         self._wake()
 
     def forget_volume(self, name: str) -> None:
-        """Note that there is no volume of that name, though no watch has told so."""
+        """Note that there is no volume of that name, although no watch has reported that."""
         self._expected.discard(name)
         self._vanished(name)
 
@@ -281,7 +282,7 @@ class VolumeIndex:
         return {port: _port_use(volumes) for port, volumes in carriers.items()}
 
     def volumes_of_unknown_port(self) -> list[Volume]:
-        """Volumes whose port is nobody's, so that they lead nowhere and nobody else gets it."""
+        """Volumes whose port belongs to no file system, so that the port is not assigned."""
         in_use = self.ports_in_use()
         return [
             volume
@@ -302,10 +303,10 @@ class VolumeIndex:
         self._changed = asyncio.Event()
 
     def may_be_ordered(self, volume: Volume) -> bool:
-        """Whether somebody may have ordered the removal of what the volume stands on.
+        """Whether an earlier leader may have ordered the removal of what the volume stands on.
 
-        That is done once it is Terminating, with the policy Delete. One that was to be retained before it was
-        Terminating was deleted by hand.
+        That is done once it is Terminating, with the policy Delete. One that had to be retained before it was
+        Terminating was deleted manually.
         """
         return volume.uid not in self._retained or volume.to_be_reclaimed
 

@@ -1,4 +1,4 @@
-"""A cluster, as its API tells it, to a report."""
+"""Reads a report about a cluster from its API."""
 
 import asyncio
 from collections import Counter
@@ -55,7 +55,7 @@ class ClusterState:
     """The objects that a report is made from; ``usage`` is by the names of volumes.
 
     ``warnings`` has the last one of each claim, by uid; ``told`` are the uids of claims that kube-efs has
-    told something about.
+    published an event about.
     """
 
     targets: ConfigMap | None = None
@@ -193,7 +193,9 @@ def describe(state: ClusterState) -> ClusterReport:
 
 def _read_targets(found: ConfigMap | None) -> tuple[TunnelTargets, Iterable[str]]:
     if found is None:
-        return TunnelTargets(), [f"there is no ConfigMap {CONFIG_MAP_NAME}; has a controller ever run here?"]
+        return TunnelTargets(), [
+            (f"the ConfigMap {CONFIG_MAP_NAME} does not exist; has a controller ever run here?")
+        ]
     data = found.data or {}
     try:
         targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))

@@ -9,7 +9,7 @@ from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, render_cluster
 from kube_efs.telemetry.logging import configure
 
-# Somebody sits in front of it.
+# A user waits for the answer.
 _PATIENCE_SECONDS = 3.0
 
 

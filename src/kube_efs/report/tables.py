@@ -41,12 +41,12 @@ _COLOURS = {
 
 
 def coloured(word: str) -> Text:
-    """A phase or state in its colour: green is well, yellow may become so, red is not."""
+    """A phase or state in color: green is good, yellow may become good, red is bad."""
     return Text(word, style=_COLOURS.get(word, ""))
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """Standard output, wide enough for tables where it is no terminal, which would tell its own width."""
+    """Standard output, wide enough for tables where it is not a terminal, which would tell its own width."""
     console = Console(quiet=quiet, highlight=False)
     return console if console.is_terminal else Console(quiet=quiet, highlight=False, width=160)
 
@@ -110,7 +110,7 @@ def claims_table(found: Iterable[ClaimReport]) -> Table:
         (f"{one.namespace}/{one.name}", coloured(one.phase), one.storage_class, one.volume or one.reason)
         for one in found
     ]
-    return table_of("Claims", ["claim", "phase", "class", "volume, or why there is none"], rows)
+    return table_of("Claims", ["claim", "phase", "class", "volume, or why it is missing"], rows)
 
 
 def volumes_table(found: Iterable[VolumeReport]) -> Table:

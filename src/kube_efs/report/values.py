@@ -16,7 +16,7 @@ class MountTargetReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystemReport:
-    """A file system as the nodes are told about it; ``volumes`` counts those in it, the root's left out."""
+    """A file system of the tunnel targets; ``volumes`` counts those in it, the root's left out."""
 
     file_system_id: str
     name: str
@@ -74,7 +74,7 @@ class VolumeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventReport:
-    """Something that kube-efs has told of an object, the last time and how often."""
+    """An event of kube-efs about an object, with its last time and count."""
 
     time: str
     type: str

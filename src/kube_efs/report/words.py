@@ -1,4 +1,4 @@
-"""Single facts of a report as people read them, on a terminal and on the status page alike."""
+"""Single facts of a report in words, for a terminal and the status page."""
 
 from kube_efs.model.sizes import in_words
 from kube_efs.report.values import EventReport, VolumeReport

@@ -32,7 +32,7 @@ def own_image() -> str:
 def _level(text: str) -> str:
     level = "WARNING" if text.upper() == "WARN" else text.upper()
     if level not in _LEVELS:
-        raise ValueError("is no level")
+        raise ValueError("is not a valid level")
     return level
 
 
@@ -45,26 +45,26 @@ class Environment(BaseSettings):
 
     @classmethod
     def gaps(cls, given: Mapping[str, object]) -> list[str]:
-        """Tell which variables are missing among those that are given, whatever is wrong with them."""
+        """Report which variables are missing among those that are given, whatever is wrong with them."""
         return []
 
 
 class CommonSettings(Environment):
-    """What every long-running process of kube-efs is told."""
+    """The settings of every long-running process of kube-efs."""
 
     logging_level: Annotated[str, AfterValidator(_level)] = setting(
-        "LOGGING_LEVEL", "INFO", "Least severe message that is logged.", accepts=", ".join(_LEVELS)
+        "LOGGING_LEVEL", "INFO", "Level of the least severe messages in the log.", accepts=", ".join(_LEVELS)
     )
     health_host: str = setting(
         "KUBE_EFS_HEALTH_HOST",
         "0.0.0.0",  # noqa: S104 — the kubelet and Prometheus come from outside of the pod
-        "Address that `/healthz`, `/readyz` and `/metrics` are served on.",
+        "Address that serves `/healthz`, `/readyz` and `/metrics`.",
         accepts="an address of this host",
     )
     kubeconfig: FilePath | None = setting(
         "KUBECONFIG",
         None,
-        "How to reach the cluster.",
+        "Kubeconfig of the cluster.",
         accepts="a file that exists",
         shown="the pod's service account",
     )
@@ -111,7 +111,7 @@ class AwsSettings(Environment):
     zone_id: Annotated[ZoneName, parsed(parse_zone_name)] | None = setting(
         "KUBE_EFS_ZONE_ID",
         None,
-        "Id of this node's availability zone, for file systems of other accounts.",
+        "ID of this node's availability zone, for file systems of other accounts.",
         accepts="an id such as `use1-az1`",
         shown="instance metadata",
     )
@@ -122,14 +122,14 @@ class AwsSettings(Environment):
         accepts="ids such as `subnet-0a1b2c3d`, with commas between them",
         shown="instance metadata",
     )
-    endpoint_url: Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "is no URL")] | None = setting(
+    endpoint_url: Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "is not a URL")] | None = setting(
         "AWS_ENDPOINT_URL",
         None,
         "Address of the AWS APIs, for private endpoints and for tests.",
         accepts="an http or https URL",
         shown="AWS's own",
     )
-    metadata_endpoint: Annotated[str, matching(r"https?://\S+", "is no URL")] = setting(
+    metadata_endpoint: Annotated[str, matching(r"https?://\S+", "is not a URL")] = setting(
         "AWS_EC2_METADATA_SERVICE_ENDPOINT",
         "http://169.254.169.254",
         "Address of the instance metadata service.",

@@ -1,4 +1,4 @@
-"""What the controller is told."""
+"""The settings of the controller."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,14 +42,14 @@ class ControllerSettings(
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9810,
-        "Port of `/healthz`, `/readyz` and `/metrics`; 0 takes a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )
     base_stunnel_port: int = count(
         "BASE_STUNNEL_PORT",
         20490,
-        "First loopback port that is given to a file system.",
+        "First loopback port for file systems.",
         least=1024,
         most=65535,
     )
@@ -57,25 +57,25 @@ class ControllerSettings(
         "EFS_POLLING_INTERVAL", 300, "Seconds between two discoveries of file systems."
     )
     provision_backoff_seconds: float = seconds(
-        "PROVISION_BACKOFF_INTERVAL", 60, "Least seconds between two tries for one claim after a failure."
+        "PROVISION_BACKOFF_INTERVAL", 60, "Minimum seconds between two attempts for a claim after a failure."
     )
     backends: Backends = setting(
         "KUBE_EFS_BACKENDS",
         (BackendName.TUNNEL, BackendName.DIRECTORY),
-        "Kinds of volumes that this controller makes.",
+        "Kinds of volumes that this controller creates.",
         accepts="`tunnel`, `directory` and `csi`, with commas between them",
         shown="`tunnel,directory`",
     )
     provisioner_name: ProvisionerName = setting(
         "STORAGE_PROVISIONER_NAME",
         DEFAULT_PROVISIONER,
-        "Provisioner that StorageClasses of tunnel volumes name, also written to annotations.",
+        "Provisioner of the StorageClasses of tunnel volumes; also written to annotations.",
         accepts="a name such as `example.com/efs`",
     )
     directory_provisioner_name: ProvisionerName | None = setting(
         "PROVISIONER_NAME",
         None,
-        "Provisioner that StorageClasses of directory volumes name, also written to annotations.",
+        "Provisioner of the StorageClasses of directory volumes; also written to annotations.",
         accepts="a name such as `example.com/aws-efs`",
         shown="none",
     )
@@ -89,29 +89,29 @@ class ControllerSettings(
     directory_dns_name: ServerName | None = setting(
         "DNS_NAME",
         None,
-        "Server that directory volumes are mounted from.",
+        "NFS server of directory volumes.",
         accepts="a DNS name",
         shown="the file system's own",
     )
     directory_path: BaseDirectory | None = setting(
         "KUBE_EFS_DIRECTORY_PATH",
         None,
-        "Directory of the file system that directory volumes are made in. A mount from the file system's own"
-        " name knows it better, and wins.",
+        "Directory of the file system that contains the directory volumes. A mount from the file system's own"
+        " name takes precedence.",
         accepts="an absolute path",
         shown="what is mounted in this pod, else `/`",
     )
     directory_mount: Path | None = setting(
         "KUBE_EFS_DIRECTORY_MOUNT",
         None,
-        "Where this pod has that directory mounted.",
+        "Path at which this pod has that directory mounted.",
         accepts="an absolute path",
-        shown="where `/proc/self/mountinfo` shows the server; worker pods do the work if it is nowhere",
+        shown="the mount of the server in `/proc/self/mountinfo`; without one, worker pods do the work",
     )
     more_directory_provisioners: Provisioners = setting(
         "KUBE_EFS_DIRECTORY_PROVISIONERS",
         (),
-        "More provisioners of directory volumes, each with `name`, `file_system_id` and, if need be,"
+        "More provisioners of directory volumes, each with `name`, `file_system_id` and optionally"
         " `dns_name`, `path` and `mount`.",
         accepts="a list in JSON or YAML",
         shown="none",
@@ -119,13 +119,13 @@ class ControllerSettings(
     mount_timeout_seconds: float = seconds(
         "KUBE_EFS_MOUNT_TIMEOUT_SECONDS",
         60,
-        "Seconds that a file system mounted in this pod has for one piece of work.",
+        "Timeout in seconds of one operation on a file system that is mounted in this pod.",
         least=1,
     )
-    worker_image: Annotated[str, matching(r"[A-Za-z0-9][\w.:/@-]*", "is no image")] = setting(
+    worker_image: Annotated[str, matching(r"[A-Za-z0-9][\w.:/@-]*", "is not a valid image")] = setting(
         "WORKER_IMAGE",
         own_image,
-        "Image of the worker pods; it must hold the command `kube-efs`.",
+        "Image of the worker pods; it must contain the command `kube-efs`.",
         accepts="an image's name",
         shown="`quay.io/kube-efs/kube-efs:<version>`",
     )
@@ -144,14 +144,14 @@ class ControllerSettings(
     worker_batch: int = count(
         "KUBE_EFS_WORKER_BATCH",
         500,
-        "Most directories that one worker pod makes or removes.",
+        "Maximum number of directories that one worker pod creates or removes.",
         least=1,
         most=10000,
     )
     leader_election: bool = setting(
         "KUBE_EFS_LEADER_ELECTION",
         True,
-        "Whether only the holder of a Lease works; without it there must be one controller only.",
+        "Whether only the holder of a Lease is active. If false, run only one controller.",
         accepts="true or false",
         shown="`true`",
     )
@@ -165,7 +165,7 @@ class ControllerSettings(
     lease_duration_seconds: int = seconds(
         "KUBE_EFS_LEASE_DURATION_SECONDS",
         15,
-        "Seconds after which another controller may take a Lease that was not renewed.",
+        "Seconds without a renewal after which another controller may take the Lease.",
         least=1,
         most=3600,
         also=", whole, more than `KUBE_EFS_LEASE_RENEW_SECONDS`",
@@ -178,10 +178,13 @@ class ControllerSettings(
         also=", more than `KUBE_EFS_LEASE_RETRY_SECONDS`",
     )
     lease_retry_seconds: float = seconds(
-        "KUBE_EFS_LEASE_RETRY_SECONDS", 2, "Seconds between two tries to get or renew the Lease.", most=3600
+        "KUBE_EFS_LEASE_RETRY_SECONDS",
+        2,
+        "Seconds between two attempts to get or renew the Lease.",
+        most=3600,
     )
     aws_concurrency: int = count(
-        "KUBE_EFS_AWS_CONCURRENCY", 8, "Most calls to AWS at the same time.", least=1, most=100
+        "KUBE_EFS_AWS_CONCURRENCY", 8, "Maximum number of concurrent calls to AWS.", least=1, most=100
     )
 
     @property
@@ -230,14 +233,14 @@ class ControllerSettings(
             served.append(self.provisioner_name)
         twice = sorted({name for name in served if served.count(name) > 1})
         if twice:
-            yield f"each provisioner needs a name of its own; {', '.join(twice)} is there twice"
+            yield f"each provisioner needs a unique name; {', '.join(twice)} is given twice"
 
     def _csi_faults(self) -> Iterator[str]:
         if self.delete_access_point_root_dir and BackendName.TUNNEL not in self.backends:
             yield "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR needs worker pods: put tunnel into KUBE_EFS_BACKENDS"
 
     def _lease_faults(self) -> Iterator[str]:
-        # A leader must give up before another may take over, and must have tried again by then.
+        # A leader must give up before another may take over, and must have retried by then.
         if not self.lease_duration_seconds > self.lease_renew_seconds > self.lease_retry_seconds:
             yield (
                 "KUBE_EFS_LEASE_DURATION_SECONDS must be more than KUBE_EFS_LEASE_RENEW_SECONDS, and that"

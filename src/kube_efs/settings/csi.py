@@ -1,4 +1,4 @@
-"""What the controller is told about volumes of the CSI driver."""
+"""The controller's settings for volumes of the CSI driver."""
 
 from typing import Annotated
 
@@ -27,35 +27,36 @@ class CsiSettings(Environment):
     csi_endpoint: str | None = setting(
         "CSI_ENDPOINT",
         None,
-        "Socket that the CSI Controller service is served on, for csi-provisioner. Without it, claims are"
-        " served by this controller itself.",
+        "Socket of the CSI Controller service, for csi-provisioner. Without it, this controller serves"
+        " claims itself.",
         accepts="`unix:///path/of/a/socket`",
         shown="none",
     )
     delete_access_point_root_dir: bool = setting(
         "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR",
         False,
-        "Whether the directory of an access point, with all that is in it, is removed with its volume.",
+        "Whether the directory of an access point and its contents are removed with its volume.",
         accepts="true or false",
         shown="`false`",
     )
     access_point_quota: int = count(
         "KUBE_EFS_ACCESS_POINT_QUOTA",
         10_000,
-        "Access points that a file system may have; the next file system of a class is used beyond it.",
+        "Maximum number of access points of a file system. At the limit, the next file system of a class "
+        "is used.",
         least=1,
         most=1_000_000,
     )
     access_point_tags: Tags = setting(
         "KUBE_EFS_ACCESS_POINT_TAGS",
         (),
-        "Tags that every access point gets, besides those that the driver gives.",
+        "Additional tags of every access point.",
         accepts="`key:value key:value`",
         shown="none",
     )
     access_point_refresh_seconds: float = seconds(
         "KUBE_EFS_ACCESS_POINT_REFRESH_SECONDS",
         900,
-        "Seconds between two looks for access points that others have made.",
+        "Seconds between two searches for access points of other creators.",
         least=10,
     )

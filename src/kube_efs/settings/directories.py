@@ -15,11 +15,12 @@ from kube_efs.settings.fields import DNS_NAME_PATTERN, matching, parsed, read_it
 ProvisionerName = Annotated[
     str,
     matching(
-        rf"(?i:({DNS_NAME_PATTERN}/)?[a-z0-9]([a-z0-9._-]{{0,61}}[a-z0-9])?)", "is no name of a provisioner"
+        rf"(?i:({DNS_NAME_PATTERN}/)?[a-z0-9]([a-z0-9._-]{{0,61}}[a-z0-9])?)",
+        "is not a valid provisioner name",
     ),
 ]
 # Taken as it is, since mounts and volumes have it so: in any case, with or without a dot at the end.
-ServerName = Annotated[str, matching(rf"(?i:{DNS_NAME_PATTERN}\.?)", "is no DNS name")]
+ServerName = Annotated[str, matching(rf"(?i:{DNS_NAME_PATTERN}\.?)", "is not a valid DNS name")]
 BaseDirectory = Annotated[str, parsed(lambda text: str(parse_directory(text)))]
 
 
@@ -52,9 +53,9 @@ class DirectoryProvisionerSettings(BaseModel):
 
 
 def _some(backends: tuple[BackendName, ...]) -> tuple[BackendName, ...]:
-    # The library's own check of a length also counts what is malformed, and tells of one fault twice.
+    # The library's own check of a length also counts what is malformed, and reports one fault twice.
     if not backends:
-        raise ValueError("names none")
+        raise ValueError("names no provisioner")
     return backends
 
 

@@ -75,7 +75,7 @@ def read_yaml(value: object) -> object:
     try:
         return yaml.safe_load(value) if isinstance(value, str) else value
     except yaml.YAMLError as error:
-        raise ValueError("is no YAML") from error
+        raise ValueError("is not YAML") from error
 
 
 def read_items(value: object) -> object:
@@ -85,13 +85,13 @@ def read_items(value: object) -> object:
 
 def _socket(path: Path) -> Path:
     if not path.is_absolute() or len(bytes(path)) > _LONGEST_SOCKET_BYTES:
-        raise ValueError("is no absolute path that is short enough for a socket")
+        raise ValueError("is not an absolute path that is short enough for a socket")
     return path
 
 
 SocketPath = Annotated[Path, AfterValidator(_socket)]
-LabelName = Annotated[str, matching(_DNS_LABEL, "is no name of letters, digits and dashes")]
-DnsName = Annotated[str, matching(DNS_NAME_PATTERN, "is no DNS name")]
+LabelName = Annotated[str, matching(_DNS_LABEL, "is not a name of letters, digits and dashes")]
+DnsName = Annotated[str, matching(DNS_NAME_PATTERN, "is not a valid DNS name")]
 CommaList = Annotated[
     tuple[Annotated[SubnetId, parsed(parse_subnet_id)], ...], NoDecode, BeforeValidator(read_items)
 ]

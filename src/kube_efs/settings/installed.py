@@ -1,4 +1,4 @@
-"""The settings of other processes, as the operator is told them for those that it installs."""
+"""The settings that the operator passes to the processes that it installs."""
 
 import difflib
 import json
@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _PREFIX: Final = "KUBE_EFS_"
 _HEALTH_HOST: Final = "KUBE_EFS_HEALTH_HOST"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_BY_MANIFEST: Final = "is the manifests' own"
+_BY_MANIFEST: Final = "is set by the manifests"
 # Pods have these from their manifests: volumes, ports, probes and roles are made for just these values.
 _KEPT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -40,8 +40,8 @@ _KEPT: Final[Mapping[str, str]] = {
         ),
         _BY_MANIFEST,
     ),
-    "AWS_REGION": "is AWS_REGION of the operator",
-    "WORKER_IMAGE": "is KUBE_EFS_IMAGE of the operator",
+    "AWS_REGION": "is set by AWS_REGION of the operator",
+    "WORKER_IMAGE": "is set by KUBE_EFS_IMAGE of the operator",
     **dict.fromkeys(
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
         "belongs into the Secret aws-efs-cloud-credentials",
@@ -55,7 +55,7 @@ def _accepted_by(kind: type[Environment]) -> BeforeValidator:
     def read(value: object) -> object:
         found = read_yaml(value)
         if not isinstance(found, Mapping):
-            raise ValueError("is no mapping")  # noqa: TRY004 - pydantic collects these
+            raise ValueError("is not a mapping")  # noqa: TRY004 - pydantic collects these
         texts = {str(name): _text(str(name), one) for name, one in found.items()}
         for name, text in texts.items():
             _check(kind, name, text)
@@ -65,16 +65,16 @@ def _accepted_by(kind: type[Environment]) -> BeforeValidator:
 
 
 def _text(name: str, value: object) -> str:
-    """A value as a variable has it; what is no text is written in JSON."""
+    """A value as a variable has it; a value that is not text is written in JSON."""
     try:
         return value if isinstance(value, str) else json.dumps(value)
     except TypeError:
-        raise ValueError(f"has for {name} what is no JSON") from None
+        raise ValueError(f"has a value for {name} that is not JSON") from None
 
 
 def _check(kind: type[Environment], name: str, text: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"names {name!r}, which is no variable")
+        raise ValueError(f"names {name!r}, which is not a variable name")
     if name in _KEPT:
         raise ValueError(f"has {name}, which {_KEPT[name]}")
     known = _names(kind)
@@ -83,7 +83,7 @@ def _check(kind: type[Environment], name: str, text: str) -> None:
     elif name.startswith(_PREFIX) or any(name in _names(other) for other in _PROCESSES):
         near = difflib.get_close_matches(name, known, n=1)
         raise ValueError(
-            f"has {name}, which that process does not know" + (f" (is {near[0]} meant?)" if near else "")
+            f"has {name}, which that process does not have" + (f" (did you mean {near[0]}?)" if near else "")
         )
 
 
@@ -108,14 +108,14 @@ def _variables(name: str, command: str, example: str) -> Any:  # noqa: ANN401 - 
     return setting(
         name,
         dict,
-        f"Variables that the operator gives to `kube-efs {command}`, besides those that it needs there.",
+        f"Additional variables that the operator sets for `kube-efs {command}`.",
         accepts=f"a mapping in JSON or YAML such as `{example}`",
         shown="none",
     )
 
 
 class InstalledSettings(Environment):
-    """What the processes that the operator installs are told, each by its own variables."""
+    """The settings of the processes that the operator installs, each with its own variables."""
 
     controller: Annotated[Mapping[str, str], NoDecode, _accepted_by(ControllerSettings)] = _variables(
         "KUBE_EFS_CONTROLLER_SETTINGS", "controller", '{"KUBE_EFS_STATUS_PAGE": true}'
@@ -129,7 +129,7 @@ class InstalledSettings(Environment):
 
     @property
     def observes(self) -> bool:
-        """Whether the controller measures volumes or serves its page, for which it needs rights."""
+        """Whether the controller measures volumes or serves its page, for which it needs permissions."""
         return any(
             _parsed(ControllerSettings, name, self.controller.get(name, "0"))
             for name in ("KUBE_EFS_USAGE_INTERVAL_SECONDS", "KUBE_EFS_STATUS_PAGE")

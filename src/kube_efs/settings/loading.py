@@ -30,14 +30,14 @@ def _invalid(kind: type[Environment], details: list[ErrorDetails]) -> InvalidSet
         for field in kind.model_fields.values()
         if isinstance(field.json_schema_extra, dict)
     }
-    # A default of its own that is not acceptable is told by the field's name, not by the variable's.
+    # An invalid default is reported with the field's name, not by the variable's.
     variables = {name: str(field.validation_alias) for name, field in kind.model_fields.items()}
     faults = [fault for detail in details for fault in _faults(detail, variables, accepts)]
     if all(detail["loc"] for detail in details):  # otherwise the rules over several variables were come to
         faults += map(InvalidSetting, kind.gaps(os.environ))
     if len(faults) == 1:
         return faults[0]
-    return InvalidSetting(f"{len(faults)} settings are not acceptable:" + "".join(f"\n  {f}" for f in faults))
+    return InvalidSetting(f"{len(faults)} settings are not valid:" + "".join(f"\n  {f}" for f in faults))
 
 
 def _faults(detail: ErrorDetails, variables: dict[str, str], accepts: dict[str, str]) -> list[InvalidSetting]:

@@ -1,4 +1,4 @@
-"""What the CSI driver of a node is told."""
+"""The settings of the CSI driver of a node."""
 
 from pathlib import Path
 
@@ -12,88 +12,88 @@ class NodeSettings(CommonSettings, AwsSettings):
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9812,
-        "Port of `/healthz`, `/readyz` and `/metrics`; 0 takes a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )
     csi_endpoint: str = setting(
         "CSI_ENDPOINT",
         "unix:///csi/csi.sock",
-        "Where the kubelet's calls are answered.",
+        "Endpoint for the kubelet's calls.",
         accepts="`unix:///path` or `tcp://127.0.0.1:port`",
     )
     kubelet_socket: SocketPath = setting(
         "DRIVER_REG_SOCK_PATH",
         Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock"),
-        "The same socket as the kubelet sees it, on the host.",
+        "The path of the same socket on the host.",
         accepts="an absolute path of at most 106 bytes",
     )
     registration_folder: Path | None = setting(
         "KUBE_EFS_REGISTRATION_FOLDER",
         None,
-        "The kubelet's folder `plugins_registry`, where the driver makes itself known.",
-        accepts="a folder that can be written",
+        "The kubelet's directory `plugins_registry`, in which the driver registers itself.",
+        accepts="a writable directory",
         shown="none: node-driver-registrar does it",
     )
     tunnel_socket: SocketPath = setting(
         "KUBE_EFS_TUNNEL_SOCKET",
         Path("/run/kube-efs/tunnel.sock"),
-        "Socket at which this node's tunnel agent is asked for tunnels.",
+        "Socket of this node's tunnel agent.",
         accepts="an absolute path of at most 106 bytes",
     )
     mount_timeout_seconds: float = seconds(
         "KUBE_EFS_MOUNT_TIMEOUT_SECONDS",
         110,
-        "Seconds in which a volume must be mounted or unmounted; less if the caller waits less.",
+        "Timeout in seconds for mounting or unmounting a volume; less if the caller's deadline is shorter.",
         least=1,
         most=3600,
     )
     unmount_timeout_seconds: float = seconds(
         "KUBE_EFS_UNMOUNT_TIMEOUT_SECONDS",
         30,
-        "Seconds that one call of umount may take.",
+        "Timeout in seconds of one call of umount.",
         least=1,
         most=3600,
     )
     force_unmount: bool = setting(
         "KUBE_EFS_FORCE_UNMOUNT_AFTER_TIMEOUT",
         False,
-        "Whether what cannot be unmounted in time is then unmounted by force: what is not written is lost.",
+        "Whether to force the unmount after that timeout. Data that is not yet written is lost.",
         accepts="true or false",
         shown="`false`",
     )
     attach_limit: int = count(
         "KUBE_EFS_VOLUME_ATTACH_LIMIT",
         0,
-        "Most volumes that Kubernetes places on this node; 0 sets no limit.",
+        "Maximum number of volumes that Kubernetes places on this node; 0 sets no limit.",
         least=0,
         most=100_000,
     )
     max_inflight_mounts: int = count(
         "KUBE_EFS_MAX_INFLIGHT_MOUNTS",
         0,
-        "Most volumes that are mounted at the same time, others are tried again; 0 sets no limit.",
+        "Maximum number of concurrent mounts; further ones are retried; 0 sets no limit.",
         least=0,
         most=100_000,
     )
     has_volume_metrics: bool = setting(
         "KUBE_EFS_VOLUME_METRICS",
         False,
-        "Whether the kubelet is to ask how full volumes are, and whether they answer.",
+        "Whether the kubelet gets the usage and condition of volumes.",
         accepts="true or false",
         shown="`false`",
     )
     volume_metrics_refresh_seconds: float = seconds(
         "KUBE_EFS_VOLUME_METRICS_REFRESH_SECONDS",
         300,
-        "Seconds after which the file system is asked anew how full it is.",
+        "Seconds after which the usage of the file system is read again.",
         least=1,
         most=7 * 86400,
     )
     removes_startup_taint: bool = setting(
         "KUBE_EFS_REMOVE_STARTUP_TAINT",
         True,
-        "Whether the taint `efs.csi.aws.com/agent-not-ready` is taken away from this node.",
+        "Whether the taint `efs.csi.aws.com/agent-not-ready` is removed from this node.",
         accepts="true or false",
         shown="`true`",
     )

@@ -1,4 +1,4 @@
-"""What the operator is told."""
+"""The settings of the operator."""
 
 from typing import Annotated
 
@@ -17,21 +17,21 @@ class OperatorSettings(InstalledSettings, CommonSettings):
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9813,
-        "Port of `/healthz`, `/readyz` and `/metrics`; 0 takes a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )
-    image: Annotated[str, matching(_IMAGE, "is no image's name")] = setting(
+    image: Annotated[str, matching(_IMAGE, "is not a valid image name")] = setting(
         "KUBE_EFS_IMAGE",
         own_image,
-        "Image of the processes that are installed.",
+        "Image of the installed processes.",
         accepts="an image's name",
         shown="this version's",
     )
     operator_name: DnsName = setting(
         "OPERATOR_NAME",
         "kube-efs-operator",
-        "Deployment that this process belongs to, which gets its events and owns its alerts.",
+        "Deployment of this process, which gets its events and owns its alerts.",
         accepts="a Deployment's name",
     )
     region: Annotated[Region, parsed(parse_region)] | None = setting(
@@ -41,21 +41,21 @@ class OperatorSettings(InstalledSettings, CommonSettings):
         accepts="a name such as `us-east-1`",
         shown="each instance's own",
     )
-    cluster_id: Annotated[str, matching(_CLUSTER_ID, "is no cluster's id")] | None = setting(
+    cluster_id: Annotated[str, matching(_CLUSTER_ID, "is not a valid cluster ID")] | None = setting(
         "KUBE_EFS_CLUSTER_ID",
         None,
-        "Id of the cluster, with which access points are tagged as owned.",
+        "ID of the cluster, in the tag that marks its access points as owned.",
         accepts="letters, digits, `-`, `_` and `.`",
         shown="OpenShift's infrastructure name",
     )
-    role_arn: Annotated[str, matching(r"arn:[\w:/+=,.@-]+", "is no ARN")] | None = setting(
+    role_arn: Annotated[str, matching(r"arn:[\w:/+=,.@-]+", "is not an ARN")] | None = setting(
         "ROLEARN",
         None,
-        "Role that OpenShift is to make short-lived credentials for.",
+        "Role for which OpenShift creates short-lived credentials.",
         accepts="the ARN of a role",
         shown="none",
     )
-    kubelet_folder: Annotated[str, matching(r"(/[\w.-]+)+", "is no absolute path")] = setting(
+    kubelet_folder: Annotated[str, matching(r"(/[\w.-]+)+", "is not an absolute path")] = setting(
         "KUBE_EFS_KUBELET_FOLDER",
         "/var/lib/kubelet",
         "The kubelets' `--root-dir`.",
@@ -64,13 +64,13 @@ class OperatorSettings(InstalledSettings, CommonSettings):
     resync_seconds: float = seconds(
         "KUBE_EFS_RESYNC_SECONDS",
         60,
-        "Seconds after which everything is compared although nothing has been heard of a change.",
+        "Seconds between two complete comparisons when no change is reported.",
         most=3600,
     )
     leader_election: bool = setting(
         "KUBE_EFS_LEADER_ELECTION",
         True,
-        "Whether only the holder of the Lease `kube-efs-operator` works.",
+        "Whether only the holder of the Lease `kube-efs-operator` is active.",
         accepts="true or false",
         shown="`true`",
     )

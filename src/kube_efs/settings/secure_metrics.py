@@ -1,4 +1,4 @@
-"""What the controller is told about metrics over TLS."""
+"""The controller's settings for metrics over TLS."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,20 +8,20 @@ from kube_efs.settings.fields import count, matching, setting
 
 
 class SecureMetricsSettings(Environment):
-    """Metrics for a Prometheus that trusts nobody by the network, as OpenShift's."""
+    """Metrics for a Prometheus that does not trust the network, as OpenShift's."""
 
     metrics_certificate_folder: Path | None = setting(
         "KUBE_EFS_METRICS_CERTIFICATE_FOLDER",
         None,
-        "Folder with `tls.crt` and `tls.key`, with which `/metrics` is also served over TLS;"
-        " both may come later, and change.",
+        "Directory with `tls.crt` and `tls.key` for `/metrics` over TLS;"
+        " the files may appear later, and change.",
         accepts="a path",
         shown="none: no TLS",
     )
     metrics_port: int = count(
         "KUBE_EFS_METRICS_PORT",
         9815,
-        "Port of `/metrics` over TLS; 0 takes a free one.",
+        "Port of `/metrics` over TLS; 0 selects a free one.",
         least=0,
         most=65535,
     )
@@ -31,7 +31,7 @@ class SecureMetricsSettings(Environment):
         "Oldest version of TLS for `/metrics`.",
         accepts="`1.2` or `1.3`",
     )
-    metrics_tls_ciphers: Annotated[str, matching(r"[A-Z0-9,-]*", "are no names of ciphers")] = setting(
+    metrics_tls_ciphers: Annotated[str, matching(r"[A-Z0-9,-]*", "are not valid cipher names")] = setting(
         "KUBE_EFS_METRICS_TLS_CIPHERS",
         "",
         "Ciphers of TLS 1.2 for `/metrics`.",

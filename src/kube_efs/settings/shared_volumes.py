@@ -1,4 +1,4 @@
-"""What the controller is told about SharedVolumes."""
+"""The controller's settings for SharedVolumes."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -36,15 +36,15 @@ class SharedVolumeSettings(Environment):
     shared_volumes: bool = setting(
         "KUBE_EFS_SHARED_VOLUMES",
         False,
-        "Whether SharedVolumes are served; their CustomResourceDefinition must be there.",
+        "Whether SharedVolumes are served; their CustomResourceDefinition must exist.",
         accepts="true or false",
         shown="`false`",
     )
     shared_volume_limits: Annotated[InstanceOf[Limits], NoDecode, BeforeValidator(_read_limits)] = setting(
         "KUBE_EFS_SHARED_VOLUME_LIMITS",
         Limits,
-        "File systems and access points that the SharedVolumes of a namespace may lead to, by its name; of"
-        f" all others under `{OTHERS}`, unless annotation `{ANNOTATION}` of the Namespace says it.",
+        "File systems and access points that the SharedVolumes of each namespace may use; for"
+        f" all others under `{OTHERS}`. The annotation `{ANNOTATION}` of a Namespace takes precedence.",
         accepts="a mapping of names to lists of ids in JSON or YAML, where `*` is every id",
         shown="everything",
     )

@@ -1,29 +1,29 @@
-"""What the controller is told about its status page."""
+"""The controller's settings for its status page."""
 
 from kube_efs.settings.base import Environment
 from kube_efs.settings.fields import count, setting
 
 
 class StatusPageSettings(Environment):
-    """A page that shows what ``kube-efs status`` shows, to whoever reaches it."""
+    """A page that shows what ``kube-efs status`` shows, without authentication."""
 
     status_page: bool = setting(
         "KUBE_EFS_STATUS_PAGE",
         False,
-        "Whether a page with the state of everything is served; it asks for no password.",
+        "Whether to serve the status page, which has no authentication.",
         accepts="true or false",
         shown="`false`",
     )
     status_page_host: str = setting(
         "KUBE_EFS_STATUS_PAGE_HOST",
         "127.0.0.1",
-        "Address that the page is served on.",
+        "Address of the page.",
         accepts="an address of this host",
     )
     status_page_port: int = count(
         "KUBE_EFS_STATUS_PAGE_PORT",
         9814,
-        "Port of the page; 0 takes a free one.",
+        "Port of the page; 0 selects a free one.",
         least=0,
         most=65535,
     )

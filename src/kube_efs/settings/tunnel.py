@@ -1,4 +1,4 @@
-"""What the tunnels of a node are told."""
+"""The settings of the tunnel agent of a node."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def _read_range(value: object) -> object:
 def _range(ports: tuple[int, int]) -> tuple[int, int]:
     first, last = ports
     if not 1024 <= first <= last <= 65535:
-        raise ValueError("is no range of ports")
+        raise ValueError("is not a port range")
     return ports
 
 
@@ -30,15 +30,15 @@ class TunnelSettings(CommonSettings, AwsSettings):
     health_port: int = count(
         "KUBE_EFS_HEALTH_PORT",
         9811,
-        "Port of `/healthz`, `/readyz` and `/metrics`; 0 takes a free one.",
+        "Port of `/healthz`, `/readyz` and `/metrics`; 0 selects a free one.",
         least=0,
         most=65535,
     )
     stunnel_conf_path: Path = setting(
         "STUNNEL_CONF_PATH",
         Path("/tmp/stunnel.conf"),  # noqa: S108 — the older system's default; inside the pod
-        "File that stunnel's configuration is written to.",
-        accepts="a path in a folder that can be written",
+        "File for the configuration of stunnel.",
+        accepts="a path in a writable directory",
     )
     stunnel_path: Path | None = setting(
         "STUNNEL_PATH",
@@ -50,7 +50,7 @@ class TunnelSettings(CommonSettings, AwsSettings):
     ca_file: Path = setting(
         "KUBE_EFS_CA_FILE",
         Path("/etc/amazon/efs/efs-utils.crt"),
-        "Certificate authorities, one of which must have signed a mount target's certificate.",
+        "Certificate authorities; one of them must have signed the certificates of mount targets.",
         accepts="the path of a PEM file",
     )
     probe_interval_seconds: float = seconds(
@@ -59,34 +59,36 @@ class TunnelSettings(CommonSettings, AwsSettings):
     connect_timeout_seconds: float = seconds(
         "KUBE_EFS_CONNECT_TIMEOUT_SECONDS",
         2,
-        "Seconds that a mount target has to accept a connection before another is tried.",
+        "Seconds to wait for a connection to a mount target before another one is used.",
         most=60,
     )
     state_dir: Path | None = setting(
         "KUBE_EFS_STATE_DIR",
         None,
-        "Folder of what the next agent on this node takes up: known targets, where the node is, tunnels on"
-        " demand with their certificates, the log of stunnel.",
-        accepts="a folder that can be written",
+        "Directory for the state that the next agent on this node reads: targets, location of the node, "
+        "tunnels on"
+        " demand with their certificates, log of stunnel.",
+        accepts="a writable directory",
         shown="that of `STUNNEL_CONF_PATH`",
     )
     tunnel_socket: SocketPath | None = setting(
         "KUBE_EFS_TUNNEL_SOCKET",
         None,
-        "Socket at which CSI mounts ask for their tunnels. Without it there are those of the ConfigMap only.",
+        "Socket at which CSI mounts request tunnels. Without it, the only tunnels are those of the "
+        "ConfigMap.",
         accepts="an absolute path of at most 106 bytes",
         shown="none",
     )
     tunnel_ports: Ports = setting(
         "KUBE_EFS_TUNNEL_PORTS",
         (22049, 23048),
-        "Loopback ports of the tunnels that CSI mounts ask for.",
+        "Loopback ports of the tunnels for CSI mounts.",
         accepts="a range such as `22049-23048`",
         shown="`22049-23048`",
     )
     tunnel_idle_seconds: float = seconds(
         "KUBE_EFS_TUNNEL_IDLE_SECONDS",
         180,
-        "Seconds without a mount and without a connection after which such a tunnel is closed.",
+        "Seconds without a mount or connection after which such a tunnel is closed.",
         least=10,
     )

@@ -1,4 +1,4 @@
-"""What the controller is told about measuring volumes."""
+"""The controller's settings for measuring volumes."""
 
 from kube_efs.settings.base import Environment
 from kube_efs.settings.fields import count, seconds, setting
@@ -10,7 +10,7 @@ class UsageSettings(Environment):
     usage_interval_seconds: int = setting(
         "KUBE_EFS_USAGE_INTERVAL_SECONDS",
         0,
-        "Seconds from one round, in which every volume is measured, to the next; 0 measures none.",
+        "Seconds between two rounds that measure every volume; 0 disables them.",
         accepts="0, or more up to 2592000 seconds, whole",
         ge=0,
         le=30 * 86400,
@@ -18,15 +18,14 @@ class UsageSettings(Environment):
     usage_entries_per_second: int = count(
         "KUBE_EFS_USAGE_ENTRIES_PER_SECOND",
         1000,
-        "Most files that are looked at in a second.",
+        "Maximum number of files measured in a second.",
         least=1,
         most=1_000_000,
     )
     usage_volume_seconds: int = seconds(
         "KUBE_EFS_USAGE_VOLUME_SECONDS",
         120,
-        "Seconds that one volume is looked at. Of one with more files it is known how much is in it at"
-        " least.",
+        "Maximum seconds to measure one volume. If that is not enough, the result is a lower bound.",
         least=1,
         most=86400,
         also=", whole",

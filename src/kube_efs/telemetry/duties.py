@@ -1,12 +1,12 @@
-"""Duties of a process: what it does time and again for as long as it runs.
+"""Duties of a process: what it does periodically for as long as it runs.
 
-A duty must survive whatever it meets, such as an answer that nobody has thought of, and must never end
+A duty must survive whatever it meets, such as an unexpected answer, and must never end
 another one. So each is supervised: an unexpected error is logged and counted, and the duty is
-started anew after a pause. A fault that stays costs this duty alone, and shows in the log, in a metric and in
+restarted after a pause. A fault that stays costs this duty alone, and shows in the log, in a metric and in
 ``problems``.
 
-Duties read what they need anew when they start. One that must not go on from where it failed, such as
-the watch that tells which volumes exist, is not a duty in this sense: its end ends the process.
+Duties read what they need again when they start. One that must not continue where it failed, such as
+the watch of volumes, is not a duty in this sense: its end ends the process.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class Duties:
     async def keep(
         self, name: str, duty: Callable[[], Awaitable[None]], *, failed: Callable[[], None] = lambda: None
     ) -> None:
-        """Do the duty until it ends by itself, or until cancelled; an error starts it anew after a pause.
+        """Do the duty until it ends by itself, or until cancelled; an error restarts it after a pause.
 
-        The pause doubles from 1 s to a minute, and begins anew once the duty has lasted longer than that.
+        The pause doubles from 1 s to a minute, and is reset when the duty has lasted longer than that.
         ``failed`` is called after each failure.
         """
         pause = _FIRST_PAUSE_SECONDS
@@ -61,7 +61,7 @@ class Duties:
             began = self._clock()
             try:
                 return await duty()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the duty goes on
+            except Exception as error:  # noqa: BLE001 - after any error, the duty continues
                 lasted = self._clock() - began
                 pause = _FIRST_PAUSE_SECONDS if lasted > _LONGEST_PAUSE_SECONDS else pause
                 self.note(name, error, retry_seconds=pause)
@@ -70,7 +70,7 @@ class Duties:
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
-        """Log and count that a duty, or a part of one, has failed and is tried again."""
+        """Log and count that a duty, or a part of one, has failed and is retried."""
         self._metrics.failures.labels(name).inc()
         log.error(
             "duty-failed",
@@ -79,18 +79,18 @@ class Duties:
             frames=frames_of(error),
             retry_seconds=retry_seconds,
         )
-        # A failure that comes again is to be seen without a gap.
+        # A failure that comes again must be reported without a gap.
         until = self._clock() + retry_seconds + _LONGEST_PAUSE_SECONDS
-        self._failures[name] = (f"{name}: failed ({kinds_of(error)}) and is tried again", until)
+        self._failures[name] = (f"{name}: failed ({kinds_of(error)}) and is retried", until)
 
 
 def kinds_of(error: BaseException) -> str:
-    """The names of the error's classes, of all in a group: its text may be anybody's."""
+    """The names of the error's classes, of all in a group: its text may come from anywhere."""
     return ", ".join(dict.fromkeys(type(one).__name__ for one in _leaves(error)))
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """Where it comes from, the innermost place last, and again nothing but names of the program."""
+    """Where it comes from, the innermost place last, also only names of the program."""
     [first, *_] = _leaves(error)
     frames = traceback.extract_tb(first.__traceback__)[-_FRAMES_MOST:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

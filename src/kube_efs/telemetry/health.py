@@ -1,4 +1,4 @@
-"""Whether a process is alive and ready, told over HTTP together with its metrics."""
+"""Whether a process is alive and ready, reported over HTTP together with its metrics."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,7 +33,7 @@ def combine(*parts: Health) -> Health:
 
 
 class Heartbeat:
-    """Tells whether a loop still turns: it calls ``beat`` on every turn, others ask for ``health``.
+    """Reports whether a loop makes progress: it calls ``beat`` in each round, others call ``health``.
 
     A loop that is stuck, on a lock or in a call without end, raises no error; only its silence shows.
     """
@@ -61,7 +61,7 @@ class Heartbeat:
         if age <= self._max_age_seconds:
             return Health()
         return Health.failing(
-            f"{self._name} has not moved for {age:.0f} s (at most {self._max_age_seconds:.0f} s are expected)"
+            f"{self._name} made no progress for {age:.0f} s (expected at most {self._max_age_seconds:.0f} s)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Logs: one chain for structlog and the standard library, coloured for people or JSON for machines.
+"""Logs: one chain for structlog and the standard library, colored for terminals or JSON for machines.
 
 Modules log with ``log = structlog.get_logger()``; the name of the module becomes the field ``logger``.
 Libraries that use ``logging`` go through the same chain, so their lines look the same. At its end secrets are
@@ -78,7 +78,7 @@ def parse_level(text: str, *, field: str = "LOGGING_LEVEL") -> int:
         return _LEVELS[text.strip().upper()]
     except KeyError:
         raise InvalidSetting(
-            "is no logging level", field=field, value=text, remedy=f"use one of {', '.join(_LEVELS)}"
+            "is not a logging level", field=field, value=text, remedy=f"use one of {', '.join(_LEVELS)}"
         ) from None
 
 

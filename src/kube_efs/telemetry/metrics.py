@@ -29,7 +29,7 @@ _PROVISIONING_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _PROBE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 # An API server answers in some ms; a busy one holds requests back for seconds.
 _API_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 30)
-# What is known at once is told in 1 ms, an access point takes some 100 ms, a mount of a sick server minutes.
+# A cached answer takes 1 ms, an access point takes some 100 ms, a mount of a sick server minutes.
 _CSI_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 180)
 
 
@@ -48,7 +48,7 @@ class DutyMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.failures = Counter(
             "kube_efs_duty_failures",
-            "Unexpected failures of a long-running duty of the process, which is started anew",
+            "Unexpected failures of a long-running duty of the process, which is then restarted",
             ["duty"],
             registry=registry,
         )
@@ -60,13 +60,14 @@ class ApiServerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "kube_efs_api_requests",
-            "Requests to the API server, repeated ones each; code is the answer's, or none without an answer",
+            "Requests to the API server, each retry counted; code is that of the response, or none without "
+            "one",
             ["verb", "resource", "code"],
             registry=registry,
         )
         self.request_seconds = Histogram(
             "kube_efs_api_request_seconds",
-            "Time until the API server's answer begins",
+            "Time until the API server's response begins",
             ["verb", "resource"],
             registry=registry,
             buckets=_API_SECONDS,
@@ -85,7 +86,7 @@ class AwsMetrics:
         )
         self.call_seconds = Histogram(
             "kube_efs_aws_call_seconds",
-            "Duration of calls to AWS, the client's own retries included",
+            "Duration of calls to AWS, including the client's own retries",
             ["operation"],
             registry=registry,
         )
@@ -105,7 +106,7 @@ class AwsMetrics:
         )
         self.access_points = ReadGauge(
             "kube_efs_access_points",
-            "Access points of a file system in use by the CSI driver, others' included",
+            "Access points of a file system in use by the CSI driver, including those of other creators",
             ["file_system"],
             registry=registry,
         )
@@ -121,7 +122,9 @@ class ControllerMetrics:
     """What the controller does with claims, volumes and worker pods."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.leader = Gauge("kube_efs_leader", "1 while this process leads, else 0", registry=registry)
+        self.leader = Gauge(
+            "kube_efs_leader", "1 while this process is the leader, else 0", registry=registry
+        )
         self.provisionings = Counter(
             "kube_efs_provisionings",
             "Attempts to provision a volume",
@@ -142,62 +145,64 @@ class ControllerMetrics:
             registry=registry,
         )
         self.claims_waiting = Gauge(
-            "kube_efs_claims_waiting", "Claims of ours that have no volume yet", registry=registry
+            "kube_efs_claims_waiting",
+            "Claims of the served provisioners that have no volume yet",
+            registry=registry,
         )
         self.gids_in_use = Gauge(
             "kube_efs_gids_in_use",
-            "Group ids that volumes or directories of the cluster hold",
+            "Group IDs that volumes or directories of the cluster hold",
             registry=registry,
         )
         self.gids_shared = Gauge(
             "kube_efs_gids_shared",
-            "Group ids given to a volume that other data has too",
+            "Group IDs of volumes that other data has too",
             registry=registry,
         )
         self.gid_range_size = ReadGauge(
             "kube_efs_gid_range_size",
-            "Group ids that the volumes of a class may be given",
+            "Group IDs available for the volumes of a class",
             ["storage_class"],
             registry=registry,
         )
         self.gid_range_used = ReadGauge(
             "kube_efs_gid_range_used",
-            "Group ids of the class's range that anything holds, volumes of other classes too",
+            "Group IDs of the range of the class that are in use, also by volumes of other classes",
             ["storage_class"],
             registry=registry,
         )
         self.gid_range_full = Counter(
             "kube_efs_gid_range_full",
-            "Attempts that failed because every group id of the class was in use",
+            "Attempts that failed because every group ID of the class was in use",
             ["storage_class"],
             registry=registry,
         )
         self.directories_without_volume = Gauge(
             "kube_efs_directories_without_volume",
-            "Directories of a provisioner that no volume accounts for; nothing removes them",
+            "Directories of a provisioner that no volume uses; they are not removed",
             ["provisioner"],
             registry=registry,
         )
         self.worker_pods_overdue = ReadGauge(
             "kube_efs_worker_pods_overdue",
-            "Worker pods that have not ended though their time is over; each keeps its directories",
+            "Worker pods that exceeded their timeout and still run; each blocks its directories",
             ["file_system"],
             registry=registry,
         )
         self.volumes_of_unknown_port = Gauge(
             "kube_efs_volumes_of_unknown_port",
-            "Volumes at a loopback port of which no file system is known",
+            "Volumes at a loopback port that belongs to no known file system",
             registry=registry,
         )
         self.trash_entries = ReadGauge(
             "kube_efs_trash_entries",
-            "Entries in the trash of a file system when it was last worked on; each was a directory once",
+            "Entries in the trash of a file system when it was last emptied; each is a removed directory",
             ["file_system"],
             registry=registry,
         )
         self.trash_stuck = ReadGauge(
             "kube_efs_trash_stuck",
-            "Entries of the trash that cannot be removed; they are tried again",
+            "Entries of the trash that cannot be removed; they are retried",
             ["file_system"],
             registry=registry,
         )
@@ -211,7 +216,7 @@ class OperatorMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.leader = Gauge(
-            "kube_efs_operator_leader", "1 while this process leads, else 0", registry=registry
+            "kube_efs_operator_leader", "1 while this process is the leader, else 0", registry=registry
         )
         self.requested = Gauge(
             "kube_efs_operator_driver_requested",
@@ -221,12 +226,12 @@ class OperatorMetrics:
         self.requested.set(float("nan"))
         self.degraded = Gauge(
             "kube_efs_operator_degraded",
-            "1 while something keeps the installation from being as it should be, else 0",
+            "1 while the installation is degraded, else 0",
             registry=registry,
         )
         self.changes = Counter(
             "kube_efs_operator_changes",
-            "Objects created, updated and deleted, drift that was corrected too",
+            "Objects created, updated and deleted, including corrected drift",
             ["kind", "change"],
             registry=registry,
         )
@@ -239,7 +244,7 @@ class SharedVolumeMetrics:
         # Its name and labels are those of aws-efs-operator.
         self.info = Gauge(
             "sharedvolume_info",
-            "Always 1: there is this SharedVolume",
+            "Always 1: this SharedVolume exists",
             ["namespace", "sharedvolume"],
             registry=registry,
         )
@@ -248,12 +253,12 @@ class SharedVolumeMetrics:
         )
         self.edits_undone = Counter(
             "kube_efs_shared_volume_edits_undone",
-            "Specs that were put back to what their volume leads to",
+            "Specs that were reset to the access point of their volume",
             registry=registry,
         )
         self.objects_made = Counter(
             "kube_efs_shared_volume_objects_made",
-            "Volumes and claims that were made, or made anew, for SharedVolumes",
+            "Volumes and claims that were created or recreated for SharedVolumes",
             ["kind"],
             registry=registry,
         )
@@ -266,25 +271,25 @@ class UsageMetrics:
         volume = ["volume", "claim_namespace", "claim", "file_system"]
         self.used = ReadGauge(
             "kube_efs_volume_used_bytes",
-            "Bytes in the volume when it was last measured; at least so many if that took too long",
+            "Bytes in the volume when it was last measured; a lower bound if that took too long",
             volume,
             registry=registry,
         )
         self.requested = ReadGauge(
             "kube_efs_volume_requested_bytes",
-            "Bytes that the volume's claim asks for",
+            "Bytes that the volume's claim requests",
             volume,
             registry=registry,
         )
         self.over = ReadGauge(
             "kube_efs_volume_over_request",
-            "1 once the volume holds more than its claim asks for, until it holds clearly less; else 0",
+            "1 after the volume exceeds the request of its claim, until it is clearly below; else 0",
             volume,
             registry=registry,
         )
         self.measurements = Counter(
             "kube_efs_usage_measurements",
-            "Volumes measured; a failed one is tried again in the next round",
+            "Volumes measured; a failed one is retried in the next round",
             ["outcome"],
             registry=registry,
         )
@@ -338,14 +343,14 @@ class TunnelMetrics:
             registry=registry,
         )
         self.restarts = Counter(
-            "kube_efs_stunnel_restarts", "Starts of stunnel after it had died", registry=registry
+            "kube_efs_stunnel_restarts", "Restarts of stunnel after it ended unexpectedly", registry=registry
         )
         self.reloads = Counter(
-            "kube_efs_stunnel_reloads", "Configurations given to a running stunnel", registry=registry
+            "kube_efs_stunnel_reloads", "Reloads of the configuration of a running stunnel", registry=registry
         )
         self.rejected_entries = Gauge(
             "kube_efs_tunnel_rejected_entries",
-            "Entries of the tunnel targets that are left out because they are malformed",
+            "Entries of the tunnel targets that are ignored because they are malformed",
             registry=registry,
         )
         self.demanded_up = Gauge(
@@ -368,13 +373,13 @@ class TunnelMetrics:
         )
         self.certificate_expiry = Gauge(
             "kube_efs_certificate_expiry_seconds",
-            "When the client certificate of this tunnel on demand ends, in Unix time",
+            "When the client certificate of this tunnel on demand expires, in Unix time",
             ["tunnel", "file_system"],
             registry=registry,
         )
         self.certificate_renewals = Counter(
             "kube_efs_certificate_renewals",
-            "Attempts to make a client certificate for a tunnel on demand, the first ones included",
+            "Attempts to create a client certificate for a tunnel on demand, including the first one",
             ["outcome"],
             registry=registry,
         )
@@ -392,7 +397,7 @@ class CsiMetrics:
         )
         self.call_seconds = Histogram(
             "kube_efs_csi_call_seconds",
-            "Duration of calls, whatever their end",
+            "Duration of calls, also of failed ones",
             ["method"],
             buckets=_CSI_SECONDS,
             registry=registry,

@@ -1,4 +1,4 @@
-"""Gauges whose values are asked for when somebody reads the metrics, so that none is of what is gone."""
+"""Gauges whose values are asked for when the metrics are read, so that no value is outdated."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

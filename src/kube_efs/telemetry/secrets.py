@@ -21,7 +21,7 @@ _MAX_CHARACTERS: Final = 12_000
 # The least that an entry counts for.
 _ENTRY_CHARACTERS: Final = 8
 _MAX_JSON: Final = 65_536
-# Longer integers are refused by the renderer, and tell nobody anything.
+# Longer integers are refused by the renderer, and have no meaning for readers.
 _MAX_BITS: Final = 1024
 
 

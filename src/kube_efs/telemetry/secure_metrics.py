@@ -22,7 +22,8 @@ _LOOK_SECONDS: Final = 15.0
 # Forward secrecy and authenticated encryption, as in Mozilla's and OpenShift's "intermediate".
 _USUAL_CIPHERS: Final = "ECDHE+AESGCM,ECDHE+CHACHA20"
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-# Names, times and sizes: what tells one certificate from the next without reading keys again and again.
+# Names, times and sizes: what distinguishes one certificate from the next without reading keys again and
+# again.
 _Stamp = tuple[tuple[int, int], ...]
 
 
@@ -38,7 +39,7 @@ class SecureMetrics(HttpServer):
     """Serves /metrics over TLS while its context is open; use as ``async with``.
 
     ``folder`` has ``tls.crt`` and ``tls.key``, perhaps only later: until then no connection comes about. What
-    is there is looked at time and again, so a renewed certificate is served without a restart, and a broken
+    is there is read again and again, so a renewed certificate is served without a restart, and a broken
     one is not. Making it raises InvalidSetting when no cipher is known.
     """
 
@@ -81,7 +82,7 @@ class SecureMetrics(HttpServer):
             await asyncio.sleep(self._look_seconds)
 
     def _load(self) -> None:
-        """Serve what is in the folder now; connections that are there keep what they have."""
+        """Serve the current files of the directory; existing connections keep theirs."""
         certificate, key = self._files
         try:
             stamp = tuple((found.st_mtime_ns, found.st_size) for found in map(Path.stat, self._files))
@@ -105,7 +106,7 @@ def _context(terms: TlsTerms) -> ssl.SSLContext:
         context.set_ciphers((terms.ciphers or _USUAL_CIPHERS).replace(",", ":"))
     except ssl.SSLError as error:
         raise InvalidSetting(
-            "has no cipher that is known here",
+            "has no known cipher",
             field="KUBE_EFS_METRICS_TLS_CIPHERS",
             value=terms.ciphers,
             remedy="use OpenSSL's names, such as ECDHE-RSA-AES128-GCM-SHA256",

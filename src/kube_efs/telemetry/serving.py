@@ -15,8 +15,8 @@ _SHUTDOWN_SECONDS: Final = 1.0
 class HttpServer:
     """Serves an application while its context is open; use as ``async with``.
 
-    Port 0 takes a free port, which ``port`` then tells. Opening raises InvalidSetting, about the ``field``
-    that the address comes from, when the address cannot be had.
+    Port 0 takes a free port, which ``port`` then contains. Opening raises InvalidSetting, about the ``field``
+    that the address comes from, when the address cannot be bound.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class HttpServer:
         except OSError as error:
             await self._runner.cleanup()
             raise InvalidSetting(
-                f"cannot be listened on ({error.strerror or error})",
+                f"cannot be bound ({error.strerror or error})",
                 field=self._field,
                 value=f"{self._host}:{self._port}",
                 remedy="choose another port, or 0 for a free one",

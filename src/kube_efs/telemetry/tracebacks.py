@@ -11,7 +11,7 @@ _MAX_PART: Final = 2000
 # Of all of it: the beginning has the first cause, the end what came of it.
 _MAX_BEGINNING: Final = 8000
 _MAX_END: Final = 8000
-# Of groups of groups of exceptions, so many parts are looked at.
+# Of groups of groups of exceptions, so many parts are shown.
 _MAX_PARTS: Final = 2000
 
 

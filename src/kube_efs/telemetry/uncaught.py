@@ -1,7 +1,7 @@
-"""Exceptions that nobody catches go through the log, which removes secrets: Python prints no traceback.
+"""Uncaught exceptions go through the log, which removes secrets: Python prints no traceback.
 
 They end up in one of four places: the main thread, another thread, a destructor or a callback of C code, and
-asyncio's event loop, which gets those of callbacks and of tasks that nobody awaits.
+asyncio's event loop, which gets those of callbacks and of tasks that are not awaited.
 """
 
 import sys
@@ -22,14 +22,14 @@ def catch_uncaught() -> None:
 
 
 def log_uncaught(error: BaseException, *, place: str = "the main thread") -> None:
-    """Log an exception that nobody has caught, also when logs have not been set up yet."""
+    """Log an uncaught exception, also when logs have not been set up yet."""
     if isinstance(error, KeyboardInterrupt):
         return
     _log(f"uncaught exception in {place}", error)
 
 
 def log_uncaught_of_loop(_loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> None:
-    """An exception handler of asyncio, for callbacks and for tasks that nobody awaits."""
+    """An exception handler of asyncio, for callbacks and for tasks that are not awaited."""
     # The other values of the context are futures and transports, whose texts repeat the exception's.
     error = context.get("exception")
     task = context.get("task") or context.get("future")

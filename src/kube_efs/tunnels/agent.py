@@ -5,10 +5,10 @@ an earlier agent remembered are planned, so that stunnel serves them before the 
 anything, and on the same ports. Only then are tunnels on demand given, since a new promise must not get the
 port of an old one. Then these tasks begin, and each writes its part of the plan and has it applied: documents
 of the ConfigMap, rounds over the mount targets, which order the addresses, renewals of certificates, and who
-asks for tunnels on demand. Rounds of probes tell how the tunnels are, and close what nobody uses. The keeper
+asks for tunnels on demand. Rounds of probes find the state of the tunnels, and close unused ones. The keeper
 holds stunnel to the plan.
 
-When it is told to end it ends stunnel, unless somebody holds a tunnel on demand: a mounted volume must not
+On SIGTERM it ends stunnel, unless a tunnel on demand has a holder: a mounted volume must not
 notice. When it crashes stunnel lives on. Either way the next agent takes stunnel over.
 """
 
@@ -60,9 +60,9 @@ class TargetDocuments:
 
 
 class TunnelAgent:
-    """Owns the tunnels of this node, and tells of mount targets that come and go.
+    """Owns the tunnels of this node, and reports mount targets that fail and recover.
 
-    Raises StunnelMissing, or InvalidSetting when the certificate authorities or the folder of the
+    Raises StunnelMissing, or InvalidSetting when the certificate authorities or the directory of the
     configuration cannot be used.
     """
 
@@ -104,13 +104,13 @@ class TunnelAgent:
         self._standstill = Standstill()
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
-            for name in ("the rounds over the mount targets", "the rounds of probes")
+            for name in ("the checks of mount targets", "the probes of tunnels")
         )
 
     async def run(self, documents: AsyncIterable[TargetDocuments]) -> None:
         """Serve what the documents say until cancelled, then end stunnel.
 
-        Starts with what was remembered; ``documents`` are asked for anew when following them has failed. If
+        Starts with what was remembered; ``documents`` are requested again when following them has failed. If
         this ends by an error of its own, or while a tunnel on demand is held, stunnel is left running: the
         next agent takes it over, and no mounted volume notices.
         """
@@ -245,7 +245,7 @@ class TunnelAgent:
                     await self._look_at_what_is_new()
 
     async def _look_at_what_is_new(self) -> None:
-        """Probe what stunnel serves anew, each time that the keeper has done something, until cancelled."""
+        """Probe the new services of stunnel after each action of the keeper, until cancelled."""
         while True:
             self._keeper_changed.clear()
             await self._prober.probe_new(self._keeper.report)
@@ -288,7 +288,7 @@ class TunnelAgent:
             self._standstill = Standstill()
 
     async def _close_unused(self, reading: PortReading | None) -> None:
-        """Close what has left the document and, by this and earlier readings, nobody uses."""
+        """Close what has left the document and is unused according to this and earlier readings."""
         if self._plan.served:
             now = self._clock()
             self._idleness = self._idleness.after(reading, self._plan.served.lingering_ports, now=now)
@@ -320,15 +320,15 @@ def _check_paths(options: TunnelOptions) -> None:
         ) from error
     if not options.ca_file.is_file():
         raise InvalidSetting(
-            "is no file",
+            "is not a file",
             field="KUBE_EFS_CA_FILE",
             value=str(options.ca_file),
             remedy="install the certificate authorities of Amazon, in PEM form, at this path",
         )
     if not os.access(options.conf_path.parent, os.W_OK | os.X_OK):
         raise InvalidSetting(
-            "is in a folder that cannot be written",
+            "is in a directory that is not writable",
             field="STUNNEL_CONF_PATH",
             value=str(options.conf_path),
-            remedy="choose another folder",
+            remedy="choose another directory",
         )

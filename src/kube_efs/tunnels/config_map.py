@@ -1,8 +1,8 @@
 """What a node serves of the ConfigMap, as its documents come and go, and remembered on the disk.
 
-A tunnel that somebody still uses is never closed, and its port is never given to another: a mounted
-volume would then read somebody else's data. So what leaves the document lingers until nobody uses it any
-more, and a newcomer to its port waits that long.
+A tunnel in use is never closed, and its port is never given to another: a mounted
+volume would then read the data of another volume. So what leaves the document lingers until it is not used
+any more, and a newcomer to its port waits that long.
 
 The last good document is remembered, so that tunnels come up without the API server.
 """
@@ -129,7 +129,7 @@ def load_served(path: Path) -> Served | None:
 def _parse(text: str) -> Served:
     state = json.loads(text)
     if state["version"] != _VERSION:
-        raise InvalidValue("is written by another version", field="version", value=state["version"])
+        raise InvalidValue("was written by another version", field="version", value=state["version"])
     document, rejections = parse_targets(_text(state["targets"]), _text(state["zones"]))
     lingering = [parse_targets(_text(one))[0] for one in state["lingering"]]
     return Served(
@@ -141,7 +141,7 @@ def _parse(text: str) -> Served:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidValue("is no text", value=value)
+        raise InvalidValue("is not text", value=value)
     return value
 
 

@@ -1,4 +1,4 @@
-"""From what is planned, loaded and observed to the state that is told, in status and metrics."""
+"""From what is planned, loaded and observed to the state in status and metrics."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -15,7 +15,7 @@ Given = ParamSpec("Given")
 async def in_thread_to_the_end(
     write: Callable[Given, None], *arguments: Given.args, **options: Given.kwargs
 ) -> None:
-    """Write in a thread; who is cancelled meanwhile goes on only when that has ended. Raises OSError."""
+    """Write in a thread; a cancelled caller continues only after the write has ended. Raises OSError."""
     writing = asyncio.ensure_future(asyncio.to_thread(write, *arguments, **options))
     try:
         await asyncio.shield(writing)
@@ -30,9 +30,9 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
     """Replace the file at ``path``; afterwards it has mode 0600.
 
     If ``durable`` it also survives a power failure, for which the disk is waited for. Raises OSError when
-    the folder is not there or cannot be written.
+    the directory does not exist or is not writable.
     """
-    # mkstemp gives mode 0600 and refuses links, which matters in a folder such as /tmp.
+    # mkstemp gives mode 0600 and refuses links, which matters in a directory such as /tmp.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -54,7 +54,7 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def discard_unfinished(path: Path) -> None:
-    """Remove what killed processes have left of new contents for this file, which nobody writes now."""
+    """Remove what killed processes have left of new contents for this file, which no process writes now."""
     for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*"):
         with suppress(OSError):
             unfinished.unlink()

@@ -22,7 +22,7 @@ _FIRST_LIFE_SECONDS: Final = 10.0
 
 
 def guard(command: list[str]) -> int:
-    """Keep the command running until SIGTERM or SIGINT, which it is told; gives its exit status.
+    """Keep the command running until SIGTERM or SIGINT, which are forwarded to it; gives its exit status.
 
     One that ends with status 0, or by itself in its first seconds, is not started again.
     """
@@ -43,7 +43,7 @@ def guard(command: list[str]) -> int:
 
 
 def _run(command: list[str]) -> tuple[bool, int]:
-    """One life of the command: whether it was told to end, and its status, negative for a signal."""
+    """One life of the command: whether it was stopped, and its status, negative for a signal."""
     child = os.posix_spawnp(command[0], command, os.environ, setsigmask=())
     told, status = False, None
     while status is None:

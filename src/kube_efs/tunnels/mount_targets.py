@@ -1,8 +1,8 @@
 """Which mount targets serve a tunnel, in which order, and which of them accept connections.
 
-stunnel itself goes on to the next address when one does not accept; the verdicts here only keep a dead one
-from being tried first by every new connection. One lost packet must not move a node to another zone, so they
-are made over several rounds.
+stunnel itself continues with the next address when one does not accept; the verdicts here only keep a dead
+one from being tried first by every new connection. One lost packet must not move a node to another zone, so
+they are made over several rounds.
 """
 
 import asyncio

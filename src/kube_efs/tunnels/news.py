@@ -1,4 +1,4 @@
-"""What people are told of mount targets that are lost to this node, and of those that are back."""
+"""The events about mount targets that this node cannot reach, and about those that it reaches again."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ class MountTargetNews:
 
     @property
     def message(self) -> str:
-        """A sentence for people."""
+        """A sentence for users."""
         subject = f"mount target {_place(self.mount_target)} of {self.file_system_id}"
         if self.is_reachable:
             return f"{subject} accepts connections again"
         if self.instead is None:
-            return f"{subject} accepts no connections, nor does another: its volumes wait"
+            return f"{subject} accepts no connections, and no other mount target does: its volumes wait"
         return f"{subject} accepts no connections; new ones go to {_place(self.instead)}"
 
 

@@ -1,4 +1,4 @@
-"""What the tunnel agent is told at its start."""
+"""The options of the tunnel agent."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,7 @@ class OnDemandOptions:
 class TunnelOptions:
     """Settings of one node's tunnels.
 
-    ``stunnel_path`` None takes the first stunnel in the usual places; ``state_dir`` None the folder of
+    ``stunnel_path`` None takes the first stunnel in the usual places; ``state_dir`` None the directory of
     ``conf_path``; ``dns_suffix`` None the region's own. ``rounds_until_down`` and ``rounds_until_up`` are
     how many tests in a row, one each ``probe_interval_seconds``, turn the verdict on a mount target:
     going back may be slower than fleeing, since it gains only nearness. A tunnel that is no longer asked
@@ -108,5 +108,5 @@ class TunnelOptions:
 
     @property
     def certificates_path(self) -> Path:
-        """The folder of the client certificates."""
+        """The directory of the client certificates."""
         return self.folder / f"{self.conf_path.stem}.certificates"

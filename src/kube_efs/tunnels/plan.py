@@ -2,8 +2,8 @@
 
 What the plan follows from is written by different tasks: documents by the agent, promises by the tunnels on
 demand, certificates by their renewal, verdicts on mount targets by the rounds over them. All of it is in one
-``NodePlan``, below everybody who writes to it. After a change its writer calls ``apply``: the plan is made
-anew, and stunnel follows. So nobody asks back how things are with another task.
+``NodePlan``, below all of its writers. After a change its writer calls ``apply``: the plan is
+computed again, and stunnel follows. So no task asks another one for its state.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -88,7 +88,7 @@ class NodePlan:
         return {tunnel.service.name: tunnel.service for tunnel in self.tunnels if tunnel.service}
 
     def apply(self) -> None:
-        """Plan anew, and have stunnel follow."""
+        """Compute the plan again and load it into stunnel."""
         served = self.served or Served()
         self.tunnels = make_plan(served, self.reachability, self._options, self.promised_ports)
         if self.promises.tunnels:
@@ -163,7 +163,7 @@ def make_plan(
         addresses = choose_addresses(candidates, reachability.down)
         obstacle = obstacle if candidates else "the file system has no usable mount target"
         if target.port in promised_ports:
-            obstacle = f"port {target.port} is that of a tunnel on demand"
+            obstacle = f"port {target.port} belongs to a tunnel on demand"
         service = TunnelService(
             name=name,
             file_system_id=target.file_system_id,
@@ -187,7 +187,7 @@ def make_plan(
             yield planned(target, name=f"{target.file_system_id}-{target.port}", leaving=True)
         owners = {target.port: target.file_system_id for target in served.lingering}
         for target in served.waiting:
-            obstacle = f"port {target.port} is still that of {owners[target.port]}"
+            obstacle = f"port {target.port} still belongs to {owners[target.port]}"
             yield planned(target, name=target.file_system_id, obstacle=obstacle)
 
     return tuple(tunnels())
@@ -214,9 +214,9 @@ def find_candidates(
     zone = options.location.zone_id if spec.cross_account else spec.zone
     if spec.cross_account and zone is None:
         raise InvalidSetting(
-            "is not set and the instance does not tell",
+            "is not set and the instance metadata does not contain it",
             field="KUBE_EFS_ZONE_ID",
-            remedy="for file systems of other accounts set it to the id of the node's zone, such as use1-az1",
+            remedy="for file systems of other accounts set it to the ID of the node's zone, such as use1-az1",
         )
     return (_only(f"{zone}.{name}" if zone else name),)
 

@@ -28,7 +28,7 @@ class ProbeResult:
 
 
 class _BadAnswer(Exception):
-    """What came back is no acceptance of the call."""
+    """What came back is not an acceptance of the call."""
 
 
 async def probe(port: int, *, timeout_seconds: float, xid: int) -> ProbeResult:
@@ -76,7 +76,7 @@ async def _read_record(reader: asyncio.StreamReader) -> bytes:
         (mark,) = struct.unpack(">I", await reader.readexactly(4))
         length = mark & ~_LAST_FRAGMENT
         if len(record) + length > _LONGEST_ANSWER:
-            raise _BadAnswer("the answer is no RPC answer")
+            raise _BadAnswer("the answer is not an RPC reply")
         record += await reader.readexactly(length)
         if mark & _LAST_FRAGMENT:
             return record
@@ -94,7 +94,7 @@ def check_reply(record: bytes, xid: int) -> None:
         # XDR pads to four bytes (RFC 4506, 4.10).
         (accepted,) = struct.unpack_from(">I", record, 20 + -(-verifier_length // 4) * 4)
     except struct.error as error:
-        raise _BadAnswer("the answer is no RPC answer") from error
+        raise _BadAnswer("the answer is not an RPC reply") from error
     if accepted != _SUCCESS:
         raise _BadAnswer(
             f"the server does not serve NFS 4 ({_REFUSALS.get(accepted, f'accept state {accepted}')})"

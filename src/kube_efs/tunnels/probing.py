@@ -1,4 +1,4 @@
-"""Which tunnels are probed when: each as soon as stunnel serves it anew, and all of them time and again."""
+"""Which tunnels are probed when: each as soon as stunnel starts to serve it, and all of them periodically."""
 
 import asyncio
 import itertools

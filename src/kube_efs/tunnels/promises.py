@@ -1,8 +1,8 @@
 """Which tunnels are asked for, by whom, and at which port: values, and what they become.
 
 A spec says what a tunnel on demand is for: what makes one service of stunnel differ from another. Equal specs
-share a tunnel. While it exists its port is the same, and nobody else's. The port is chosen from the spec, so
-that a tunnel that was closed and is asked for again mostly gets the port it had.
+share a tunnel. While it exists its port is the same, and belongs to no other tunnel. The port is chosen from
+the spec, so that a tunnel that was closed and is asked for again usually gets the port it had.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class TunnelSpec:
         if self.zone is not None:
             parse_zone_name(self.zone)
         if self.address is not None and parse_address(self.address) != self.address:
-            raise InvalidValue("is not in its shortest form", field="address", value=self.address)
+            raise InvalidValue("is not in its canonical form", field="address", value=self.address)
         if self.cross_account and (self.address is not None or self.zone is not None):
             raise InvalidValue("excludes an address and a zone", field="cross_account", value=True)
         if self.iam is not None:
@@ -71,7 +71,7 @@ class TunnelSpec:
 
     @property
     def name(self) -> str:
-        """The name of the service, the same for equal specs, whoever computes it and whenever."""
+        """The name of the service, the same for equal specs at any time in any process."""
         return _name(self)
 
 
@@ -122,7 +122,7 @@ class PortRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A tunnel that was asked for; without holders it stays until nobody is connected.
+    """A tunnel that was asked for; without holders it stays until it has no connections.
 
     ``source`` is where the first credentials of its identity came from, and all later ones come from.
     """
@@ -161,7 +161,7 @@ class Promises:
 
     @property
     def holders(self) -> frozenset[Holder]:
-        """Everybody who holds a tunnel."""
+        """All holders of tunnels."""
         return frozenset(holder for tunnel in self.tunnels.values() for holder in tunnel.holders)
 
     def hold(
@@ -185,7 +185,7 @@ class Promises:
         return Promises.of(replace(one, holders=one.holders - gone) for one in self.tunnels.values())
 
     def close(self, names: Collection[str]) -> "Promises":
-        """Without these tunnels, but for those that are held."""
+        """Without these tunnels, except those that are held."""
         return Promises.of(one for name, one in self.tunnels.items() if one.holders or name not in names)
 
     def _with(self, tunnel: Promise) -> "Promises":

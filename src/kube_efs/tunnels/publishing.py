@@ -73,7 +73,7 @@ async def _write(client: AsyncClient, namespace: str, name: str, node: str, stat
 
 
 async def _remove(client: AsyncClient, namespace: str, name: str) -> None:
-    """Nobody is to take an agent that has ended for one that is well."""
+    """An agent that has ended must not look like a healthy one."""
     try:
         async with asyncio.timeout(_REMOVE_SECONDS):
             with translated(f"ConfigMap {name}"):

@@ -79,7 +79,7 @@ async def _serve(
         pages={"/tunnels": lambda: asdict(shown.status())},
     )
     duties = Duties(registry)
-    # Looked at while the place is asked for: that may take as long as metadata give odd answers.
+    # Checked while the location is requested: this takes as long as metadata answers are invalid.
     async with health:
         metrics = TunnelMetrics(registry)
         agent = shown.agent = TunnelAgent(await _options(settings), metrics, tell=tell, duties=duties)
@@ -104,7 +104,11 @@ class _Shown:
         return self.agent.liveness() if self.agent else Health()
 
     def readiness(self) -> Health:
-        return self.agent.readiness() if self.agent else Health.failing("the node's place is not known yet")
+        return (
+            self.agent.readiness()
+            if self.agent
+            else Health.failing("the location of the node is not known yet")
+        )
 
     def status(self) -> TunnelsStatus:
         return self.agent.status() if self.agent else TunnelsStatus()

@@ -82,6 +82,6 @@ def parse_status(text: str) -> tuple[TunnelsStatus, str]:
     try:
         found = _DOCUMENT.validate_json(text)
     except ValidationError as error:
-        raise InvalidValue("is no status of tunnels", field="tunnels.json", value=text[:80]) from error
+        raise InvalidValue("is not a status of tunnels", field="tunnels.json", value=text[:80]) from error
     status = TunnelsStatus(tunnels=found.tunnels, problems=found.problems, stunnel_pid=found.stunnel_pid)
     return status, found.time

@@ -29,7 +29,9 @@ def usage_chart(report: ClusterReport) -> Html | None:
     whole = max(1.0, shares[0][0])
     rows = [_usage_row(number, share / whole, one) for number, (share, one) in enumerate(shares)]
     lines = [_limit(number, _WIDTH / whole) for number in range(len(rows))] if whole > 1 else []
-    return _figure("Fullest volumes, by what their claims ask for; the line is the request", rows, *lines)
+    return _figure(
+        ("Fullest volumes, relative to the requests of their claims; the line is the request"), rows, *lines
+    )
 
 
 def _limit(number: int, place: float) -> Html:

@@ -45,7 +45,7 @@ def style() -> str:
 def render_page(seen: Snapshot) -> str:
     """The document."""
     links = (element("li", element("a", words, href=f"#{name}")) for name, words in _SECTIONS.items())
-    role = "this controller leads" if seen.leading else "another controller leads, or none"
+    role = "this controller is the leader" if seen.leading else "this controller is not the leader"
     header = (
         element("p", "as of ", tables.moment(seen.time), ", ", role, class_="soft"),
         element("nav", element("ul", *links), aria_label="Parts of this page"),
@@ -70,7 +70,7 @@ def _document(header: Iterable[Html], content: Iterable[Html]) -> str:
     )
     body = element(
         "body",
-        element("a", "To the content", href="#content", class_="skip"),
+        element("a", "Skip to the content", href="#content", class_="skip"),
         element("header", element("h1", "kube-efs status"), *header),
         element("main", *content, id="content"),
         _footer(),
@@ -111,7 +111,7 @@ def problems(seen: Snapshot) -> tuple[str, ...]:
 
 
 def _verdict(found: Sequence[str]) -> Html:
-    words = "Health: nothing is wrong." if not found else f"Health: {_counted(len(found), 'problem')}."
+    words = "Health: no problems." if not found else f"Health: {_counted(len(found), 'problem')}."
     items = [element("li", one) for one in found]
     return element(
         "section",
@@ -136,8 +136,8 @@ def _figures(report: ClusterReport) -> Html:
         "Nodes": (str(len(report.nodes)), False),
         "Tunnels up": (f"{up} of {len(tunnels)}", up < len(tunnels)),
         "Volumes": (str(len(report.volumes)), False),
-        "Over their request": (str(over), over > 0),
-        "Claims that wait": (str(waiting), False),
+        "Over request": (str(over), over > 0),
+        "Pending claims": (str(waiting), False),
     }
     return element(
         "dl",
@@ -156,10 +156,10 @@ def _footer() -> Html:
             "p",
             joined(
                 (
-                    f"kube-efs {version('kube-efs')}. This page is as it was when it was asked for: ",
-                    element("a", "read it anew", href="/"),
+                    f"kube-efs {version('kube-efs')}. This page shows the state at the time of the request: ",
+                    element("a", "reload it", href="/"),
                     ", or ",
-                    element("a", "all of it as JSON", href="/status.json"),
+                    element("a", "get everything as JSON", href="/status.json"),
                     ".",
                 )
             ),

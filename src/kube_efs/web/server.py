@@ -1,4 +1,4 @@
-"""Serves the page: to anybody who can reach it, and nothing but to be read."""
+"""Serves the page, read-only and without authentication."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ from kube_efs.web.page import Snapshot, render_failure, render_page, style
 
 log = structlog.get_logger(__name__)
 
-# However often people look, the API server is asked this often.
+# The API server is queried at most this often, for any number of viewers.
 _FRESH_SECONDS: Final = 10.0
 _PATIENCE_SECONDS: Final = 15.0
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -41,7 +41,7 @@ class Sources:
 class StatusPage(HttpServer):
     """Serves / and /status.json while its context is open; use as ``async with``.
 
-    On a loopback address only the names of this machine are answered to, so that no page of somebody else's
+    On a loopback address only the names of this machine are answered to, so that no page of another site
     can have a browser read this one.
     """
 
@@ -72,7 +72,7 @@ class StatusPage(HttpServer):
         return web.Response(text=json.dumps(asdict(seen.report), indent=2), content_type="application/json")
 
     async def _snapshot(self) -> Snapshot | None:
-        """What is known, read anew unless that was just done; None as long as nothing is."""
+        """What is known, read again unless it is recent; None as long as nothing is known."""
         async with self._reading:
             if self._clock() - self._read_at >= _FRESH_SECONDS:
                 await self._read()
@@ -80,7 +80,7 @@ class StatusPage(HttpServer):
         if self._last is None:
             return None
         report, read_at = self._last
-        stale = f"nothing newer is known: {self._failure}" if self._failure else ""
+        stale = f"the data is outdated: {self._failure}" if self._failure else ""
         sources = self._sources
         return Snapshot(
             report=report, time=read_at, health=sources.health(), leading=sources.leading(), stale=stale
@@ -105,7 +105,7 @@ class StatusPage(HttpServer):
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         if _is_loopback(self._host) and _without_port(request.host) not in {*_LOCAL_NAMES, self._host}:
-            raise web.HTTPForbidden(text="ask for it by the name localhost")
+            raise web.HTTPForbidden(text="use the host name localhost")
         return await handler(request)
 
 

@@ -14,7 +14,7 @@ from kube_efs.report.words import (
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.web.html import Child, Html, element, joined
 
-# More make a page that nobody reads; the JSON has all of them.
+# More make a page that is too long to read; the JSON has all of them.
 ROWS_MAX: Final = 500
 
 _TONES: Final = {
@@ -35,12 +35,12 @@ _TONES: Final = {
 
 
 def badge(word: str, tone: str | None = None) -> Html:
-    """A word that is told by its colour, too."""
+    """A word with a color."""
     return element("span", word, class_=f"badge {tone or _TONES.get(word, 'plain')}")
 
 
 def moment(text: str) -> Html:
-    """A time as people read it, which programs can read too; nothing where there is none."""
+    """A time that users and programs can read; nothing where there is none."""
     return element("time", text.replace("T", " ").replace("Z", " UTC"), datetime=text) if text else Html()
 
 
@@ -160,11 +160,11 @@ def claims(report: ClusterReport) -> Html:
         [f"{one.namespace}/{one.name}", badge(one.phase), one.storage_class, one.volume or one.reason]
         for one in waiting_first
     ]
-    return table("Claims", ["Claim", "Phase", "Class", "Volume, or why there is none"], rows, name="claims")
+    return table("Claims", ["Claim", "Phase", "Class", "Volume, or why it is missing"], rows, name="claims")
 
 
 def events(report: ClusterReport) -> Html:
-    """What was told of claims and volumes, the newest first."""
+    """The events of claims and volumes, the newest first."""
     rows: list[list[Child]] = [
         [moment(one.time), badge(one.type), one.reason, object_in_words(one), str(one.count), one.message]
         for one in report.events

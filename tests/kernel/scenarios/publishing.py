@@ -103,7 +103,7 @@ async def of_publishes_at_once_for_one_pod_one_is_mounted(machine: Machine) -> N
             outcomes = await asyncio.gather(*map(publish, names))
             refusals = [one for one in outcomes if isinstance(one, grpc.aio.AioRpcError)]
             assert {one.code() for one in refusals} == {grpc.StatusCode.FAILED_PRECONDITION}, refusals
-            assert {"is for one pod at a time" in (one.details() or "") for one in refusals} == {True}
+            assert {"has access mode ReadWriteOncePod" in (one.details() or "") for one in refusals} == {True}
             [target] = [one for one in outcomes if isinstance(one, Path)]
             assert [name for name in names if is_mounted(node.pods / name / "mount")] == [target.parent.name]
             [tunnel] = await node.tunnels()

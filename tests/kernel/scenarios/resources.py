@@ -95,7 +95,7 @@ async def the_program_stunnel_is_missing(machine: Machine) -> None:
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             program.unlink()
             await node.tunnel.kill()
-            with pytest.raises(PlatformError, match="is no program that can be run"):
+            with pytest.raises(PlatformError, match="is not an executable program"):
                 await start(node.tunnel)
             await work.goes_on()
             shutil.copy("/usr/bin/stunnel", program)

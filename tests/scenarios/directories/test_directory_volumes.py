@@ -245,19 +245,19 @@ MALFORMED: Mapping[str, tuple[dict[str, str], str]] = {
     "gidAllocate empty": ({"gidAllocate": ""}, "gidAllocate: is neither true nor false"),
     "gidAllocate in words": ({"gidAllocate": "yes"}, "gidAllocate: 'yes' is neither true nor false"),
     "gidAllocate in odd case": ({"gidAllocate": "tRUE"}, "gidAllocate: 'tRUE' is neither true nor false"),
-    "gidMin in words": ({"gidMin": "many"}, "gidMin: 'many' is no group id"),
-    "gidMin empty": ({"gidMin": ""}, "gidMin: is no group id"),
-    "gidMin with a blank": ({"gidMin": " 2000"}, "gidMin: ' 2000' is no group id"),
-    "gidMin with an underscore": ({"gidMin": "2_000"}, "gidMin: '2_000' is no group id"),
-    "gidMin in other digits": ({"gidMin": "٢٠٠٠"}, "gidMin: '٢٠٠٠' is no group id"),
-    "gidMin with a fraction": ({"gidMin": "2000.0"}, "gidMin: '2000.0' is no group id"),
-    "gidMin hexadecimal": ({"gidMin": "0x800"}, "gidMin: '0x800' is no group id"),
-    "gidMin negative": ({"gidMin": "-2000"}, "gidMin: '-2000' is no group id"),
-    "gidMin below the least": ({"gidMin": "1999"}, "gidMin: '1999' is no group id that may be given out; "),
-    "gidMin above the most": ({"gidMin": "2147483648"}, "gidMin: '2147483648' is no group id"),
-    "gidMax in words": ({"gidMax": "many"}, "gidMax: 'many' is no group id"),
-    "gidMax below the least": ({"gidMax": "1999"}, "gidMax: '1999' is no group id"),
-    "gidMax above the most": ({"gidMax": "2147483648"}, "gidMax: '2147483648' is no group id"),
+    "gidMin in words": ({"gidMin": "many"}, "gidMin: 'many' is not a valid group ID"),
+    "gidMin empty": ({"gidMin": ""}, "gidMin: is not a valid group ID"),
+    "gidMin with a blank": ({"gidMin": " 2000"}, "gidMin: ' 2000' is not a valid group ID"),
+    "gidMin with an underscore": ({"gidMin": "2_000"}, "gidMin: '2_000' is not a valid group ID"),
+    "gidMin in other digits": ({"gidMin": "٢٠٠٠"}, "gidMin: '٢٠٠٠' is not a valid group ID"),
+    "gidMin with a fraction": ({"gidMin": "2000.0"}, "gidMin: '2000.0' is not a valid group ID"),
+    "gidMin hexadecimal": ({"gidMin": "0x800"}, "gidMin: '0x800' is not a valid group ID"),
+    "gidMin negative": ({"gidMin": "-2000"}, "gidMin: '-2000' is not a valid group ID"),
+    "gidMin below the least": ({"gidMin": "1999"}, "gidMin: '1999' is not a valid group ID; "),
+    "gidMin above the most": ({"gidMin": "2147483648"}, "gidMin: '2147483648' is not a valid group ID"),
+    "gidMax in words": ({"gidMax": "many"}, "gidMax: 'many' is not a valid group ID"),
+    "gidMax below the least": ({"gidMax": "1999"}, "gidMax: '1999' is not a valid group ID"),
+    "gidMax above the most": ({"gidMax": "2147483648"}, "gidMax: '2147483648' is not a valid group ID"),
     "gidMax below gidMin": ({"gidMin": "3000", "gidMax": "2999"}, "gidMax: '2999' is below gidMin, '3000'"),
     "twice in other case": ({"gidMin": "2000", "gidmin": "3000"}, "is the same parameter as"),
     "tls in words": ({"tls": "on"}, "tls: 'on' is neither true nor false"),
@@ -394,7 +394,7 @@ async def test_a_volume_of_a_class_with_parameters_without_effect_is_made_and_re
         if entry["storage_class"] == served.classes["odd"]
     ]
     assert len(warned) == 2
-    assert "gidMin: 'none' is no group id that may be given out, but has no effect" in warned[1]
+    assert "gidMin: 'none' is not a valid group ID, but has no effect" in warned[1]
     assert "archiveOnDelete: 'x' has no effect, the parameter is not known" in warned[0]
     await served.claims.removed("odd")
 
@@ -484,7 +484,7 @@ async def test_a_volume_that_no_worker_removes_is_let_go_once_it_is_to_be_retain
     (tmp_path / "inner").mkdir()
     volume = directory_steps.released_volume("let-go", _nfs(cluster, "/let-go/inner"))
     await cluster.client.create(volume)
-    assert "or set this volume to Retain" in await steps.refusal(cluster, "let-go")
+    assert "or set the reclaim policy of this volume to Retain" in await steps.refusal(cluster, "let-go")
     retained = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
     await cluster.client.patch(PersistentVolume, "let-go", retained)
     await steps.gone(cluster.client, "let-go")
@@ -500,7 +500,7 @@ async def test_a_volume_behind_a_link_waits_until_somebody_has_looked(
 
     await cluster.client.create(directory_steps.released_volume("linked", _nfs(cluster, "/link/inner")))
 
-    assert "is or lies behind a link or file" in await steps.refusal(cluster, "linked")
+    assert "is or is below a link or file" in await steps.refusal(cluster, "linked")
     link.unlink()
     await steps.gone(cluster.client, "linked")
     assert (tmp_path / "inner").is_dir()

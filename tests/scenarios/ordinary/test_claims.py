@@ -89,7 +89,7 @@ REFUSALS = {
     "bad reclaim_policy": (
         {"volume_name": "a", "reclaim_policy": "Recycle"},
         {},
-        f"{LABELS}.reclaim_policy: 'Recycle' is no reclaim policy; use Delete or Retain",
+        f"{LABELS}.reclaim_policy: 'Recycle' is not a reclaim policy; use Delete or Retain",
     ),
     "file system not allowed": (
         {"volume_name": "a", "file_system_id": "fs-11111111"},
@@ -111,7 +111,8 @@ REFUSALS = {
         {"volume_name": "a"},
         {"default_file_system_id": "efs/0"},
         (
-            "StorageClass {storage_class} parameters.default_file_system_id: 'efs/0' is no file system id;"
+            "StorageClass {storage_class} parameters.default_file_system_id: 'efs/0' is not a valid file "
+            "system ID;"
             " use ids such as fs-0123456789abcdef0"
         ),
     ),

@@ -35,7 +35,7 @@ async def test_a_hostile_file_system_id_is_refused_by_somebody(cluster: Cluster,
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     labels = {"volume_name": "a", "file_system_id": system}
     if await _is_taken(cluster, steps.claim(namespace, "hostile", storage_class, labels)):
-        assert "is no file system id" in await steps.warning(client, namespace, "hostile")
+        assert "is not a valid file system ID" in await steps.warning(client, namespace, "hostile")
     assert await steps.volumes_of(client, namespace) == []
 
 

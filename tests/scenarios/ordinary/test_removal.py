@@ -67,7 +67,7 @@ async def test_a_directory_replaced_by_a_link_is_refused(cluster: Cluster, level
     await cluster.client.delete(PersistentVolumeClaim, "swapped", namespace=namespace)
 
     text = await steps.refusal(cluster, volume.name)
-    assert "is or lies behind a link or file" in text
+    assert "is or is below a link or file" in text
     assert (victim / "swapped" / "file").read_text() == "kept"
     assert await _exists(cluster, volume.name)
 
@@ -98,9 +98,7 @@ async def test_a_directory_above_another_volumes_stays(cluster: Cluster) -> None
 
     await cluster.client.delete(PersistentVolumeClaim, "above", namespace=namespace)
 
-    assert f"lies above the directory of volume below-{namespace}" in await steps.refusal(
-        cluster, volume.name
-    )
+    assert f"contains the directory of volume below-{namespace}" in await steps.refusal(cluster, volume.name)
     assert folder.is_dir()
 
 

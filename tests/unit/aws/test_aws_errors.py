@@ -326,7 +326,7 @@ def test_an_error_without_its_parts_is_translated_too(response: dict[str, Any]) 
         ),
         (
             boto.ConnectTimeoutError(endpoint_url="x", error=socket.gaierror(-2, "hidden")),
-            "name is not known",
+            "name cannot be resolved",
         ),
         (boto.SSLError(endpoint_url="x", error=ssl.SSLError(1, "hidden")), "SSLError"),
         (aiohttp.ClientResponseError(Mock(), (), message="hidden"), "ClientResponseError"),

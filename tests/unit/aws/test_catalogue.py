@@ -402,7 +402,7 @@ async def test_a_stuck_poll_shows_in_the_health_and_a_failing_one_does_not() -> 
         assert catalogue.health() == Health()
         clock.now += 901
         assert catalogue.health().reasons == (
-            "discovery has not moved for 901 s (at most 900 s are expected)",
+            "discovery made no progress for 901 s (expected at most 900 s)",
         )
     assert catalogue.health() == Health()
 

@@ -118,7 +118,7 @@ async def test_a_short_failure_is_tried_again_and_a_long_one_is_told(imds: tuple
 
 async def test_nobody_there_is_unavailability_with_the_hint_about_hops() -> None:
     async with InstanceMetadata("http://127.0.0.1:9") as metadata:
-        with pytest.raises(AwsUnavailable, match="two network hops") as caught:
+        with pytest.raises(AwsUnavailable, match="hop limit to 2") as caught:
             await metadata.identity()
     assert caught.value.value == "http://127.0.0.1:9/latest/api/token"
 

@@ -364,7 +364,7 @@ async def test_a_refused_directory_claim_is_not_marked_and_comes_back_without_a_
         here.claims.file_systems_changed()
         await here.rest()
         (line,) = here.told.lines
-        assert line.startswith("refused StorageClass aws-efs parameters.gidMin: '1' is no group id")
+        assert line.startswith("refused StorageClass aws-efs parameters.gidMin: '1' is not a valid group ID")
         assert here.told.marks == [False]
         here.world.index.classes[AWS_EFS.name] = AWS_EFS
         here.claims.class_changed(AWS_EFS.name)

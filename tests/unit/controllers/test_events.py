@@ -140,7 +140,7 @@ async def test_every_event_has_its_words(kube: AsyncClient, told: ProvisioningEv
     told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED))
     told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED, above=("backup",)))
     told.port_unknown(replace(VOLUME, nfs=NfsSource(server="::1", path="/"), mount_options=("port=20497",)))
-    told.not_reclaimed(VOLUME, RemovalRefused("is the trash folder", field="directory", value="/x"))
+    told.not_reclaimed(VOLUME, RemovalRefused("is the trash directory", field="directory", value="/x"))
     async with told._recorder:
         pass
     assert {
@@ -173,10 +173,11 @@ async def test_every_event_has_its_words(kube: AsyncClient, told: ProvisioningEv
             "Warning",
             "UnknownFileSystem",
             (
-                "No file system is known for port 20497 of this volume, so the port is given to none and "
+                "No file system is known for port 20497 of this volume, so the port is not assigned again "
+                "and "
                 "the volume cannot be mounted; annotate it with "
                 "efs-stunnel.gnuthought.com/file-system-id=<id of its file system>"
             ),
         ),
-        ("PersistentVolume", "Warning", "VolumeFailedDelete", "directory: '/x' is the trash folder"),
+        ("PersistentVolume", "Warning", "VolumeFailedDelete", "directory: '/x' is the trash directory"),
     }

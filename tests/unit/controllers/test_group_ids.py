@@ -104,7 +104,7 @@ async def test_two_volumes_with_one_id_are_both_told_of_once(scene: Scene) -> No
         "PersistentVolume b",
         "PersistentVolumeClaim claim-of-b",
     ]
-    assert scene.events.published[0][1].startswith(f"Group id 2000 is also that of {FS}:/pvs/b: ")
+    assert scene.events.published[0][1].startswith(f"Group ID 2000 is also used by {FS}:/pvs/b: ")
     assert scene.shared == 1
     scene.index.put_volume(volume("c"))
     assert (await scene.events_about())[4:] == [

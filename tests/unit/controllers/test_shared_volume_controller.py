@@ -174,9 +174,9 @@ async def test_a_new_one_is_served_in_five_writes() -> None:
         assert (await one.is_in(READY)).claim_name == "pvc-sv1"
         assert one.api.writes == IN_ORDER
         assert one.events.told == [
-            "Normal Created Made PersistentVolume pv-proj2-sv1",
-            "Normal Created Made PersistentVolumeClaim pvc-sv1",
-            "Normal Ready Claim pvc-sv1 leads to access point fsap-0123456789abcdef of fs-1234cdef",
+            "Normal Created Created PersistentVolume pv-proj2-sv1",
+            "Normal Created Created PersistentVolumeClaim pvc-sv1",
+            "Normal Ready Claim pvc-sv1 uses access point fsap-0123456789abcdef of fs-1234cdef",
         ]
         assert one.sample("kube_efs_shared_volumes", phase="Ready") == 1
         assert one.sample("sharedvolume_info", namespace="proj2", sharedvolume="sv1") == 1
@@ -230,7 +230,7 @@ async def test_an_edit_is_put_back_with_a_word() -> None:
         one.controller.seen(OWNER)
         await one.until(lambda: one.api.shared and one.api.shared.source == SOURCE)
         assert one.events.told[-1] == (
-            "Warning EditUndone spec.accessPointID: 'fsap-fedcba9876543210' was put back to"
+            "Warning EditUndone spec.accessPointID: 'fsap-fedcba9876543210' was reset to"
             " 'fsap-0123456789abcdef'; create another SharedVolume for another access point"
         )
         assert one.sample("kube_efs_shared_volume_edits_undone_total") == 1
@@ -245,7 +245,7 @@ async def test_an_edit_that_cannot_be_put_back_is_told() -> None:
         one.api.faults["restore"] = [KubeInvalid("cannot be changed")]
         one.controller.seen(OWNER)
         status = await one.is_in(FAILED)
-        assert "is not what its volume pv-proj2-sv1 leads to" in status.message
+        assert "differs from what its volume pv-proj2-sv1 leads to" in status.message
         assert (status.matches, status.claim_name) == (False, "pvc-sv1")
 
 
@@ -372,4 +372,4 @@ async def test_a_fight_over_an_object_ends(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(one.api, "tie", make)
         one.controller.seen(OWNER)
         status = await one.is_in(FAILED)
-        assert status.message == "somebody undoes what is written to its volume or claim"
+        assert status.message == "another client reverts the changes to its volume or claim"

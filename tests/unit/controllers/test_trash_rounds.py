@@ -222,10 +222,10 @@ async def test_what_is_stuck_is_told_and_tried_again_less_and_less_often(
 
         await eventually(told)
     (well, stuck) = await world.events()
-    assert well[2] == "File system fs-a: nothing in the trash resists any more"
+    assert well[2] == "File system fs-a: all entries of the trash can be removed again"
     assert stuck[2] == (
         "File system fs-a: 2 entries of the trash cannot be removed, such as 4fa1.7-0/deep/file (Operation "
-        "not permitted); see what protects it (lsattr, mounts, the file system's policy). It is tried again"
+        "not permitted); check what protects it (lsattr, mounts, the file system's policy). It is retried"
     )
 
 
@@ -243,7 +243,7 @@ async def test_a_removal_does_not_wait_for_the_pause_of_what_is_stuck(world: Wor
 async def test_a_round_that_fails_is_told_only_of_a_trash_that_is_not_empty(
     world: World, eventually: Eventually
 ) -> None:
-    world.bin.error = WorkerFailed("had not ended after 360 s", field="worker pod", value="efs-empty-x")
+    world.bin.error = WorkerFailed("did not end after 360 s", field="worker pod", value="efs-empty-x")
     with capture_logs() as logs:
         async with running(world):
             assert world.bin.rounds == [A, B, C]
@@ -266,8 +266,8 @@ async def test_a_round_that_fails_is_told_only_of_a_trash_that_is_not_empty(
     (normal, warning) = await world.events()
     assert normal[:2] == ("Normal", "TrashEmptied")
     assert warning[2] == (
-        "File system fs-b: the trash could not be emptied: worker pod: 'efs-empty-x' had not ended after 360 "
-        "s. It is tried again"
+        "File system fs-b: the trash could not be emptied: worker pod: 'efs-empty-x' did not end after 360 "
+        "s. It is retried"
     )
 
 

@@ -199,7 +199,7 @@ async def test_a_volume_that_cannot_be_measured_keeps_its_last_size_and_others_g
 
 async def test_a_file_system_that_does_not_answer_ends_its_part_of_the_round(world: World) -> None:
     await world.volume("a")
-    world.scales.error = WorkerFailed("had not ended", field="worker pod", value="efs-usage")
+    world.scales.error = WorkerFailed("did not end", field="worker pod", value="efs-usage")
     await world.rounds.round()
     assert len(world.scales.asked) == 1
     assert world.sample("used_bytes", "a") is None

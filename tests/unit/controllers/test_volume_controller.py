@@ -170,7 +170,7 @@ async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
         await here.release(volume)
         assert here.there == sorted(["near", volume.name])
         (line,) = here.told.lines
-        assert "lies above the directory of volume near" in line
+        assert "contains the directory of volume near" in line
         assert here.count("refused") == 1
         del here.world.store.volumes["near"]
         here.volumes.gone(near)
@@ -197,7 +197,7 @@ async def test_another_that_goes_just_after_it_was_asked_for_is_not_missed() -> 
         await here.release(volume)
         assert here.there == []
         refused, removed = here.told.lines
-        assert "lies above the directory of volume near" in refused
+        assert "contains the directory of volume near" in refused
         assert removed == "removed fs-1:/team/example"
 
 

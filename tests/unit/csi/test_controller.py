@@ -156,14 +156,20 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
         wanted(parameters={"enableTagging": "false"}),
         "enableTagging: 'false' contradicts the tags of the driver",
     ),
-    "a reuse that is no boolean": (wanted(parameters={"reuseAccessPoint": ""}), "reuseAccessPoint: "),
+    "a reuse that is not a boolean": (wanted(parameters={"reuseAccessPoint": ""}), "reuseAccessPoint: "),
     "a reuse without the claim": (
         wanted(parameters={"reuseAccessPoint": "true"}),
         "reuseAccessPoint: needs the claim's name and namespace; run csi-provisioner with",
     ),
     "too deep a path": (wanted(parameters={"basePath": "/1/2/3/4"}), "root directory: "),
-    "a role that is none": (wanted(secrets={"awsRoleArn": "hush"}), "secret awsRoleArn: is no ARN of a role"),
-    "a switch that is none": (wanted(secrets={"crossaccount": "hush"}), "secret crossaccount: is no boolean"),
+    "a role that is none": (
+        wanted(secrets={"awsRoleArn": "hush"}),
+        "secret awsRoleArn: is not the ARN of a role",
+    ),
+    "a switch that is none": (
+        wanted(secrets={"crossaccount": "hush"}),
+        "secret crossaccount: is not a boolean",
+    ),
 }
 
 

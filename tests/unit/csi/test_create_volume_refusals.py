@@ -24,8 +24,8 @@ ID = "use an id such as fs-0123456789abcdef0"
 SOURCES = "give one of fileSystemId, fileSystemIds, fileSystemIdConfigRef, fileSystemIdSecretRef"
 OCTAL = "use three or four octal digits, such as 700"
 BOOLEAN = "use true or false"
-NUMBER = "is no user or group id; use a whole number from {} to 4294967295"
-NAMES = "is not taken by EFS; begin no name with a dot, and use none of #$&*;<>?^`{|}"
+NUMBER = "is not a valid user or group ID; use a whole number from {} to 4294967295"
+NAMES = "is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{|}"
 DEPTH = "is too deep; use at most 4 levels for basePath and subPathPattern"
 VARIABLES = "has an unknown variable; use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
 LENGTH = "is too long; use at most 100 bytes for basePath and subPathPattern"
@@ -51,7 +51,7 @@ def _of_file_systems(parameter: str) -> list[tuple[Parameters, str]]:
         ",,": "',,'",
     }
     return [
-        ({**alone, parameter: value}, f"{parameter}: {shown} is no file system id; {ID}")
+        ({**alone, parameter: value}, f"{parameter}: {shown} is not a valid file system ID; {ID}")
         for value, shown in malformed.items()
     ]
 
@@ -62,13 +62,13 @@ def _of_references(parameter: str, kind: str) -> list[tuple[Parameters, str]]:
         *(
             (
                 {"fileSystemId": "-", parameter: value},
-                f"{parameter}: {value!r} is no reference; use NAMESPACE/NAME/KEY of a {kind}",
+                f"{parameter}: {value!r} is not a valid reference; use NAMESPACE/NAME/KEY of a {kind}",
             )
             for value in values
         ),
         (
             {"fileSystemId": "-", parameter: "a/b/c"},
-            f"{kind} a/b data.c: is missing or empty; put the file system's id there",
+            f"{kind} a/b data.c: is missing or empty; set it to the file system's ID",
         ),
         (
             {parameter: "a/b/c"},
@@ -89,7 +89,7 @@ def _of_numbers(parameter: str, least: int, **beside: str) -> list[tuple[Paramet
 def _of_booleans(parameter: str) -> list[tuple[Parameters, str]]:
     values = {"": "", "yes": "'yes' ", "tRUE": "'tRUE' ", " true": "' true' ", "2": "'2' "}
     return [
-        ({parameter: value}, f"{parameter}: {shown}is no boolean; {BOOLEAN}")
+        ({parameter: value}, f"{parameter}: {shown}is not a boolean; {BOOLEAN}")
         for value, shown in values.items()
     ]
 
@@ -121,7 +121,7 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
         ({"directoryPerms": "-"}, f"directoryPerms: is missing; {OCTAL}"),
         ({"directoryPerms": ""}, f"directoryPerms: is missing; {OCTAL}"),
         *(
-            ({"directoryPerms": value}, f"directoryPerms: {value!r} is no octal mode; {OCTAL}")
+            ({"directoryPerms": value}, f"directoryPerms: {value!r} is not a valid octal mode; {OCTAL}")
             for value in ("rwx", "888", "70", "00700", "-700", " 700", "0o700")
         ),
     ],
@@ -183,7 +183,7 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
         ),
     ],
     "az": [
-        ({"az": value}, f"az: {value!r} is not acceptable; use a name such as us-east-1a")
+        ({"az": value}, f"az: {value!r} is not valid; use a name such as us-east-1a")
         for value in ("us east", "US-EAST-1A", "a,b", "us-east-1a\n")
     ],
     "reuseAccessPoint": [
@@ -205,18 +205,21 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
 
 SECRETS: list[tuple[Parameters, str]] = [
     *(
-        ({"awsRoleArn": value}, "secret awsRoleArn: is no ARN of a role; use arn:aws:iam::ACCOUNT:role/NAME")
+        (
+            {"awsRoleArn": value},
+            "secret awsRoleArn: is not the ARN of a role; use arn:aws:iam::ACCOUNT:role/NAME",
+        )
         for value in ("hush", "arn:aws:iam::1:role/hush", "arn:aws:iam::123456789012:user/hush", f"{ROLE}\n")
     ),
     *(
         (
             {"awsRoleArn": ROLE, "externalId": value},
-            "secret externalId: is no external id; use 2 to 1224 letters, digits and _+=,.@:/-",
+            "secret externalId: is not a valid external ID; use 2 to 1224 letters, digits and _+=,.@:/-",
         )
         for value in ("h", "hu sh", "hush\n", "h" * 1225)
     ),
     *(
-        ({"crossaccount": value, **role}, "secret crossaccount: is no boolean; use true or false")
+        ({"crossaccount": value, **role}, "secret crossaccount: is not a boolean; use true or false")
         for value in ("", "hush")
         for role in ({}, {"awsRoleArn": ROLE})
     ),

@@ -113,9 +113,9 @@ async def test_what_is_asked_over_and_over_is_logged_for_debugging_only(connect:
     ("error", "code", "message"),
     [
         pytest.param(
-            InvalidValue("is no access point", field="accesspoint", value="x", remedy="use fsap-…"),
+            InvalidValue("is not an access point", field="accesspoint", value="x", remedy="use fsap-…"),
             grpc.StatusCode.INVALID_ARGUMENT,
-            "accesspoint: 'x' is no access point; use fsap-…",
+            "accesspoint: 'x' is not an access point; use fsap-…",
             id="a wrong value, with field, value and remedy",
         ),
         pytest.param(
@@ -139,7 +139,7 @@ async def test_what_is_asked_over_and_over_is_logged_for_debugging_only(connect:
         pytest.param(
             TimeoutError(SECRET),
             grpc.StatusCode.DEADLINE_EXCEEDED,
-            "it took too long",
+            "the deadline was exceeded",
             id="words of a library",
         ),
         pytest.param(

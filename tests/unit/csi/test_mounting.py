@@ -57,7 +57,7 @@ async def refused(call: Awaitable[None]) -> str:
     assert code
     assert code.name == "FAILED_PRECONDITION"
     assert caught.value.value
-    assert caught.value.remedy == "wait until the pod that uses it is gone"
+    assert caught.value.remedy == "wait until the pod that uses it has ended"
     return caught.value.problem
 
 
@@ -102,14 +102,14 @@ async def test_second_publish_is_refused_while_the_first_is_mounting_and_while_i
     async with being_mounted(world, eventually, publish(volumes, one)) as first_call:
         if is_exclusive:
             told = await refused(publish(volumes, two))
-            assert told == f"is for one pod at a time and is being mounted at '{world.target('one')}'"
+            assert told == f"has access mode ReadWriteOncePod and is being mounted at '{world.target('one')}'"
     await first_call
     if not is_exclusive:
         await publish(volumes, two)
         assert len(world.mounted) == 2
         return
     told = await refused(publish(volumes, two))
-    assert told == f"is for one pod at a time and is mounted at '{world.target('one')}'"
+    assert told == f"has access mode ReadWriteOncePod and is mounted at '{world.target('one')}'"
     assert set(world.mounted) == {world.target("one")}
     # Once more at its own target, also while a publish is under way that is going to be refused.
     again = await asyncio.gather(publish(volumes, two), publish(volumes, one), return_exceptions=True)

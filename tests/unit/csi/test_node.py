@@ -123,7 +123,9 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
     ("request_", "told"),
     [
         pytest.param(wanted(""), "target_path: is missing", id="no target"),
-        pytest.param(wanted("pods/x"), "target_path: 'pods/x' is no absolute path", id="a relative target"),
+        pytest.param(
+            wanted("pods/x"), "target_path: 'pods/x' is not an absolute path", id="a relative target"
+        ),
         pytest.param(
             csi.NodePublishVolumeRequest(volume_id=FS, target_path="/x/y"),
             "volume_capability: is missing",
@@ -137,7 +139,9 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
         pytest.param(wanted("/x/y", is_block=True), "access type: 'block' is not supported", id="block"),
         pytest.param(wanted("/x/y", ""), "volume id: is missing", id="no volume"),
-        pytest.param(wanted("/x/y", "vol-1"), "volume id: 'vol-1' is no file system id", id="no handle"),
+        pytest.param(
+            wanted("/x/y", "vol-1"), "volume id: 'vol-1' is not a valid file system ID", id="no handle"
+        ),
         pytest.param(wanted("/x/y", f"{FS}:/a:{POINT}:x"), "has too many fields", id="too many fields"),
         pytest.param(
             wanted("/x/y", context={"path": "/a"}),
@@ -152,7 +156,9 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             wanted("/x/y", context={"mounttargetip": "10.0.0"}), "mounttargetip: '10.0.0'", id="address"
         ),
         pytest.param(
-            wanted("/x/y", context={"mounttargetipmap": "[1]"}), "is no JSON object", id="a map that is none"
+            wanted("/x/y", context={"mounttargetipmap": "[1]"}),
+            "is not a JSON object",
+            id="a map that is none",
         ),
         pytest.param(
             wanted("/x/y", context={"crossaccount": "true", "mounttargetip": "10.0.0.1"}),
@@ -172,37 +178,37 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             f"is not that of the volume handle, {POINT}",
             id="two access points",
         ),
-        pytest.param(wanted("/x/y", flags=["port=1"]), "would lead past the tunnel", id="a port"),
+        pytest.param(wanted("/x/y", flags=["port=1"]), "would bypass the tunnel", id="a port"),
         pytest.param(wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="no check"),
         *(
             pytest.param(wanted("/x/y", handle), f"volume id: {told}", id=f"handle {handle}")
             for handle, told in {
-                "fs-1234567": "'fs-1234567' is no file system id",
-                f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is no file system id",
-                "fs-ABCD1234": "'fs-ABCD1234' is no file system id",
-                "efs:": "is no file system id",
+                "fs-1234567": "'fs-1234567' is not a valid file system ID",
+                f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is not a valid file system ID",
+                "fs-ABCD1234": "'fs-ABCD1234' is not a valid file system ID",
+                "efs:": "is not a valid file system ID",
                 f"nfs:{FS}": f"'nfs:{FS}' is of an unknown type",
                 f"s3files:{FS}": f"'s3files:{FS}' is a volume of Amazon S3 Files",
-                f"{FS}::fsap-1234567": "'fsap-1234567' is no access point id",
-                f"{FS}::ap": "'ap' is no access point id",
+                f"{FS}::fsap-1234567": "'fsap-1234567' is not a valid access point ID",
+                f"{FS}::ap": "'ap' is not a valid access point ID",
                 f"{FS}:/a\nb": "'/a\\nb' ",
             }.items()
         ),
         *(
             pytest.param(wanted("/x/y", context={key: value}), told, id=f"attribute {key} {value}")
             for key, value, told in [
-                ("crossaccount", "no", "crossaccount: 'no' is no boolean"),
-                ("encryptInTransit", "", "encryptInTransit: is no boolean"),
-                ("mounttargetip", "fs.example", "mounttargetip: 'fs.example' is no IP address"),
-                ("mounttargetip", "", "mounttargetip: is no IP address"),
-                ("mounttargetipmap", "", "mounttargetipmap: is no JSON object"),
-                ("mounttargetipmap", '{"us-east-1a":"x"}', "mounttargetipmap: 'x' is no IP address"),
-                ("mounttargetipmap", '{"a b":"10.0.0.1"}', "mounttargetipmap: 'a b' is not acceptable"),
+                ("crossaccount", "no", "crossaccount: 'no' is not a boolean"),
+                ("encryptInTransit", "", "encryptInTransit: is not a boolean"),
+                ("mounttargetip", "fs.example", "mounttargetip: 'fs.example' is not an IP address"),
+                ("mounttargetip", "", "mounttargetip: is not an IP address"),
+                ("mounttargetipmap", "", "mounttargetipmap: is not a JSON object"),
+                ("mounttargetipmap", '{"us-east-1a":"x"}', "mounttargetipmap: 'x' is not an IP address"),
+                ("mounttargetipmap", '{"a b":"10.0.0.1"}', "mounttargetipmap: 'a b' is not valid"),
             ]
         ),
         pytest.param(
             wanted("/x/y", context={"mountTargetIp": "10.0.0.1", "mounttargetip": "10.0.0.2"}),
-            "is there twice",
+            "is given twice",
             id="an attribute twice",
         ),
         *(
@@ -215,13 +221,13 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
                 ("notls", {}, "'notls' contradicts TLS"),
                 ("tls,notls", {}, "'tls' contradicts notls"),
                 ("ocsp,noocsp", {}, "'ocsp' contradicts noocsp"),
-                ("tlsport=high", {}, "'tlsport=high' is no port"),
+                ("tlsport=high", {}, "'tlsport=high' is not a valid port"),
                 ("iam", {"encryptInTransit": "false"}, "'iam' needs TLS"),
                 (f"accesspoint={POINT}", {"encryptInTransit": "F"}, f"'accesspoint={POINT}' needs TLS"),
-                ("accesspoint=ap", {}, "'ap' is no access point id"),
+                ("accesspoint=ap", {}, "'ap' is not a valid access point ID"),
                 ("awsprofile=team", {}, "'awsprofile=team' needs iam"),
-                ("region=US EAST", {}, "'US EAST' is not acceptable"),
-                ("az=a/b", {}, "'a/b' is not acceptable"),
+                ("region=US EAST", {}, "'US EAST' is not valid"),
+                ("az=a/b", {}, "'a/b' is not valid"),
                 ("rsize=1=2", {}, "'rsize=1=2' is malformed"),
                 ("x=a\nverifyChain = no", {}, "'x=a\\nverifyChain = no' is malformed"),
             ]
@@ -252,7 +258,7 @@ async def test_a_volume_that_cannot_be_mounted_as_asked(
     [
         pytest.param("", "/x/y", "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", "target_path: is missing", id="no target"),
-        pytest.param(FS, "/x/../y", "is no absolute path below /", id="upwards"),
+        pytest.param(FS, "/x/../y", "is not an absolute path below /", id="upwards"),
     ],
 )
 async def test_what_cannot_be_unmounted(
@@ -270,7 +276,9 @@ async def test_what_cannot_be_unmounted(
     [
         pytest.param("", "/x/y", INVALID, "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", INVALID, "volume_path: is missing", id="no path"),
-        pytest.param(FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is no absolute path", id="a relative path"),
+        pytest.param(
+            FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is not an absolute path", id="a relative path"
+        ),
         pytest.param(
             FS, "/x/y", NOT_FOUND, "volume_path: '/x/y' has no volume mounted on it", id="nothing there"
         ),
@@ -371,8 +379,8 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
     ("failure", "told"),
     [
         pytest.param(
-            ("ensure", TunnelNotReady("is not there within 20 s", field="tunnel", value="fs-1")),
-            (grpc.StatusCode.UNAVAILABLE, "tunnel: 'fs-1' is not there within 20 s"),
+            ("ensure", TunnelNotReady("was not ready within 20 s", field="tunnel", value="fs-1")),
+            (grpc.StatusCode.UNAVAILABLE, "tunnel: 'fs-1' was not ready within 20 s"),
             id="no tunnel in time",
         ),
         pytest.param(
@@ -381,8 +389,8 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
             id="no port",
         ),
         pytest.param(
-            ("ensure", AwsDenied("could not be had", field="AWS credentials")),
-            (grpc.StatusCode.PERMISSION_DENIED, "AWS credentials: could not be had"),
+            ("ensure", AwsDenied("are not available", field="AWS credentials")),
+            (grpc.StatusCode.PERMISSION_DENIED, "AWS credentials: are not available"),
             id="no credentials",
         ),
         pytest.param(

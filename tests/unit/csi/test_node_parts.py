@@ -39,10 +39,10 @@ def plan(handle: str = FS, *flags: str, **attributes: str) -> MountPlan:
     ("text", "problem"),
     [
         pytest.param("", "is missing", id="empty"),
-        pytest.param("a/b", "is no absolute path below /", id="relative"),
-        pytest.param("/", "is no absolute path below /", id="the root"),
-        pytest.param("//", "is no absolute path below /", id="the root again"),
-        pytest.param("/pods/../etc", "is no absolute path below /", id="upwards"),
+        pytest.param("a/b", "is not an absolute path below /", id="relative"),
+        pytest.param("/", "is not an absolute path below /", id="the root"),
+        pytest.param("//", "is not an absolute path below /", id="the root again"),
+        pytest.param("/pods/../etc", "is not an absolute path below /", id="upwards"),
         pytest.param("/pods/a\nb", "has control characters", id="a line break"),
         pytest.param("/pods/\0", "has control characters", id="a zero"),
         pytest.param("/x" * 2048, "is longer than 4095 bytes", id="a long path"),
@@ -230,7 +230,7 @@ def test_a_target_is_for_one_call_and_free_after_it_whatever_its_end() -> None:
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), calls.alone(target), calls.alone(Path("/pods/y")):
             raise ZeroDivisionError
-    with calls.alone(target), pytest.raises(VolumePending, match="being worked on"), calls.alone(target):
+    with calls.alone(target), pytest.raises(VolumePending, match="in use"), calls.alone(target):
         pass
 
 

@@ -70,7 +70,7 @@ def test_commands_are_whole_lines_that_can_be_copied_and_no_secret_is_in_them() 
 
 def test_nothing_wrong_is_said_in_a_line() -> None:
     shown = _shown(render_findings((), what="node one"))
-    assert shown == "Nothing wrong was found with node one.\n"
+    assert shown == "No problems were found in node one.\n"
 
 
 def test_json_has_all_parts_and_no_secret() -> None:
@@ -84,7 +84,7 @@ def test_json_has_all_parts_and_no_secret() -> None:
             "subject": {"kind": "Doctor", "name": "logs"},
             "problem": "could not be checked",
             "evidence": ["password=[removed] was refused"],
-            "remedy": "give the doctor the right to read it, and run it again",
+            "remedy": "give the doctor the permission to read it, and run it again",
             "commands": ["kubectl auth whoami"],
         }
     ]

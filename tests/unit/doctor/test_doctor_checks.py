@@ -126,8 +126,8 @@ PROVOKED = [
             )
         ),
     ),
-    ("controller/no-leader", "there is no such Lease", ex.cluster(leases=())),
-    ("controller/no-leader", "nobody holds it", ex.cluster(leases=(replace(ex.LEASE, holder=""),))),
+    ("controller/no-leader", "the Lease does not exist", ex.cluster(leases=())),
+    ("controller/no-leader", "it has no holder", ex.cluster(leases=(replace(ex.LEASE, holder=""),))),
     (
         "controller/no-leader",
         "efs-manager-0 renewed it last at 2026-01-02T02:04:05Z",
@@ -156,21 +156,21 @@ PROVOKED = [
     ("rbac/missing", "patch persistentvolumes", ex.cluster(missing_rights=(_RIGHT,))),
     (
         "scc/missing",
-        "efs-csi-node: neither name the account nor may be used by its roles",
+        "efs-csi-node: neither list the account nor are granted by its roles",
         ex.on_openshift(_FOR_NODES, uses=(use_of(_FOR_NODES, _ACCOUNT),)),
     ),
     (
         "scc/missing",
-        "no constraints of this cluster allow all of that",
+        "no constraints of this cluster allow all of them",
         ex.on_openshift(replace(_FOR_NODES, allows=frozenset({HostAccess.NETWORK}))),
     ),
     # classes
     (
         "storage-class/parameter",
-        "StorageClass efs\nparameters.default_file_system_id: 'fs-nonsense!' is no file system id",
+        "StorageClass efs\nparameters.default_file_system_id: 'fs-nonsense!' is not a valid file system ID",
         ex.cluster(classes=(_BAD_CLASS,)),
     ),
-    ("storage-class/parameter", "'rwx' is no octal mode", ex.cluster(classes=(_BAD_CSI_CLASS,))),
+    ("storage-class/parameter", "'rwx' is not a valid octal mode", ex.cluster(classes=(_BAD_CSI_CLASS,))),
     (
         "storage-class/parameter",
         "gidMin",
@@ -217,7 +217,7 @@ PROVOKED = [
             claims=(ClaimFacts(claim=replace(ex.PENDING, storage_class="aws-efs", match_labels=None)),),
         ),
     ),
-    ("claim/lost", "volume-1 is gone", ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST))),
+    ("claim/lost", "volume-1 does not exist any more", ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST))),
     (
         "claim/terminating",
         "finalizers kubernetes.io/pvc-protection",
@@ -266,17 +266,17 @@ PROVOKED = [
     ),
     (
         "volume/port",
-        "its port 20499 is nobody's",
+        "its port 20499 belongs to no file system",
         ex.volume(replace(ex.VOLUME, mount_options=("port=20499",))),
     ),
     (
         "volume/port",
-        "its data is in a file system that nothing tells",
+        "its data is in an unknown file system",
         ex.volume(replace(ex.VOLUME, mount_options=("port=20499",), file_system_id=None)),
     ),
     (
         "volume/port",
-        "leads to fs-11111111, but its data is in fs-99999999",
+        "belongs to fs-11111111, but its data is in fs-99999999",
         ex.volume(replace(ex.VOLUME, file_system_id=ex.GONE)),
     ),
     ("trash/not-emptied", "such as 4fa1/file", ex.cluster(stuck_trash=(_STUCK_TRASH,))),
@@ -312,14 +312,14 @@ PROVOKED = [
     ),
     # what nodes are told
     ("targets/missing", "does not exist", ex.cluster(targets=TargetsFacts(found=False))),
-    ("targets/unreadable", "is no mapping", ex.cluster(targets=TargetsFacts(problem="is no mapping"))),
+    ("targets/unreadable", "is not a mapping", ex.cluster(targets=TargetsFacts(problem="is not a mapping"))),
     (
         "targets/entry",
-        "fs-1: 'x' is no port",
+        "fs-1: 'x' is not a valid port",
         ex.cluster(
             targets=TargetsFacts(
                 targets=ex.TARGETS,
-                rejections=(Rejection(entry="fs-1", error=InvalidValue("is no port", value="x")),),
+                rejections=(Rejection(entry="fs-1", error=InvalidValue("is not a valid port", value="x")),),
             )
         ),
     ),
@@ -333,7 +333,7 @@ PROVOKED = [
     ("mount-target/none", "has no usable mount target", _system(mount_targets=())),
     (
         "mount-target/none",
-        "as the controller sees it",
+        "that the controller knows",
         ex.cluster(
             targets=TargetsFacts(
                 targets=replace(
@@ -347,20 +347,20 @@ PROVOKED = [
     ("mount-target/zone", "no mount target in us-east-1a", _target(zone="us-east-1b")),
     ("targets/stale", "in AWS: 10.0.1.7", _target(address="10.0.1.7")),
     ("file-system/policy", "ClientMount: denied by NoMounts", _policy(_DENIED)),
-    ("file-system/policy", "ClientRootAccess: allowed by no statement", _policy(_NO_ROOT)),
-    ("security-group/closed", "sg-target lets in sg-node at 443", _groups(_CLOSED)),
-    ("security-group/not-judged", "what is in prefix list pl-1 is not known", _groups(_UNREAD)),
+    ("file-system/policy", "ClientRootAccess: not allowed by any statement", _policy(_NO_ROOT)),
+    ("security-group/closed", "sg-target allows sg-node at 443", _groups(_CLOSED)),
+    ("security-group/not-judged", "the entries of prefix list pl-1 are not known", _groups(_UNREAD)),
     ("network-acl/closed", "rule 90 denies TCP 2049 in from 10.0.2.9", ex.aws(acls={ex.SUBNET: _DENYING})),
     (
         "network-acl/not-judged",
-        "whether node one is in subnet-11111111 itself is not known",
+        "it is not known whether node one is in subnet-11111111",
         ex.aws(acls={ex.SUBNET: _DENYING}, interfaces={}),
     ),
     # nodes, from afar
-    ("agent/silent", "never heard", ex.cluster(statuses=())),
+    ("agent/silent", "no report", ex.cluster(statuses=())),
     (
         "agent/silent",
-        "last heard at 2026-01-02T02:04:05Z",
+        "last report at 2026-01-02T02:04:05Z",
         ex.cluster(statuses=(replace(ex.CLUSTER.statuses[0], time=ex.LONG_AGO),)),  # type: ignore[index]
     ),
     (
@@ -377,8 +377,8 @@ PROVOKED = [
     ),
     ("tunnel/down", "port 20490 is down", ex.published(state=TunnelState.DOWN, reason="no answer")),
     ("tunnel/failed-over", "us-east-1b", ex.published(failed_over=True, zone="us-east-1b")),
-    ("tunnel/certificate", "has ended", ex.published(certificate_ends="2026-01-02T03:00:00Z")),
-    ("tunnel/certificate", "has ended", ex.published(certificate_ends="2026-01-02T03:00:00")),
+    ("tunnel/certificate", "has expired", ex.published(certificate_ends="2026-01-02T03:00:00Z")),
+    ("tunnel/certificate", "has expired", ex.published(certificate_ends="2026-01-02T03:00:00")),
     (
         "driver/not-registered",
         "does not know efs.csi.aws.com",
@@ -484,7 +484,7 @@ def test_a_volume_of_an_unknown_port_is_to_be_annotated() -> None:
     unknown = replace(ex.VOLUME, mount_options=("port=20499",), file_system_id=None)
     (finding,) = [one for one in diagnose(ex.volume(unknown)) if one.kind.id == "volume/port"]
     annotate = f"kubectl annotate pv {unknown.name} efs-stunnel.gnuthought.com/file-system-id=<id>"
-    assert finding.remedy == f"annotate it with the id of its file system: {annotate}"
+    assert finding.remedy == f"annotate it with the ID of its file system: {annotate}"
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def test_what_would_have_to_be_known_is_told() -> None:
         ex.NODE, _with_rule({"prefix_lists": ("pl-3",), "groups": ("sg-a",)}, interfaces={})
     )
     assert judge_groups(source, target, aws).reasons == (
-        "what is in prefix list pl-3 is not known",
-        "the security groups of node one are not known; sg-a gets in",
+        "the entries of prefix list pl-3 are not known",
+        "the security groups of node one are not known; sg-a is allowed",
     )
 
 
@@ -218,7 +218,7 @@ ACLS = [
     pytest.param(
         _acls(_CLOSED, interfaces={}),
         Verdict.UNKNOWN,
-        "whether node one is in subnet-11111111 itself is not known",
+        "it is not known whether node one is in subnet-11111111",
         id="a node whose subnet is not known",
     ),
     pytest.param(replace(_acls(), acls={}), Verdict.OPEN, "", id="ACLs that are told not to be known"),

@@ -93,7 +93,7 @@ async def test_a_refusal_of_the_api_server(
         pytest.param(
             httpx2.Response(503),
             KubeUnavailable,
-            "pod a: gave an answer that is not Kubernetes' (KeyError: 'Content-Type')" + DOWN,
+            "pod a: did not answer with a Kubernetes response (KeyError: 'Content-Type')" + DOWN,
             id="no content type",
         ),
         pytest.param(
@@ -129,7 +129,7 @@ async def test_a_refusal_of_somebody_in_between(
 async def test_an_answer_that_is_not_kubernetes(client_of: ClientOf, response: httpx2.Response) -> None:
     error = await refused(client_of, response)
     assert type(error) is KubeUnavailable
-    assert error.problem.startswith("gave an answer that is not Kubernetes' (")
+    assert error.problem.startswith("did not answer with a Kubernetes response (")
     assert error.retryable
 
 

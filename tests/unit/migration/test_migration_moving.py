@@ -262,7 +262,7 @@ async def test_names_that_are_somebody_else_s_are_left_alone(sites: Callable[[st
     body["metadata"] = {"name": "taken-old-csi"}
     body["spec"]["claimRef"] = None
     await site.client.create(from_dict({"apiVersion": "v1", "kind": "PersistentVolume", **body}))
-    with pytest.raises(MigrationRefused, match="was not made by a migration"):
+    with pytest.raises(MigrationRefused, match="was not created by a migration"):
         await move_claim(MigrationStore(site.client), migration, lambda _: None)
     assert (await site.volumes())["taken-old"].reclaim_policy is ReclaimPolicy.DELETE
 

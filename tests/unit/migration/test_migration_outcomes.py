@@ -66,7 +66,7 @@ def test_programs_read_everything() -> None:
                 "data": "fs-1:/team/data",
                 "reclaim_policy": "Delete",
                 "state": "to do",
-                "next_step": "make the new volume, kept for the claim",
+                "next_step": "create the new volume, reserved for the claim",
                 "reason": "",
                 "notes": ["[bold] becomes what it is"],
             },
@@ -142,7 +142,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
 
 async def test_a_cluster_without_the_driver_is_refused(kube: AsyncClient) -> None:
     store = MigrationStore(kube)
-    with pytest.raises(MigrationRefused, match=r"CSIDriver: 'efs\.csi\.aws\.com' is not there"):
+    with pytest.raises(MigrationRefused, match=r"CSIDriver: 'efs\.csi\.aws\.com' does not exist"):
         await store.check_driver()
     await apply(kube, [CSI_DRIVER])
     await store.check_driver()
@@ -175,5 +175,5 @@ async def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
     finally:
         server.close()
     assert process.returncode not in {0, 2}
-    assert b"Run the same command again to go on, or with --rollback to go back." in told
+    assert b"Run the same command again to continue, or with --rollback to undo." in told
     assert b"Traceback" not in told

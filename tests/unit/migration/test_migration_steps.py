@@ -131,21 +131,29 @@ def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
 @pytest.mark.parametrize(
     ("seen", "about"),
     [
-        pytest.param(Seen(source=OLD), "is gone, and was not deleted here", id="no claim, no target"),
+        pytest.param(
+            Seen(source=OLD),
+            "does not exist any more, and was not deleted by this command",
+            id="no claim, no target",
+        ),
         pytest.param(
             Seen(source=OLD, target=RESERVED),
-            "is gone, and was not deleted here",
+            "does not exist any more, and was not deleted by this command",
             id="gone before it was kept",
         ),
-        pytest.param(Seen(target=READY), "is gone, and was not deleted here", id="gone after the move"),
+        pytest.param(
+            Seen(target=READY),
+            "does not exist any more, and was not deleted by this command",
+            id="gone after the move",
+        ),
         pytest.param(
             Seen(claim=_claim("other"), source=KEPT, target=RESERVED),
-            "was made anew by somebody else, with volume other",
+            "was recreated by another client, with volume other",
             id="bound to another volume",
         ),
         pytest.param(
             Seen(claim=_claim("", phase=ClaimPhase.PENDING), source=RELEASED, target=STALE),
-            "was made anew by somebody else, with volume yet to come",
+            r"was recreated by another client, with volume \(none yet\)",
             id="made anew while the target is taken",
         ),
         pytest.param(
@@ -156,7 +164,7 @@ def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
         ),
         pytest.param(
             Seen(claim=_claim("new", deleting=True), source=RELEASED, target=NEW),
-            "is being deleted by somebody else",
+            "is being deleted by another client",
             id="deleted on the target",
         ),
         pytest.param(

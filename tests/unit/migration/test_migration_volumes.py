@@ -165,7 +165,7 @@ def test_a_directory_volume_keeps_its_group_and_its_base() -> None:
     assert spec["mountOptions"] == ["vers=4.1"]
     assert metadata["annotations"]["pv.beta.kubernetes.io/gid"] == "40001"
     assert metadata["annotations"][PROVISIONED_BY] == "efs.csi.aws.com"
-    assert migration.notes == ("its traffic is encrypted from now on",)
+    assert migration.notes == ("its traffic will be encrypted",)
 
 
 @pytest.mark.parametrize(
@@ -264,20 +264,20 @@ def test_where_the_data_is(
         pytest.param(
             {"annotations": {"efs-stunnel.gnuthought.com/file-system-id": None}},
             Selection(),
-            "does not tell which file system",
+            "does not name a known file system",
             id="a port that nobody knows",
         ),
         pytest.param(
             {"server": "nas.example.com"},
             Selection(claims=frozenset({"data"})),
-            "does not tell which file system",
+            "does not name a known file system",
             id="another server, by name",
         ),
         pytest.param({"path": "/team/a:b"}, Selection(), "has a colon", id="a path that no handle has"),
         pytest.param(
             {"claimRef": {"namespace": "team", "name": "data", "uid": "x"}},
             Selection(),
-            "is not there",
+            "does not exist any more",
             id="gone",
         ),
     ],
@@ -355,7 +355,7 @@ def test_nobody_goes_back_to_a_port_that_leads_elsewhere_by_now() -> None:
     targets = TunnelTargets(targets={other: TunnelTarget(file_system_id=other, port=20490)})
     (refusal,) = _plan(_begun(_migrated()), direction=Direction.BACK, targets=targets)
     assert isinstance(refusal, Refusal)
-    assert f"20490 leads to {other} by now" in str(refusal.error)
+    assert f"20490 now leads to {other}" in str(refusal.error)
 
 
 def test_the_class_of_kubernetes_1_5_is_a_field_afterwards() -> None:
@@ -382,9 +382,9 @@ def test_a_journal_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("text", "about"),
     [
-        pytest.param("yes", "is not what this command writes", id="no JSON"),
-        pytest.param("[]", "is not what this command writes", id="another document"),
-        pytest.param('{"policy": "Delete"}', "is not what this command writes", id="half of it"),
+        pytest.param("yes", "was not written by this command", id="no JSON"),
+        pytest.param("[]", "was not written by this command", id="another document"),
+        pytest.param('{"policy": "Delete"}', "was not written by this command", id="half of it"),
         pytest.param(None, "was written by a newer version", id="another version"),
     ],
 )

@@ -51,12 +51,12 @@ REMEDY = r"; use key:value key:value, with \ before blanks and colons"
             "'k' is longer than 128 characters for a key or 256 for a value",
             id="a long value",
         ),
-        pytest.param("AWS\\:x:y", "'AWS:x' is a key that AWS keeps for itself", id="a key of AWS"),
+        pytest.param("AWS\\:x:y", "'AWS:x' is a key that AWS reserves", id="a key of AWS"),
         pytest.param(
-            r"a\b", r"'a\\b' has a character that EFS does not take in tags, '\\'", id="a backslash for EFS"
+            r"a\b", r"'a\\b' has a character that EFS does not accept in tags, '\\'", id="a backslash for EFS"
         ),
         pytest.param(
-            "a\tb", r"'a\tb' has a character that EFS does not take in tags, '\t'", id="a control character"
+            "a\tb", r"'a\tb' has a character that EFS does not accept in tags, '\t'", id="a control character"
         ),
     ],
 )

@@ -133,12 +133,12 @@ REFUSED_DIRECTORIES = [
     ),
     pytest.param(
         {"subPathPattern": "a$b"},
-        f"'/a$b-{UID}' is not taken by EFS; begin no name with a dot, and use none of #$&*;<>?^`{{|}}",
+        f"'/a$b-{UID}' is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{{|}}",
         id="a dollar sign",
     ),
     pytest.param(
         {"subPathPattern": "a/.b"},
-        f"'/a/.b-{UID}' is not taken by EFS; begin no name with a dot, and use none of #$&*;<>?^`{{|}}",
+        f"'/a/.b-{UID}' is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{{|}}",
         id="a dot first",
     ),
 ]
@@ -163,7 +163,7 @@ def test_a_variable_without_a_value_could_be_another_s_directory(variable: str) 
 
 def test_values_are_not_expanded_again() -> None:
     nested = VolumeOrigin(claim_name="${.PV.name}", volume_name="pv")
-    with pytest.raises(InvalidArgument, match="is not taken by EFS"):
+    with pytest.raises(InvalidArgument, match="is not accepted by EFS"):
         volume_directory(request({"subPathPattern": "${.PVC.name}"}, origin=nested))
 
 
@@ -365,7 +365,9 @@ DIFFERENT = [
         f"has the root /, which is not in basePath /tenant; {ELSE}",
         id="above",
     ),
-    pytest.param({"user": None}, {}, "has no POSIX user; delete it, or give it one", id="no identity"),
+    pytest.param(
+        {"user": None}, {}, "has no POSIX user; delete it, or give it a POSIX user", id="no identity"
+    ),
     pytest.param(
         {"user": PosixUser(uid=50000, gid=49999)},
         {},
@@ -402,6 +404,6 @@ def test_the_same_name_with_another_size() -> None:
     with pytest.raises(ExistingVolumeDiffers) as caught:
         check_existing(found, request(CLASS, required_bytes=2048))
     assert str(caught.value) == (
-        f"capacity_range.required_bytes: '2048' is not what volume {NAME} was made with, 1024; "
+        f"capacity_range.required_bytes: '2048' is not what volume {NAME} was created with, 1024; "
         "ask for that size, or use another name"
     )

@@ -50,17 +50,17 @@ def test_secrets(secret: Mapping[str, str], role: CrossAccountRole | None) -> No
     [
         pytest.param(
             {"crossaccount": "hunter2"},
-            "secret crossaccount: is no boolean; use true or false",
+            "secret crossaccount: is not a boolean; use true or false",
             id="no boolean, without a role too",
         ),
         pytest.param(
             {"awsRoleArn": "hunter2"},
-            "secret awsRoleArn: is no ARN of a role; use arn:aws:iam::ACCOUNT:role/NAME",
+            "secret awsRoleArn: is not the ARN of a role; use arn:aws:iam::ACCOUNT:role/NAME",
             id="no role",
         ),
         pytest.param(
             {"awsRoleArn": ARN, "externalId": "hunter2 "},
-            "secret externalId: is no external id; use 2 to 1224 letters, digits and _+=,.@:/-",
+            "secret externalId: is not a valid external ID; use 2 to 1224 letters, digits and _+=,.@:/-",
             id="no external id",
         ),
     ],

@@ -130,7 +130,8 @@ def test_a_wrong_class_is_named_with_its_parameter() -> None:
     with pytest.raises(ClaimRefused) as caught:
         parsed(parameters={"directoryPerms": "rwx"})
     assert str(caught.value) == (
-        "StorageClass efs directoryPerms: 'rwx' is no octal mode; use three or four octal digits, such as 700"
+        "StorageClass efs directoryPerms: 'rwx' is not a valid octal mode; use three or four octal digits, "
+        "such as 700"
     )
 
 

@@ -162,7 +162,7 @@ def test_what_is_referenced_is_checked(reference: FileSystemReference) -> None:
         with pytest.raises(InvalidArgument) as caught:
             parse_referenced(nothing, reference)
         assert str(caught.value) == (
-            f"{reference.kind} infra/efs data.id: is missing or empty; put the file system's id there"
+            f"{reference.kind} infra/efs data.id: is missing or empty; set it to the file system's ID"
         )
 
 
@@ -171,7 +171,7 @@ def test_a_secret_s_value_is_in_no_error() -> None:
         parse_referenced("hunter2", SECRET)
     error = caught.value
     assert str(error) == (
-        "Secret infra/efs data.id: is no file system id; use an id such as fs-0123456789abcdef0"
+        "Secret infra/efs data.id: is not a valid file system ID; use an id such as fs-0123456789abcdef0"
     )
     assert "hunter2" not in repr(error.args)
     assert error.__suppress_context__
@@ -182,20 +182,22 @@ def test_a_secret_s_value_is_in_no_error() -> None:
 # --- what is refused
 
 EXCLUSIVE = "fileSystemId, fileSystemIds, fileSystemIdConfigRef, fileSystemIdSecretRef"
-NO_ID = "is no user or group id; use a whole number from"
-NO_FS = "is no file system id; use an id such as fs-0123456789abcdef0"
+NO_ID = "is not a valid user or group ID; use a whole number from"
+NO_FS = "is not a valid file system ID; use an id such as fs-0123456789abcdef0"
 REFUSED = [
-    pytest.param({"reuseAccessPoint": ""}, "reuseAccessPoint: is no boolean; use true or false", id="reuse"),
     pytest.param(
-        {"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is no boolean; use true or false", id="yes"
+        {"reuseAccessPoint": ""}, "reuseAccessPoint: is not a boolean; use true or false", id="reuse"
+    ),
+    pytest.param(
+        {"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is not a boolean; use true or false", id="yes"
     ),
     pytest.param(
         {"enforceZoneAffinity": " true"},
-        "enforceZoneAffinity: ' true' is no boolean; use true or false",
+        "enforceZoneAffinity: ' true' is not a boolean; use true or false",
         id="a blank",
     ),
     pytest.param(
-        {"enableTagging": "tRUE"}, "enableTagging: 'tRUE' is no boolean; use true or false", id="tRUE"
+        {"enableTagging": "tRUE"}, "enableTagging: 'tRUE' is not a boolean; use true or false", id="tRUE"
     ),
     pytest.param(
         {"provisioningMode": None}, "provisioningMode: is missing; use efs-ap or efs-dir", id="no mode"
@@ -229,17 +231,17 @@ REFUSED = [
     ),
     pytest.param(
         {"fileSystemId": None, "fileSystemIdConfigRef": "a/b"},
-        "fileSystemIdConfigRef: 'a/b' is no reference; use NAMESPACE/NAME/KEY of a ConfigMap",
+        "fileSystemIdConfigRef: 'a/b' is not a valid reference; use NAMESPACE/NAME/KEY of a ConfigMap",
         id="two parts",
     ),
     pytest.param(
         {"fileSystemId": None, "fileSystemIdSecretRef": "a//c"},
-        "fileSystemIdSecretRef: 'a//c' is no reference; use NAMESPACE/NAME/KEY of a Secret",
+        "fileSystemIdSecretRef: 'a//c' is not a valid reference; use NAMESPACE/NAME/KEY of a Secret",
         id="an empty part",
     ),
     pytest.param(
         {"fileSystemId": None, "fileSystemIdSecretRef": "a/../c"},
-        "fileSystemIdSecretRef: 'a/../c' is no reference; use NAMESPACE/NAME/KEY of a Secret",
+        "fileSystemIdSecretRef: 'a/../c' is not a valid reference; use NAMESPACE/NAME/KEY of a Secret",
         id="a part that leads elsewhere",
     ),
     *(
@@ -251,11 +253,11 @@ REFUSED = [
         for text, shown in [
             (None, "is missing"),
             ("", "is missing"),
-            ("77", "'77' is no octal mode"),
-            ("00777", "'00777' is no octal mode"),
-            ("789", "'789' is no octal mode"),
-            ("rwx", "'rwx' is no octal mode"),
-            ("700\n", "'700\\n' is no octal mode"),
+            ("77", "'77' is not a valid octal mode"),
+            ("00777", "'00777' is not a valid octal mode"),
+            ("789", "'789' is not a valid octal mode"),
+            ("rwx", "'rwx' is not a valid octal mode"),
+            ("700\n", "'700\\n' is not a valid octal mode"),
         ]
     ),
     *(
@@ -292,7 +294,7 @@ REFUSED = [
     ),
     pytest.param(
         {"basePath": "/a{b"},
-        "basePath: '/a{b' is not taken by EFS; begin no name with a dot, and use none of #$&*;<>?^`{|}",
+        "basePath: '/a{b' is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{|}",
         id="a brace in the base",
     ),
     pytest.param(
@@ -314,7 +316,7 @@ REFUSED = [
     ),
     pytest.param(
         {"az": "us-east-1a,ro"},
-        "az: 'us-east-1a,ro' is not acceptable; use a name such as us-east-1a",
+        "az: 'us-east-1a,ro' is not valid; use a name such as us-east-1a",
         id="az",
     ),
 ]
@@ -374,7 +376,7 @@ ODD = [
     ),
     pytest.param(
         {"ensureUniqueDirectory": "no"},
-        "ensureUniqueDirectory: 'no' is no boolean and counts as true; use true or false",
+        "ensureUniqueDirectory: 'no' is not a boolean and counts as true; use true or false",
         id="no boolean",
     ),
 ]

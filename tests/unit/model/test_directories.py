@@ -69,7 +69,7 @@ def test_accepted(path: str, parts: tuple[str, ...]) -> None:
         pytest.param("/team\x00", "has a control character or slash", id="a zero byte"),
         pytest.param("/te\u202eam", "has a control character or slash", id="text that runs backwards"),
         pytest.param("/te\udcffam", "has a control character or slash", id="a byte that is no UTF-8"),
-        pytest.param("/" + "é" * 128, "has too long a name", id="256 bytes in a name"),
+        pytest.param("/" + "é" * 128, "has a name that is too long", id="256 bytes in a name"),
         pytest.param("/a" * 2048, "is too long", id="4096 bytes"),
     ],
 )

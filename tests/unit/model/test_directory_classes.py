@@ -121,7 +121,7 @@ def test_no_group_id(parameter: str, text: str) -> None:
         {parameter: text},
         field=f"StorageClass slow parameters.{parameter}",
         value=text,
-        text=f"{text!r} is no group id that may be given out; "
+        text=f"{text!r} is not a valid group ID; "
         "create the class again with a whole number from 2000 to 2147483647",
     )
 
@@ -132,13 +132,12 @@ def test_an_empty_group_id(parameter: str) -> None:
         {parameter: ""},
         field=f"StorageClass slow parameters.{parameter}",
         value="",
-        text="is no group id that may be given out; "
-        "create the class again with a whole number from 2000 to 2147483647",
+        text="is not a valid group ID; create the class again with a whole number from 2000 to 2147483647",
     )
 
 
 def test_more_digits_than_python_reads() -> None:
-    with pytest.raises(ClaimRefused, match="is no group id that may be given out") as caught:
+    with pytest.raises(ClaimRefused, match="is not a valid group ID") as caught:
         parse_class(slow({"gidMin": "9" * 10_000}))
     assert len(str(caught.value)) < 500
 
@@ -253,8 +252,8 @@ def test_unknown_parameters_are_told_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("limits", "parameter", "text"),
     [
-        ({"gidMin": "1"}, "gidMin", "'1' is no group id that may be given out"),
-        ({"gidMin": "3000", "gidMax": "x"}, "gidMax", "'x' is no group id that may be given out"),
+        ({"gidMin": "1"}, "gidMin", "'1' is not a valid group ID"),
+        ({"gidMin": "3000", "gidMax": "x"}, "gidMax", "'x' is not a valid group ID"),
         ({"gidMin": "4000", "gidMax": "3000"}, "gidMax", "'3000' is below gidMin, '4000'"),
     ],
     ids=["a bad minimum", "a bad maximum", "a turned range"],

@@ -135,7 +135,13 @@ def test_refused_claims(fields: dict[str, Any], text: str, of_class: StorageClas
 
 
 def test_a_malformed_class_is_refused_with_its_claims() -> None:
-    with pytest.raises(ClaimRefused, match=r"StorageClass slow parameters\.gidMin: '7' is no group id"):
+    with pytest.raises(
+        ClaimRefused,
+        match=(
+            r"StorageClass slow parameters\.gidMin: '7' is not a valid group "
+            r"ID"
+        ),
+    ):
         parse_request(CLAIM, replace(SLOW, parameters={"gidMin": "7"}), PROVISIONER, TARGETS)
 
 
@@ -413,7 +419,7 @@ def test_nothing_else_is_removed(base: str, path: str) -> None:
         "is not a plain path below the base",
         "spec.nfs.path",
         path,
-        f"only directories strictly below {base} are removed; remove the volume by hand",
+        f"only directories strictly below {base} are removed; remove the volume manually",
     )
 
 
@@ -431,7 +437,7 @@ def test_volumes_on_the_provisioner_s_file_system(volume: Volume) -> None:
 
 REMOVED_FROM = (
     f"example.com/aws-efs removes from {SERVER} only, and from fs-47a2c22e behind a tunnel; "
-    "remove the volume by hand"
+    "remove the volume manually"
 )
 
 
@@ -479,7 +485,7 @@ def test_a_server_of_one_s_own_may_be_loopback_but_not_another_file_system_s_tun
 def test_a_volume_without_nfs_is_refused(csi: CsiSource | None) -> None:
     with pytest.raises(RemovalRefused) as caught:
         removable_location(replace(RELEASED, nfs=None, csi=csi), PROVISIONER)
-    assert str(caught.value) == f"volume: 'pvc-{UID}' has no spec.nfs; remove the volume by hand"
+    assert str(caught.value) == f"volume: 'pvc-{UID}' has no spec.nfs; remove the volume manually"
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", ".", "..", "", "\n"]), max_size=6).map("/".join))

@@ -49,7 +49,7 @@ def test_anything_else_is_no_file_system(value: object) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_file_system_id(value, field="key")
     error = caught.value
-    assert (error.problem, error.field, error.value) == ("is not acceptable", "key", value)
+    assert (error.problem, error.field, error.value) == ("is not valid", "key", value)
     assert error.remedy == _FILE_SYSTEM_REMEDY
 
 
@@ -66,7 +66,7 @@ def test_the_other_ids_say_what_they_are(
 ) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse(value)
-    assert str(caught.value) == f"{field}: {value!r} is not acceptable; {remedy}"
+    assert str(caught.value) == f"{field}: {value!r} is not valid; {remedy}"
 
 
 @given(st.one_of(st.text(), st.from_regex(r"(fs|subnet)-\w+\s?")))

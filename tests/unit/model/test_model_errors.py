@@ -43,12 +43,18 @@ def test_every_error_says_when_it_is_meant() -> None:
         pytest.param(KubeEfsError("is down", field="server"), "server: is down", id="with a field"),
         pytest.param(KubeEfsError("is odd", value="x"), "'x' is odd", id="with a value"),
         pytest.param(
-            InvalidValue("is no port", field="fs-1.stunnel_port", value=7, remedy="use 1024 to 65535"),
-            "fs-1.stunnel_port: 7 is no port; use 1024 to 65535",
+            InvalidValue(
+                "is not a valid port", field="fs-1.stunnel_port", value=7, remedy="use 1024 to 65535"
+            ),
+            "fs-1.stunnel_port: 7 is not a valid port; use 1024 to 65535",
             id="with everything",
         ),
-        pytest.param(InvalidValue("is no port", value=0), "0 is no port", id="zero is a value"),
-        pytest.param(InvalidValue("is no port", value=None), "None is no port", id="None is a value"),
+        pytest.param(
+            InvalidValue("is not a valid port", value=0), "0 is not a valid port", id="zero is a value"
+        ),
+        pytest.param(
+            InvalidValue("is not a valid port", value=None), "None is not a valid port", id="None is a value"
+        ),
         pytest.param(
             InvalidValue("is no name", value="a\nb"),
             r"'a\nb' is no name",

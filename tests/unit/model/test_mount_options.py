@@ -213,8 +213,8 @@ def test_what_else_the_tunnel_is_told() -> None:
             FS,
             {"crossaccount": "true"},
             ("az=us-east-1a",),
-            "mount flags: 'az=us-east-1a' has no effect, the zone of another account's file system is the "
-            "node's, by its id; leave it out",
+            "mount flags: 'az=us-east-1a' has no effect, a file system of another account uses the "
+            "zone ID of the node; leave it out",
             id="a zone and another account",
         ),
         pytest.param(
@@ -287,7 +287,7 @@ REFUSED = [
         FS,
         {},
         ("accesspoint=x",),
-        "'x' is no access point id; use an id such as fsap-0123456789abcdef0",
+        "'x' is not a valid access point ID; use an id such as fsap-0123456789abcdef0",
         id="id",
     ),
     pytest.param(FS, {}, ("awsprofile=x",), "'awsprofile=x' needs iam; add iam", id="a profile without iam"),
@@ -299,26 +299,24 @@ REFUSED = [
         id="two addresses",
     ),
     pytest.param(
-        FS, {}, ("az=a", "az=b"), "'az=b' is there twice with different values; give it once", id="two zones"
+        FS, {}, ("az=a", "az=b"), "'az=b' is given twice with different values; give it once", id="two zones"
     ),
-    pytest.param(FS, {}, ("az=a b",), "'a b' is not acceptable; use a name such as us-east-1a", id="no zone"),
-    pytest.param(
-        FS, {}, ("region=-x",), "'-x' is not acceptable; use a name such as us-east-1", id="no region"
-    ),
+    pytest.param(FS, {}, ("az=a b",), "'a b' is not valid; use a name such as us-east-1a", id="no zone"),
+    pytest.param(FS, {}, ("region=-x",), "'-x' is not valid; use a name such as us-east-1", id="no region"),
     pytest.param(
         FS,
         {},
         ("mounttargetip=fs.example",),
-        "'fs.example' is no IP address; use an address, not a name",
+        "'fs.example' is not an IP address; use an address, not a name",
         id="a name",
     ),
     *(
         pytest.param(FS, {}, (flag,), f"'{flag}' {problem}; leave it out", id=flag)
         for flag, problem in [
-            ("port=2049", "would lead past the tunnel"),
-            ("port=0", "would lead past the tunnel"),
-            ("addr=10.0.0.1", "would lead past the tunnel"),
-            ("mountport=1", "would lead past the tunnel"),
+            ("port=2049", "would bypass the tunnel"),
+            ("port=0", "would bypass the tunnel"),
+            ("addr=10.0.0.1", "would bypass the tunnel"),
+            ("mountport=1", "would bypass the tunnel"),
             ("verify=0", "would weaken the verification of the server"),
             ("verify=1", "would weaken the verification of the server"),
             ("cafile=/tmp/ca", "would weaken the verification of the server"),
@@ -329,7 +327,7 @@ REFUSED = [
             ("netns=/proc/1/ns/net", "is not allowed"),
             ("azid=use1-az1", "is not allowed"),
             ("crossaccount=1", "is not allowed"),
-            ("tlsport=x", "is no port"),
+            ("tlsport=x", "is not a valid port"),
         ]
     ),
     pytest.param(FS, {}, ("tls=1",), "'tls=1' takes no value; use tls", id="a switch with a value"),

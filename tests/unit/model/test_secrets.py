@@ -281,7 +281,7 @@ def _certificate() -> str:
         "arn:aws:elasticfilesystem:us-east-1:123456789012:access-point/fsap-0123456789abcdef0",
         "AWS_WEB_IDENTITY_TOKEN_FILE=/var/run/secrets/eks.amazonaws.com/serviceaccount/token",
         "csi.storage.k8s.io/provisioner-secret-name: x-account",
-        "provisioner secret: 'team/role' is not there; create it, with awsRoleArn",
+        "provisioner secret: 'team/role' does not exist; create it, with awsRoleArn",
         "AWS credentials: could not be read from 3 sources",
         "token: permission denied for this user",
         "automountServiceAccountToken: false",

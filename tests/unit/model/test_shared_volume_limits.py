@@ -73,4 +73,4 @@ def test_a_refusal_says_what_is_allowed() -> None:
 def test_an_annotation_that_cannot_be_read_allows_nothing() -> None:
     with pytest.raises(InvalidValue) as caught:
         Limits().check("team", "everything", SOURCE)
-    assert f"annotation {ANNOTATION} of namespace team: 'everything' is no id" in str(caught.value)
+    assert f"annotation {ANNOTATION} of namespace team: 'everything' is not a valid ID" in str(caught.value)

@@ -178,13 +178,13 @@ def test_the_next_step(found: Found, step: Step) -> None:
         pytest.param(
             Found(shared=NEW, volume=volume(FOREIGN)),
             SharedVolumePhase.FAILED,
-            "PersistentVolume: 'pv-proj2-sv1' is there already and belongs to somebody else",
+            "PersistentVolume: 'pv-proj2-sv1' exists already and was not created for this SharedVolume",
             id="somebody else's volume",
         ),
         pytest.param(
             Found(shared=NEW, claim=claim(FOREIGN)),
             SharedVolumePhase.FAILED,
-            "PersistentVolumeClaim: 'pvc-sv1' is there already",
+            "PersistentVolumeClaim: 'pvc-sv1' exists already",
             id="somebody else's claim",
         ),
         pytest.param(
@@ -211,13 +211,13 @@ def test_the_next_step(found: Found, step: Step) -> None:
         pytest.param(
             Found(shared=BEGUN, volume=VOLUME, claim=claim(deleting=True), users=("a", "b")),
             SharedVolumePhase.PENDING,
-            "waits until claim pvc-sv1 is gone, which pods a, b use; it is made anew then",
+            "waits until claim pvc-sv1 is gone, which pods a, b use; then it is created again",
             id="a claim that is going",
         ),
         pytest.param(
             Found(shared=BEGUN, volume=volume(deleting=True), claim=CLAIM),
             SharedVolumePhase.PENDING,
-            "delete claim pvc-sv1 when no pod uses it, and both are made anew",
+            "delete claim pvc-sv1 when no pod uses it; then both are created again",
             id="a volume that is going, in use",
         ),
         pytest.param(

@@ -169,9 +169,9 @@ def test_a_handle_leads_to_what_it_was_made_of(file_system_id: str, access_point
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (("fs-1", "fsap-12345678"), "spec.fileSystemID: 'fs-1' is no file system id"),
-        (("fs-12345678", "fsap-1"), "spec.accessPointID: 'fsap-1' is no access point id"),
-        (("", ""), "spec.fileSystemID: is no file system id"),
+        (("fs-1", "fsap-12345678"), "spec.fileSystemID: 'fs-1' is not a valid file system ID"),
+        (("fs-12345678", "fsap-1"), "spec.accessPointID: 'fsap-1' is not a valid access point ID"),
+        (("", ""), "spec.fileSystemID: is not a valid file system ID"),
     ],
 )
 def test_ids_that_no_driver_takes(source: tuple[str, str], told: str) -> None:

@@ -189,52 +189,64 @@ def _address(text: str) -> str:
 @pytest.mark.parametrize(
     ("entry", "field", "problem"),
     [
-        pytest.param("fs-1: {}", "fs-1.stunnel_port", "is no port", id="no port"),
-        pytest.param("fs-1:", "fs-1.stunnel_port", "is no port", id="no entry"),
+        pytest.param("fs-1: {}", "fs-1.stunnel_port", "is not a valid port", id="no port"),
+        pytest.param("fs-1:", "fs-1.stunnel_port", "is not a valid port", id="no entry"),
         pytest.param("fs-1: 20490", "fs-1", "is not a mapping", id="a number in the entry's place"),
-        pytest.param("fs-1: {stunnel_port: 80}", "fs-1.stunnel_port", "is no port", id="a privileged port"),
-        pytest.param("fs-1: {stunnel_port: 65536}", "fs-1.stunnel_port", "is no port", id="too high"),
-        pytest.param("fs-1: {stunnel_port: -1}", "fs-1.stunnel_port", "is no port", id="negative"),
-        pytest.param("fs-1: {stunnel_port: yes}", "fs-1.stunnel_port", "is no port", id="a truth value"),
-        pytest.param("fs-1: {stunnel_port: '20490'}", "fs-1.stunnel_port", "is no port", id="text"),
-        pytest.param("fs-1: {stunnel_port: 20490.0}", "fs-1.stunnel_port", "is no port", id="a fraction"),
+        pytest.param(
+            "fs-1: {stunnel_port: 80}", "fs-1.stunnel_port", "is not a valid port", id="a privileged port"
+        ),
+        pytest.param(
+            "fs-1: {stunnel_port: 65536}", "fs-1.stunnel_port", "is not a valid port", id="too high"
+        ),
+        pytest.param("fs-1: {stunnel_port: -1}", "fs-1.stunnel_port", "is not a valid port", id="negative"),
+        pytest.param(
+            "fs-1: {stunnel_port: yes}", "fs-1.stunnel_port", "is not a valid port", id="a truth value"
+        ),
+        pytest.param("fs-1: {stunnel_port: '20490'}", "fs-1.stunnel_port", "is not a valid port", id="text"),
+        pytest.param(
+            "fs-1: {stunnel_port: 20490.0}", "fs-1.stunnel_port", "is not a valid port", id="a fraction"
+        ),
         pytest.param(
             "fs-1: {stunnel_port: 20499}",
             "fs-1.stunnel_port",
             "is the port of another file system",
             id="the port of another",
         ),
-        pytest.param("FS-1: {stunnel_port: 20490}", "file system id", "is not acceptable", id="capitals"),
+        pytest.param("FS-1: {stunnel_port: 20490}", "file system id", "is not valid", id="capitals"),
         pytest.param(
             '"fs-1]\\nexec = /bin/sh": {stunnel_port: 20490}',
             "file system id",
-            "is not acceptable",
+            "is not valid",
             id="lines of stunnel.conf in the id",
         ),
-        pytest.param("7: {stunnel_port: 20490}", "file system id", "is not acceptable", id="a number as id"),
+        pytest.param("7: {stunnel_port: 20490}", "file system id", "is not valid", id="a number as id"),
         pytest.param(
             f"? 0x{'f' * 5000}\n  : {{stunnel_port: 20490}}",
             "file system id",
-            "is not acceptable",
+            "is not valid",
             id="a number of thousands of digits as id",
         ),
         pytest.param(
-            _address("evil.example.org"), f"{_SUBNETS_FIELD}.subnet-a", "is no IP address", id="a name"
+            _address("evil.example.org"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="a name"
         ),
         pytest.param(
             _address('"10.0.0.4\\nexec = /bin/sh"'),
             f"{_SUBNETS_FIELD}.subnet-a",
-            "is no IP address",
+            "is not an IP address",
             id="lines of stunnel.conf in the address",
         ),
-        pytest.param(_address("10"), f"{_SUBNETS_FIELD}.subnet-a", "is no IP address", id="a number"),
+        pytest.param(_address("10"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="a number"),
         pytest.param(
-            _address("10.0.0.4:2049"), f"{_SUBNETS_FIELD}.subnet-a", "is no IP address", id="a port too"
+            _address("10.0.0.4:2049"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="a port too"
         ),
-        pytest.param(_address("null"), f"{_SUBNETS_FIELD}.subnet-a", "is no IP address", id="no address"),
+        pytest.param(_address("null"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="no address"),
         pytest.param(_address("fe80::1%eth0"), f"{_SUBNETS_FIELD}.subnet-a", "has a zone index", id="a zone"),
-        pytest.param(_address("0.0.0.0"), f"{_SUBNETS_FIELD}.subnet-a", "is no address of a host", id="any"),
-        pytest.param(_address("ff02::1"), f"{_SUBNETS_FIELD}.subnet-a", "is no address of a host", id="many"),
+        pytest.param(
+            _address("0.0.0.0"), f"{_SUBNETS_FIELD}.subnet-a", "is not the address of a host", id="any"
+        ),
+        pytest.param(
+            _address("ff02::1"), f"{_SUBNETS_FIELD}.subnet-a", "is not the address of a host", id="many"
+        ),
         pytest.param(
             "fs-1: {stunnel_port: 20490, mount_target_ip_by_subnet: [10.0.0.4]}",
             _SUBNETS_FIELD,
@@ -244,7 +256,7 @@ def _address(text: str) -> str:
         pytest.param(
             "fs-1: {stunnel_port: 20490, mount_target_ip_by_subnet: {'subnet-a b': 10.0.0.4}}",
             _SUBNETS_FIELD,
-            "is not acceptable",
+            "is not valid",
             id="no subnet id",
         ),
     ],

@@ -211,7 +211,8 @@ REFUSED = [
     pytest.param(
         claim({"file_system_id": "my disk"}),
         AUTO,
-        f"{LABELS}.file_system_id: 'my disk' is no file system id; use an id such as fs-0123456789abcdef0",
+        f"{LABELS}.file_system_id: 'my disk' is not a valid file system ID; use an id such as "
+        f"fs-0123456789abcdef0",
         id="no file system id",
     ),
     pytest.param(
@@ -229,26 +230,26 @@ REFUSED = [
     pytest.param(
         claim({"reclaim_policy": "Recycle"}),
         AUTO,
-        f"{LABELS}.reclaim_policy: 'Recycle' is no reclaim policy; use Delete or Retain",
+        f"{LABELS}.reclaim_policy: 'Recycle' is not a reclaim policy; use Delete or Retain",
         id="a reclaim policy of Kubernetes that is not ours",
     ),
     pytest.param(
         claim({"reclaim_policy": "delete"}),
         AUTO,
-        f"{LABELS}.reclaim_policy: 'delete' is no reclaim policy; use Delete or Retain",
+        f"{LABELS}.reclaim_policy: 'delete' is not a reclaim policy; use Delete or Retain",
         id="a reclaim policy in small letters",
     ),
     pytest.param(
         claim(),
         storage_class(default_file_system_id="first"),
-        "StorageClass efs parameters.default_file_system_id: 'first' is no file system id; "
+        "StorageClass efs parameters.default_file_system_id: 'first' is not a valid file system ID; "
         "use ids such as fs-0123456789abcdef0",
         id="a class with a bad default",
     ),
     pytest.param(
         claim({"file_system_id": "fs-1"}),
         storage_class(file_system_ids="fs-1 fs-2"),
-        "StorageClass efs parameters.file_system_ids: 'fs-1 fs-2' is no file system id; "
+        "StorageClass efs parameters.file_system_ids: 'fs-1 fs-2' is not a valid file system ID; "
         "use ids such as fs-0123456789abcdef0",
         id="a class with a list without commas",
     ),
@@ -512,7 +513,8 @@ def test_auto_chooses(seen: ClusterView, of_class: StorageClass, chosen: FileSys
             ),
             AUTO,
             "file system: 'fs-2' has the volume of /team/example but has no usable mount target (AWS has not "
-            "told the mount targets of fs-2 yet); create a mount target in a subnet that the nodes reach, or "
+            "reported the mount targets of fs-2 yet); create a mount target in a subnet that the nodes "
+            "reach, or "
             "name another file system in the claim's label file_system_id",
             id="data on a file system that is unclear",
         ),
@@ -721,7 +723,7 @@ def test_a_volume_that_does_not_tell_its_directory_is_left_alone(volume: Volume)
     with pytest.raises(RemovalRefused) as caught:
         removable_location(volume)
     assert str(caught.value) == (
-        "volume: 'pv' does not tell a directory behind a tunnel; remove the volume by hand"
+        "volume: 'pv' does not name a directory behind a tunnel; remove the volume manually"
     )
 
 
@@ -747,7 +749,7 @@ def test_only_the_claim_s_directory_is_removed(path: str) -> None:
         removable_location(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path=path)))
     assert str(caught.value) == (
         f"spec.nfs.path: {path!r} is not the claim's directory; "
-        "only /team/<volume_name> is removed; remove the volume by hand"
+        "only /team/<volume_name> is removed; remove the volume manually"
     )
 
 

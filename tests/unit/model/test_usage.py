@@ -83,7 +83,7 @@ def test_the_fullest_volumes_are_kept_where_there_is_no_room_for_all(monkeypatch
     ],
 )
 def test_what_is_no_document(text: str) -> None:
-    with pytest.raises(InvalidValue, match="is no document of usage"):
+    with pytest.raises(InvalidValue, match="is not a usage document"):
         parse_usage(text)
 
 

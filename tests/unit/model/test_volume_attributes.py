@@ -71,22 +71,22 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         pytest.param({"": ""}, f"volume attribute: is not supported; {ONLY}", id="no name"),
         pytest.param(
             {"crossaccount": "true", "crossAccount": "true"},
-            "volume attribute: 'crossAccount' is there twice; give it once",
+            "volume attribute: 'crossAccount' is given twice; give it once",
             id="in two spellings",
         ),
         pytest.param(
             {"encryptInTransit": ""},
-            "encryptInTransit: is no boolean; use true or false",
+            "encryptInTransit: is not a boolean; use true or false",
             id="encryption empty",
         ),
         pytest.param(
-            {"encryptInTransit": "no"}, "encryptInTransit: 'no' is no boolean; use true or false", id="no"
+            {"encryptInTransit": "no"}, "encryptInTransit: 'no' is not a boolean; use true or false", id="no"
         ),
-        pytest.param({"crossaccount": "y"}, "crossaccount: 'y' is no boolean; use true or false", id="y"),
+        pytest.param({"crossaccount": "y"}, "crossaccount: 'y' is not a boolean; use true or false", id="y"),
         *(
             pytest.param(
                 {"mounttargetip": text},
-                f"mounttargetip: {shown}is no IP address; use an address, not a name",
+                f"mounttargetip: {shown}is not an IP address; use an address, not a name",
                 id=f"address {text!r}",
             )
             for text, shown in [
@@ -104,7 +104,9 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         ),
         *(
             pytest.param(
-                {"mounttargetipmap": text}, f"mounttargetipmap: {shown}is no JSON object; {NO_MAP}", id=name
+                {"mounttargetipmap": text},
+                f"mounttargetipmap: {shown}is not a JSON object; {NO_MAP}",
+                id=name,
             )
             for name, text, shown in [
                 ("no text", "", ""),
@@ -114,12 +116,12 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         ),
         pytest.param(
             {"mounttargetipmap": '{"a": 1}'},
-            "mounttargetipmap: 1 is no IP address; use an address, not a name",
+            "mounttargetipmap: 1 is not an IP address; use an address, not a name",
             id="a number in a map",
         ),
         pytest.param(
             {"mounttargetipmap": '{"a,b": "10.0.0.1"}'},
-            "mounttargetipmap: 'a,b' is not acceptable; use a name such as us-east-1a",
+            "mounttargetipmap: 'a,b' is not valid; use a name such as us-east-1a",
             id="a zone that is two options",
         ),
     ],
@@ -132,7 +134,7 @@ def test_refused(attributes: Mapping[str, str], message: str) -> None:
 
 
 def test_a_deep_map_is_refused_and_not_a_crash() -> None:
-    with pytest.raises(InvalidArgument, match="is no JSON object"):
+    with pytest.raises(InvalidArgument, match="is not a JSON object"):
         parse_attributes({"mounttargetipmap": "[" * 100_000})
 
 

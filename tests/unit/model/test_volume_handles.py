@@ -55,22 +55,31 @@ MALFORMED = [
     pytest.param("EFS:fs-abcd1234", "is of an unknown type", None, id="the type in capitals"),
     pytest.param(":fs-abcd1234", "is of an unknown type", None, id="an empty type"),
     pytest.param(
-        "s3files:fs-abcd1234", "is a volume of Amazon S3 Files, which are not served", None, id="S3 Files"
+        "s3files:fs-abcd1234", "is a volume of Amazon S3 Files, which is not supported", None, id="S3 Files"
     ),
-    pytest.param("efs", "is no file system id", "efs", id="a type without a colon"),
-    pytest.param("efs:", "is no file system id", "", id="a type alone"),
-    pytest.param("efs::/p", "is no file system id", "", id="no file system"),
-    pytest.param("vol-abcd1234", "is no file system id", "vol-abcd1234", id="another service's id"),
-    pytest.param("fs-abcd123", "is no file system id", "fs-abcd123", id="seven digits"),
-    pytest.param(f"fs-{'a' * 41}", "is no file system id", f"fs-{'a' * 41}", id="41 digits"),
-    pytest.param("fs-ABCD1234", "is no file system id", "fs-ABCD1234", id="capital digits"),
-    pytest.param("fs-abcd123g", "is no file system id", "fs-abcd123g", id="no hexadecimal digit"),
-    pytest.param("fs-abcd1234\n", "is no file system id", "fs-abcd1234\n", id="a line break at the end"),
-    pytest.param("fs-abcd1234,ro", "is no file system id", "fs-abcd1234,ro", id="an option"),
-    pytest.param("fs-abcd1234::fsap-1", "is no access point id", "fsap-1", id="a short access point"),
-    pytest.param("fs-abcd1234::fs-abcd1234", "is no access point id", "fs-abcd1234", id="no access point"),
+    pytest.param("efs", "is not a valid file system ID", "efs", id="a type without a colon"),
+    pytest.param("efs:", "is not a valid file system ID", "", id="a type alone"),
+    pytest.param("efs::/p", "is not a valid file system ID", "", id="no file system"),
+    pytest.param("vol-abcd1234", "is not a valid file system ID", "vol-abcd1234", id="another service's id"),
+    pytest.param("fs-abcd123", "is not a valid file system ID", "fs-abcd123", id="seven digits"),
+    pytest.param(f"fs-{'a' * 41}", "is not a valid file system ID", f"fs-{'a' * 41}", id="41 digits"),
+    pytest.param("fs-ABCD1234", "is not a valid file system ID", "fs-ABCD1234", id="capital digits"),
+    pytest.param("fs-abcd123g", "is not a valid file system ID", "fs-abcd123g", id="no hexadecimal digit"),
     pytest.param(
-        "fs-abcd1234::fsap-abcd1234,tls", "is no access point id", "fsap-abcd1234,tls", id="two options"
+        "fs-abcd1234\n", "is not a valid file system ID", "fs-abcd1234\n", id="a line break at the end"
+    ),
+    pytest.param("fs-abcd1234,ro", "is not a valid file system ID", "fs-abcd1234,ro", id="an option"),
+    pytest.param(
+        "fs-abcd1234::fsap-1", "is not a valid access point ID", "fsap-1", id="a short access point"
+    ),
+    pytest.param(
+        "fs-abcd1234::fs-abcd1234", "is not a valid access point ID", "fs-abcd1234", id="no access point"
+    ),
+    pytest.param(
+        "fs-abcd1234::fsap-abcd1234,tls",
+        "is not a valid access point ID",
+        "fsap-abcd1234,tls",
+        id="two options",
     ),
     pytest.param(
         "fs-abcd1234:/a\nconnect=evil", "has a control character or slash", "/a\nconnect=evil", id="a line"

@@ -111,7 +111,7 @@ async def test_silent_kernel_s_changing_table_has_to_miss_a_mount_several_times(
 
 async def test_mount_point_that_the_table_does_not_show_is_an_error() -> None:
     with pytest.raises(
-        PlatformError, match="mounts: '/a' is a mount point that the mount table does not show"
+        PlatformError, match="mounts: '/a' is a mount point that is missing in the mount table"
     ):
         await Readings([""], answers={A: True}).table().mounted_at(A)
 

@@ -112,7 +112,7 @@ def test_every_option_reaches_the_objects() -> None:
 
 
 def test_a_value_cannot_change_the_structure() -> None:
-    with pytest.raises(InvalidSetting, match=r"^image: 'a\\nb: c' is not acceptable; use an image's name"):
+    with pytest.raises(InvalidSetting, match=r"^image: 'a\\nb: c' is not valid; use an image's name"):
         RenderOptions(platform=Platform.KUBERNETES, image="a\nb: c")
 
 
@@ -379,7 +379,7 @@ def test_the_controller_reads_what_classes_name_and_nothing_else() -> None:
         pytest.param({"secrets": ("role",)}, "use NAMESPACE/NAME", id="no namespace"),
         pytest.param({"config_maps": ("a/b/c",)}, "use NAMESPACE/NAME", id="a key too"),
         pytest.param({"secrets": ("a/*",)}, "use NAMESPACE/NAME", id="every name"),
-        pytest.param({"secrets": ("a/b",), "csi": False}, "ask for the CSI driver too", id="no driver"),
+        pytest.param({"secrets": ("a/b",), "csi": False}, "add the CSI driver", id="no driver"),
     ],
 )
 def test_a_reference_is_one_object_of_a_namespace(changes: dict[str, Any], remedy: str) -> None:

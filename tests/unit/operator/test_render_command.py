@@ -37,10 +37,7 @@ def test_a_bad_value_exits_with_2_and_says_what_to_use() -> None:
     answer = _render("--for", "kubernetes", "--namespace", "No_Name")
     assert answer.returncode == 2
     assert answer.stdout == ""
-    assert (
-        answer.stderr
-        == "error: namespace: 'No_Name' is not acceptable; use a namespace's name, such as efs\n"
-    )
+    assert answer.stderr == "error: namespace: 'No_Name' is not valid; use a namespace's name, such as efs\n"
 
 
 def test_the_driver_is_added_by_an_option() -> None:

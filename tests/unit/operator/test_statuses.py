@@ -52,7 +52,7 @@ def whole_report() -> Report:
     ("status", "words"),
     [
         pytest.param({}, "", id="all well"),
-        pytest.param({"observedGeneration": 1}, "the new specification has not been looked at yet", id="new"),
+        pytest.param({"observedGeneration": 1}, "the new specification has not been read yet", id="new"),
         pytest.param({"numberUnavailable": 1}, "1 of 3 pods are not ready", id="not ready"),
         pytest.param({"updatedNumberScheduled": 1}, "2 of 3 pods are of an older version", id="older"),
     ],
@@ -101,7 +101,7 @@ def test_what_is_not_made_yet_is_not_available() -> None:
     found = {one.type: one for one in installed_conditions(report, Takeover(done=True))}
     assert not found["Available"].status
     assert found["Available"].message == "AWSEFSDriverNodeServiceControllerAvailable is false"
-    assert found[f"{Part.NODE}Progressing"].message == "not made yet"
+    assert found[f"{Part.NODE}Progressing"].message == "not created yet"
 
 
 @pytest.mark.parametrize(

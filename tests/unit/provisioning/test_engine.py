@@ -155,8 +155,8 @@ def test_a_class_that_belongs_to_another_by_now_is_told_of(world: World, now: st
     with pytest.raises(NotYet) as caught:
         world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
     assert str(caught.value) == (
-        f"StorageClass efs provisioner: {now!r} is not {PROVISIONER}, which the claim was given to; "
-        "delete the claim and create it anew"
+        f"StorageClass efs provisioner: {now!r} is not {PROVISIONER}, which the claim was assigned to; "
+        "delete the claim and create it again"
     )
 
 
@@ -226,8 +226,7 @@ async def test_when_every_name_is_taken_it_says_so(world: World) -> None:
     with pytest.raises(KubeAlreadyExists) as caught:
         await world.engine.provision(plan)
     assert str(caught.value) == (
-        f"volume: {plan.volume(0).name!r} belongs to another claim; "
-        "delete the volumes of that name that nobody uses"
+        f"volume: {plan.volume(0).name!r} belongs to another claim; delete unused volumes of that name"
     )
 
 
@@ -419,7 +418,7 @@ async def test_a_directory_that_another_volume_uses_is_kept(world: World, other:
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
     assert done.data is DataFate.SHARED
-    assert done.reason == "fs-1:/team/example is used by sharer too"
+    assert done.reason == "fs-1:/team/example is also used by sharer"
     assert (set(world.store.volumes), world.folders.there) == ({"sharer"}, {DATA})
 
 
@@ -464,8 +463,8 @@ async def test_directory_above_the_one_of_another_volume_is_not_removed(world: W
     with pytest.raises(RemovalRefused) as caught:
         await world.engine.reclaim(RELEASED)
     assert str(caught.value) == (
-        "directory: 'fs-1:/team/example' lies above the directory of volume near; "
-        "delete those first, or set this volume to Retain"
+        "directory: 'fs-1:/team/example' contains the directory of volume near; "
+        "delete those first, or set the reclaim policy of this volume to Retain"
     )
     assert (set(world.store.volumes), world.folders.there) == ({"pv", "near"}, {DATA})
     assert not world.store.volumes["pv"].deleting
@@ -548,7 +547,7 @@ async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: W
     world.index.replace_volumes(listed)
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
-    assert done.reason == f"fs-1:/team/example is used by {made.name} too"
+    assert done.reason == f"fs-1:/team/example is also used by {made.name}"
 
 
 @pytest.mark.parametrize(
@@ -569,7 +568,7 @@ async def test_a_file_system_that_is_gone_is_waited_for(world: World) -> None:
         await world.engine.reclaim(RELEASED)
     assert str(caught.value) == (
         "file system: 'fs-1' is not known (any more); "
-        "if the file system is gone for good, delete the volume and take its finalizer away"
+        "if the file system was deleted, delete the volume and remove its finalizer"
     )
     assert set(world.store.volumes) == {"pv"}
 
@@ -670,7 +669,7 @@ async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_
         ),
         pytest.param(
             {"phase": VolumePhase.AVAILABLE},
-            "it was Available when somebody deleted it, and not Released",
+            "it was Available when it was deleted, and not Released",
             id="never used",
         ),
         pytest.param(
@@ -699,7 +698,7 @@ async def test_a_neighbour_s_directory_keeps_the_data_and_lets_the_volume_go(wor
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(HELD)
     assert done is not None
-    assert done.reason.startswith("directory: 'fs-1:/team/example' lies above the directory of volume near")
+    assert done.reason.startswith("directory: 'fs-1:/team/example' contains the directory of volume near")
     assert (set(world.store.volumes), world.folders.there) == ({"near"}, {DATA})
 
 

@@ -77,14 +77,14 @@ async def test_access_point_of_the_same_directory_keeps_the_data(world: World) -
     assert done is not None
     assert (done.data, done.reason) == (
         DataFate.SHARED,
-        f"fs-1:/team/example is used by access point {POINT} too",
+        f"fs-1:/team/example is also used by access point {POINT}",
     )
     assert world.folders.there == {DATA}
 
 
 async def test_access_point_below_a_directory_refuses_its_removal(world: World) -> None:
     world.access_points.append(access_point("/team/example/deep"))
-    with pytest.raises(RemovalRefused, match=f"lies above the directory of access point {POINT}"):
+    with pytest.raises(RemovalRefused, match=f"contains the directory of access point {POINT}"):
         await world.engine.reclaim(RELEASED)
     assert world.folders.there == {DATA}
 
@@ -197,7 +197,7 @@ async def test_policy_that_becomes_retain_in_the_queue_of_workers_is_heeded(worl
         return 0
 
     world.moment.on_moment = retain
-    with pytest.raises(KubeConflict, match="is not to be removed any more"):
+    with pytest.raises(KubeConflict, match="must no longer be removed"):
         await world.engine.reclaim(RELEASED)
     done = await world.engine.reclaim(world.store.volumes["pv"])
     assert done is not None
@@ -207,7 +207,7 @@ async def test_policy_that_becomes_retain_in_the_queue_of_workers_is_heeded(worl
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("/team/example", "is used by sharer too"), ("/team/example/deep", "lies above the directory")],
+    [("/team/example", "is also used by sharer"), ("/team/example/deep", "contains the directory")],
 )
 async def test_volume_that_appears_in_the_queue_of_workers_keeps_the_data(
     world: World, path: str, reason: str

@@ -195,7 +195,7 @@ def test_each_node_tells_its_tunnels_and_a_bad_document_is_only_a_problem_of_its
 def test_a_cluster_without_kube_efs_says_so() -> None:
     report = describe(ClusterState(warnings={}))
     assert report.file_systems == ()
-    assert "there is no ConfigMap efs-stunnel" in report.problems[0]
+    assert "the ConfigMap efs-stunnel does not exist" in report.problems[0]
 
 
 def test_bad_entries_are_problems_and_the_others_are_shown() -> None:

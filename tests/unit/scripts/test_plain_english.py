@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts.plain_english import WORDS, Finding, findings, prose_of_page
+from scripts.plain_english import WORDS, Finding, findings, prose_of_module, prose_of_page
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,6 +50,28 @@ def test_finding_has_line_word_and_alternative() -> None:
 )
 def test_only_prose_is_checked(page: str, words: list[str]) -> None:
     assert _words(page) == words
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        pytest.param('"""Ask whoever\nis there."""', ["whoever"], id="docstring"),
+        pytest.param("x = 1  # made anew", ["made anew"], id="comment"),
+        pytest.param("# The mount goes\n# on.", ["goes on"], id="comment of two lines"),
+        pytest.param('f"{folder} is told {anew} again"', ["is told"], id="message with placeholders"),
+        pytest.param('("the node is "\n "told its port")', ["is told"], id="message in two parts"),
+        pytest.param('told = folder["anew"]', [], id="names and keys"),
+        pytest.param('"""Gives ``whoever`` and `anew`."""', [], id="code in a docstring"),
+        pytest.param("r'gone|whoever on'", ["whoever"], id="raw string"),
+    ],
+)
+def test_only_prose_of_modules_is_checked(module: str, words: list[str]) -> None:
+    assert [one.word for one in findings(prose_of_module(module))] == words
+
+
+def test_line_of_a_finding_in_a_module_is_that_of_the_file() -> None:
+    [found] = findings(prose_of_module('"""One.\n\nTwo.\n"""\n\nVALUE = 1  # as anybody tells\n'))
+    assert (found.line, found.word) == (6, "tells")
 
 
 def test_exit_status_is_1_for_a_finding(tmp_path: Path) -> None:

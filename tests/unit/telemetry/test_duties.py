@@ -92,7 +92,7 @@ async def test_an_error_of_one_ends_no_other(registry: CollectorRegistry) -> Non
 
     assert turns == 1
     assert (failures(registry, "one"), failures(registry, "other")) == (1, None)
-    assert duties.problems == ("one: failed (ValueError, KeyError) and is tried again",)
+    assert duties.problems == ("one: failed (ValueError, KeyError) and is retried",)
 
 
 async def test_it_is_told_with_class_and_place_and_never_with_its_text(duties: Duties) -> None:
@@ -112,7 +112,7 @@ async def test_it_is_told_with_class_and_place_and_never_with_its_text(duties: D
 async def test_a_problem_is_over_when_it_has_not_come_again_for_a_while(duties: Duties, clock: Clock) -> None:
     duties.note("rounds", ValueError(), retry_seconds=10)
     clock.now += 69
-    assert list(duties.problems) == ["rounds: failed (ValueError) and is tried again"]
+    assert list(duties.problems) == ["rounds: failed (ValueError) and is retried"]
     clock.now += 2
     assert list(duties.problems) == []
 

@@ -54,7 +54,7 @@ async def test_metrics_and_further_pages_are_served() -> None:
 async def test_a_port_that_is_taken_is_an_invalid_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InvalidSetting, match="cannot be listened on") as caught:
+        with pytest.raises(InvalidSetting, match="cannot be bound") as caught:
             async with HealthServer("127.0.0.1", port, new_registry()):
                 pass
 
@@ -75,7 +75,7 @@ def test_a_heart_that_stops_beating_is_a_failure() -> None:
     now[0] = 130.0
     assert heart.health() == Health()
     now[0] = 131.0
-    assert heart.health() == Health.failing("discovery has not moved for 31 s (at most 30 s are expected)")
+    assert heart.health() == Health.failing("discovery made no progress for 31 s (expected at most 30 s)")
     heart.beat()
     assert heart.health() == Health()
 

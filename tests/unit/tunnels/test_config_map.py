@@ -32,7 +32,9 @@ def after(*documents: TunnelTargets) -> Served:
 
 
 def rejected(fs: FileSystemId) -> Rejection:
-    return Rejection(entry=fs, error=InvalidValue("is no port", field=f"{fs}.stunnel_port", value="x"))
+    return Rejection(
+        entry=fs, error=InvalidValue("is not a valid port", field=f"{fs}.stunnel_port", value="x")
+    )
 
 
 def test_a_document_is_served_as_it_is() -> None:

@@ -11,7 +11,7 @@ from kube_efs.tunnels.plan import PlannedTunnel
 FS = FileSystemId("fs-00000000000000001")
 NEAR, FAR = "192.0.2.1", "192.0.2.2"
 NEAR_IS_GONE = f"mount target {NEAR} (us-east-1a) of {FS} accepts no connections; new ones go to {FAR}"
-ALL_GONE = f"of {FS} accepts no connections, nor does another: its volumes wait"
+ALL_GONE = f"of {FS} accepts no connections, and no other mount target does: its volumes wait"
 
 
 def _candidate(address: str, zone: str | None, nearness: Nearness) -> Candidate:

@@ -91,11 +91,13 @@ async def test_an_accepted_call_is_good(answer: bytes) -> None:
             "the server does not serve NFS 4 (accept state 9)",
             id="a state nobody knows",
         ),
-        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is no RPC answer", id="a web server"),
-        pytest.param(record(b"\0\0\0\7"), "the answer is no RPC answer", id="a record that is too short"),
+        pytest.param(
+            b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is not an RPC reply", id="a web server"
+        ),
+        pytest.param(record(b"\0\0\0\7"), "the answer is not an RPC reply", id="a record that is too short"),
         pytest.param(
             record(struct.pack(">5I", XID, 1, 0, 0, 2**32 - 1)),
-            "the answer is no RPC answer",
+            "the answer is not an RPC reply",
             id="a lying length",
         ),
     ],

@@ -28,7 +28,7 @@ async def elsewhere() -> NodeLocation:
 
 
 async def silence() -> NodeLocation:
-    raise InvalidSetting("is not set and the instance does not tell", field="AWS_REGION")
+    raise InvalidSetting("is not set and the instance metadata does not contain it", field="AWS_REGION")
 
 
 async def test_a_place_is_remembered_while_the_instance_is_silent(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_the_setting_is_asked_for_when_nothing_usable_is_remembered(
     path = tmp_path / "place.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(InvalidSetting, match="the instance does not tell"):
+    with pytest.raises(InvalidSetting, match="the instance metadata does not contain it"):
         await find_place(path, silence)
 
 

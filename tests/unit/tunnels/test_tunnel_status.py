@@ -141,7 +141,7 @@ def test_a_lingering_tunnel_has_a_name_of_its_own_and_the_newcomer_waits() -> No
     assert (old.service.name, old.leaving) == ("fs-1-20490", True)
     assert new.service is None
     found = describe_tunnel(new, KeeperReport(), Observations())
-    assert (found.state, found.reason) == (TunnelState.REJECTED, "port 20490 is still that of fs-1")
+    assert (found.state, found.reason) == (TunnelState.REJECTED, "port 20490 still belongs to fs-1")
 
 
 STATUS = TunnelsStatus(
@@ -167,7 +167,7 @@ def test_fields_of_later_versions_are_left_out() -> None:
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"tunnels": [{}]}', "{"])
 def test_what_is_no_status_is_refused(text: str) -> None:
-    with pytest.raises(InvalidValue, match=r"tunnels.json: .* ?is no status of tunnels"):
+    with pytest.raises(InvalidValue, match=r"tunnels.json: .* ?is not a status of tunnels"):
         parse_status(text)
 
 

@@ -104,7 +104,10 @@ def report() -> ClusterReport:
         kind="PersistentVolumeClaim",
         namespace="web",
         name="uploads",
-        message="1.5 GiB are in the volume, 1.0 GiB were asked for; EFS has no quota and stops nobody",
+        message=(
+            "1.5 GiB are in the volume, its claim requests 1.0 GiB; EFS has no quotas and does not stop "
+            "writes"
+        ),
         count=1,
     )
     return ClusterReport(
@@ -139,7 +142,7 @@ def report() -> ClusterReport:
                 phase="Pending",
                 storage_class="efs",
                 volume="",
-                reason=f"volume_name: {EVIL} is not acceptable",
+                reason=f"volume_name: {EVIL} is not valid",
             ),
         ),
         volumes=_volumes(),

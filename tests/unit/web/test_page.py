@@ -23,11 +23,11 @@ def texts(document: str) -> str:
 def test_the_page_says_what_the_report_has() -> None:
     said = texts(render_page(snapshot()))
     for words in (
-        "as of 2026-11-21 12:00:03 UTC , this controller leads",
+        "as of 2026-11-21 12:00:03 UTC , this controller is the leader",
         "Health: 3 problems.",
         "ip-10-0-2-33.ec2.internal: the tunnel to fs-4567cdef is down (connection refused)",
         "Tunnels up 3 of 5",
-        "Over their request 1",
+        "Over request 1",
         "us-east-1a us-east-1b us-east-1c unknown zone",
         "1.5 GiB, over request 1.0 GiB 2026-11-21 11:00:00 UTC",
         "at least 341.3 MiB",
@@ -48,15 +48,15 @@ def test_nothing_from_the_cluster_becomes_html() -> None:
 def test_a_cluster_that_is_well_is_said_to_be() -> None:
     well = Snapshot(report=ClusterReport(), time="2026-11-21T12:00:03Z", health=Health(), leading=False)
     said = texts(render_page(well))
-    assert "Health: nothing is wrong." in said
-    assert "another controller leads, or none" in said
+    assert "Health: no problems." in said
+    assert "this controller is not the leader" in said
     assert "<svg" not in render_page(well)
 
 
 def test_problems_come_from_everywhere() -> None:
-    seen = replace(snapshot(), health=Health.failing("discovery is old"), stale="nothing newer is known")
+    seen = replace(snapshot(), health=Health.failing("discovery is old"), stale="the data is outdated")
     assert problems(seen) == (
-        "nothing newer is known",
+        "the data is outdated",
         "discovery is old",
         "fs-x: stunnel_port: is missing",
         "ip-10-0-3-71.ec2.internal: the mount table cannot be read",

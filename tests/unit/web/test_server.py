@@ -101,14 +101,14 @@ async def test_the_last_report_is_shown_while_there_is_no_newer_one(
 ) -> None:
     async with world.served() as url:
         async with web.get(url) as answer:
-            assert "nothing newer is known" not in await answer.text()
+            assert "the data is outdated" not in await answer.text()
         world.now, world.error = 60, KubeDenied("may not be listed", field="events", value="*")
         async with web.get(url) as answer:
             assert answer.status == 200
-            assert "nothing newer is known: events: &#x27;*&#x27; may not be listed" in await answer.text()
+            assert "the data is outdated: events: &#x27;*&#x27; may not be listed" in await answer.text()
         world.now, world.error = 120, None
         async with web.get(url) as answer:
-            assert "nothing newer is known" not in await answer.text()
+            assert "the data is outdated" not in await answer.text()
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json"])
@@ -154,6 +154,6 @@ async def test_other_names_of_the_loopback_address_are_refused(
 async def test_a_port_that_is_taken_is_a_bad_setting(world: World) -> None:
     async with world.served() as url:
         port = int(url.rpartition(":")[2])
-        with pytest.raises(InvalidSetting, match="cannot be listened on"):
+        with pytest.raises(InvalidSetting, match="cannot be bound"):
             async with StatusPage("127.0.0.1", port, Sources(read=world.read)):
                 pass

@@ -82,7 +82,7 @@ async def test_one_that_ends_is_forgotten_and_its_successor_registered(
     async with following(plugin, book) as drivers:
         async with plugin.running():
             await eventually(lambda: is_told(plugin))
-        book.failures = [KubeUnavailable("is away")]  # which is tried again
+        book.failures = [KubeUnavailable("is away")]  # which is retried
         await eventually(is_forgotten)
         with pytest.raises(NotYet, match=f"driver name {NAME} not found in the list of registered CSI"):
             drivers.get(NAME)

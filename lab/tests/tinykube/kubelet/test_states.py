@@ -64,7 +64,7 @@ def test_restarts(policy: RestartPolicy, code: int, again: bool) -> None:
         pytest.param(
             PodState(init=containers(ended(1, final=False)), containers=containers(Waiting())),
             Phase.PENDING,
-            id="initialization is tried again",
+            id="initialization is retried",
         ),
         pytest.param(PodState(containers=containers(ended(0), RUNNING)), Phase.RUNNING, id="one ended"),
         pytest.param(PodState(containers=containers(ended(0), ended(0))), Phase.SUCCEEDED, id="all well"),

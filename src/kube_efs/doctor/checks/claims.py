@@ -28,12 +28,12 @@ from kube_efs.model.ids import FileSystemId, MountTargetId
 from kube_efs.model.targets import TunnelTarget
 from kube_efs.model.tunnel_volumes import ClusterView, is_served, parse_request
 
-_PENDING = broken("claim/pending", "A claim waits for its volume.")
-_LOST = broken("claim/lost", "The volume of a claim is gone.")
-_TERMINATING = risk("claim/terminating", "A claim that was deleted does not go.")
-_MISSING = broken("claim/missing", "There is no claim of the name that was asked about.")
-_NO_CLASS = broken("claim/no-class", "The claim that was asked about names no StorageClass that is there.")
-_FOREIGN = risk("claim/foreign", "The claim that was asked about is not served by kube-efs.")
+_PENDING = broken("claim/pending", "A claim has no volume yet.")
+_LOST = broken("claim/lost", "The volume of a claim does not exist any more.")
+_TERMINATING = risk("claim/terminating", "A deleted claim still exists.")
+_MISSING = broken("claim/missing", "The given claim does not exist.")
+_NO_CLASS = broken("claim/no-class", "The given claim does not name an existing StorageClass.")
+_FOREIGN = risk("claim/foreign", "The given claim is not served by kube-efs.")
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -77,16 +77,16 @@ def _asked(
             subject=subject,
             problem=problem,
             evidence=(f"classes: {', '.join(sorted(classes)) or 'none'}",),
-            remedy="create the class, or make the claim again with one that is there",
+            remedy="create the class, or create the claim again with an existing class",
             commands=("kubectl get storageclass", _describe(found)),
         )
     elif name in classes and classes[name].provisioner not in served:
         yield Finding(
             kind=_FOREIGN,
             subject=subject,
-            problem=f"is served by {classes[name].provisioner}, so kube-efs says nothing about it",
+            problem=f"is served by {classes[name].provisioner}, which is not a provisioner of kube-efs",
             evidence=(f"kube-efs serves {', '.join(sorted(served))}",),
-            remedy="ask whoever runs that provisioner, or use a class of kube-efs",
+            remedy="ask the administrator of that provisioner, or use a class of kube-efs",
             commands=(_describe(found),),
         )
 
@@ -103,9 +103,9 @@ def _ours(
         yield Finding(
             kind=_LOST,
             subject=subject,
-            problem=f"its volume {claim.volume_name} is gone",
+            problem=f"its volume {claim.volume_name} does not exist any more",
             evidence=(f"StorageClass {storage_class.name}",),
-            remedy="make the volume again by hand, with the same name and place, or delete the claim",
+            remedy="create the volume again, with the same name and location, or delete the claim",
             commands=(_describe(one), f"kubectl get pv {quote(claim.volume_name)} -o yaml"),
         )
     elif claim.deleting and lasts(one.deleting_since, facts.now):
@@ -113,9 +113,9 @@ def _ours(
         yield Finding(
             kind=_TERMINATING,
             subject=subject,
-            problem="was deleted and is still there",
+            problem="was deleted but still exists",
             evidence=(f"finalizers {', '.join(one.finalizers)}", *(f"used by pod {pod}" for pod in users)),
-            remedy="end the pods that use it; it goes when the last one has ended",
+            remedy="end the pods that use it; it is removed when the last one has ended",
             commands=(_describe(one),),
         )
     elif claim.phase is ClaimPhase.PENDING and not claim.deleting:
@@ -143,7 +143,7 @@ def _pending(
     waits_for_pod = storage_class.waits_for_consumer and claim.selected_node is None
     if not verdict and not events and (waits_for_pod or not lasts(one.created, facts.now)):
         return
-    remedy = verdict.remedy if verdict and verdict.remedy else "look at its events and the controller's log"
+    remedy = verdict.remedy if verdict and verdict.remedy else "check its events and the controller's log"
     age = f"since {shown(one.created)}" if one.created else "for an unknown time"
     yield Finding(
         kind=_PENDING,
@@ -192,7 +192,7 @@ def _directory_provisioner(name: str, cluster: ClusterFacts) -> DirectoryProvisi
 
 
 def _view(facts: Facts, cluster: ClusterFacts) -> ClusterView:
-    """The file systems as AWS tells them, else as the controller has told the nodes."""
+    """The file systems as AWS describes them, otherwise those of the tunnel targets."""
     targets = targets_of(cluster)
     known = {fs: _as_published(one) for fs, one in targets.targets.items()}
     if facts.aws is not None:
@@ -204,7 +204,7 @@ def _view(facts: Facts, cluster: ClusterFacts) -> ClusterView:
 
 
 def _as_published(target: TunnelTarget) -> FileSystem:
-    """The file system with the mount targets that the nodes are told; they have no ids there."""
+    """The file system with the mount targets of the tunnel targets; they have no IDs there."""
     return FileSystem(
         file_system_id=target.file_system_id,
         mount_targets=tuple(

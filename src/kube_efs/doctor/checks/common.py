@@ -44,7 +44,7 @@ def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
 
 
 def needs_tunnels(cluster: ClusterFacts) -> bool:
-    """Whether there are to be tunnels: not where only directories are made in a mount of the controller."""
+    """Whether tunnels are expected: not if only directories are created in a mount of the controller."""
     here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
     backends = {one.environment.get("KUBE_EFS_BACKENDS", "tunnel").strip(" ,") for one in here}
     return backends != {"directory"}
@@ -78,7 +78,7 @@ def provisioners(cluster: ClusterFacts) -> Mapping[str, VolumeKind]:
 
 
 def is_our_volume(volume: Volume, targets: TunnelTargets) -> bool:
-    """Whether kube-efs looks after it; the roots of file systems, which its workers mount, are left out."""
+    """Whether kube-efs manages it; the roots of file systems, which its workers mount, are left out."""
     return volume.storage_class != ROOT_CLASS and file_system_of(volume, targets) is not None
 
 
@@ -152,7 +152,7 @@ def agent_log(node: str, cluster: ClusterFacts) -> str:
 def render_command(cluster: ClusterFacts) -> str:
     """The command that compares the cluster with the manifests; it changes nothing.
 
-    To apply them at once would take away the image and other options that it was installed with.
+    To apply them at once would remove the image and other options that it was installed with.
     """
     platform = "kubernetes" if cluster.constraints is None else "openshift"
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
@@ -161,7 +161,7 @@ def render_command(cluster: ClusterFacts) -> str:
 
 
 def lasts(since: datetime | None, now: datetime) -> bool:
-    """Whether something has been so for longer than it takes; also when nobody knows since when."""
+    """Whether something has been so for longer than it takes; also if the time is not known."""
     return since is None or now - since > PATIENCE
 
 

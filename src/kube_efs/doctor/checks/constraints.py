@@ -10,12 +10,12 @@ from kube_efs.doctor.grants import Account, Grant
 
 _MISSING = broken(
     "scc/missing",
-    "A service account may use no SecurityContextConstraints that let its DaemonSet's pods run.",
+    "A service account may not use SecurityContextConstraints that allow the pods of its DaemonSet.",
 )
 
 
 def needy(cluster: ClusterFacts) -> Iterator[tuple[Workload, tuple[Constraints, ...]]]:
-    """The DaemonSets that no constraints of which they are told let run, with all that would be enough."""
+    """The DaemonSets whose constraints do not allow their pods, with all constraints that would."""
     if cluster.constraints is None:
         return
     for one in cluster.workloads or ():
@@ -31,7 +31,7 @@ def account_of(workload: Workload) -> Account:
 
 
 def wanted_uses(cluster: ClusterFacts) -> tuple[Grant, ...]:
-    """What is to be asked about roles, which the constraints themselves do not tell."""
+    """The questions about roles, which the constraints themselves do not answer."""
     return tuple(use_of(one, account_of(workload)) for workload, enough in needy(cluster) for one in enough)
 
 
@@ -52,14 +52,14 @@ def _missing(
     return Finding(
         kind=_MISSING,
         subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
-        problem=f"may use no SecurityContextConstraints that let pods of DaemonSet {workload.name} run",
+        problem=f"may not use SecurityContextConstraints that allow the pods of DaemonSet {workload.name}",
         evidence=(
             f"they need {', '.join(sorted(workload.needs))}",
-            f"{names}: neither name the account nor may be used by its roles"
+            f"{names}: neither list the account nor are granted by its roles"
             if enough
-            else "no constraints of this cluster allow all of that",
+            else "no constraints of this cluster allow all of them",
         ),
-        remedy="give the account constraints that allow that, and no more than is needed",
+        remedy="grant the account constraints that allow them, and no more",
         commands=(
             _command(account, enough, cluster),
             f"oc -n {workload.namespace} describe daemonset {workload.name}",

@@ -16,14 +16,14 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_NAME
 
 _MISSING = broken("file-system/missing", "A class or volume names a file system that AWS does not have.")
-_STATE = broken("file-system/state", "A file system cannot be used in the state that it is in.")
-_NO_TARGET = broken("mount-target/none", "A file system has no mount target that can be used.")
-_TARGET_STATE = risk("mount-target/state", "A mount target cannot be used in the state that it is in.")
+_STATE = broken("file-system/state", "A file system is in a state in which it cannot be used.")
+_NO_TARGET = broken("mount-target/none", "A file system has no usable mount target.")
+_TARGET_STATE = risk("mount-target/state", "A mount target is in a state in which it cannot be used.")
 _ZONE = risk("mount-target/zone", "A zone with nodes has no mount target of a file system.")
 _POLICY = risk(
-    "file-system/policy", "The policy of a file system keeps something from clients without an IAM identity."
+    "file-system/policy", "The policy of a file system denies some access to clients without an IAM identity."
 )
-_STALE = risk("targets/stale", "The nodes are told other mount targets than AWS has.")
+_STALE = risk("targets/stale", "The mount targets in the ConfigMap of the nodes differ from those in AWS.")
 
 _SHOWN = 10
 
@@ -46,7 +46,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 subject=Subject("FileSystem", file_system_id),
                 problem=f"is {system.state}",
                 evidence=tuple(by[:_SHOWN]),
-                remedy="wait until it is available; after an error, look at it in the AWS console",
+                remedy="wait until it is available; after an error, check it in the AWS console",
                 commands=(_describe(aws, "file-systems", file_system_id),),
             )
         elif file_system_id in aws.looked_into:
@@ -60,7 +60,7 @@ def _describe(aws: AwsFacts, what: str, file_system_id: FileSystemId) -> str:
 
 
 def _make_target(aws: AwsFacts, file_system_id: FileSystemId) -> str:
-    """The command with words in capitals where it takes what nobody knows here."""
+    """The command with words in capitals for values that are not known here."""
     return (
         f"aws efs create-mount-target --region {aws.region} --file-system-id {file_system_id}"
         " --subnet-id SUBNET --security-groups GROUP"
@@ -104,7 +104,7 @@ def _missing(file_system_id: FileSystemId, by: Sequence[str], aws: AwsFacts) -> 
         subject=Subject("FileSystem", file_system_id),
         problem=f"does not exist in region {aws.region} for these credentials",
         evidence=(*by[:_SHOWN], f"known file systems: {known}"),
-        remedy="check region and account; data of a file system that was deleted is in its backups only",
+        remedy="check region and account; the data of a deleted file system is only in its backups",
         commands=("aws sts get-caller-identity", f"aws efs describe-file-systems --region {aws.region}"),
     )
 
@@ -120,7 +120,7 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> 
                 subject=subject,
                 problem=f"its mount target {one.mount_target_id} at {one.address} is {one.state}",
                 evidence=(f"in {one.subnet_id}, zone {one.zone or 'unknown'}",),
-                remedy="wait; if it stays so, make it again in the same subnet",
+                remedy="wait; if its state does not change, create it again in the same subnet",
                 commands=(look,),
             )
     if not usable:
@@ -129,7 +129,7 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> 
             subject=subject,
             problem="has no usable mount target",
             evidence=(f"{len(system.mount_targets)} mount targets in other states",),
-            remedy="make a mount target in each zone that has nodes",
+            remedy="create a mount target in each zone that has nodes",
             commands=(look, _make_target(aws, system.file_system_id)),
         )
         return
@@ -141,9 +141,9 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> 
         yield Finding(
             kind=_STALE,
             subject=subject,
-            problem="nodes are told other mount targets than it has",
-            evidence=(f"told: {', '.join(sorted(told))}", f"in AWS: {', '.join(sorted(there))}"),
-            remedy="the next discovery corrects it; if it does not, look at the controller's log",
+            problem="the ConfigMap of the nodes has other mount targets than AWS",
+            evidence=(f"in the ConfigMap: {', '.join(sorted(told))}", f"in AWS: {', '.join(sorted(there))}"),
+            remedy="the next discovery corrects it; otherwise check the controller's log",
             commands=(look, controller_log(cluster)),
         )
 
@@ -158,14 +158,17 @@ def _policy(file_system_id: FileSystemId, text: str, aws: AwsFacts) -> Iterator[
         yield Finding(
             kind=_POLICY,
             subject=Subject("FileSystem", file_system_id),
-            problem=f"its policy refuses {refused} to clients that show no identity",
+            problem=f"its policy denies {refused} to clients without an identity",
             evidence=tuple(
-                f"{one.access}: denied by {one.by}" if one.by else f"{one.access}: allowed by no statement"
+                f"{one.access}: denied by {one.by}"
+                if one.by
+                else (f"{one.access}: not allowed by any statement")
                 for one in refusals
             ),
             remedy=(
-                "allow it to the principal *, or mount CSI volumes with the option iam; tunnel and directory"
-                " volumes need ClientMount, ClientWrite and ClientRootAccess, those with access points no"
+                "allow it for the principal *, or mount CSI volumes with the option iam; tunnel and directory"
+                " volumes need ClientMount, ClientWrite and ClientRootAccess; volumes with access points "
+                "do not need"
                 " ClientRootAccess"
             ),
             commands=(_describe(aws, "file-system-policy", file_system_id),),
@@ -179,9 +182,9 @@ def _zones(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator
         yield Finding(
             kind=_ZONE,
             subject=Subject("FileSystem", system.file_system_id),
-            problem=f"has no mount target in {', '.join(without)}, where there are nodes",
+            problem=f"has no mount target in {', '.join(without)}, which has nodes",
             evidence=tuple(f"{one.zone}: {one.address}" for one in system.usable_mount_targets),
-            remedy="make one there: traffic between zones costs money, and a zone may fail",
+            remedy="create one there: traffic between zones costs money, and a zone may fail",
             commands=(_make_target(aws, system.file_system_id),),
         )
 
@@ -193,9 +196,9 @@ def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
             yield Finding(
                 kind=_NO_TARGET,
                 subject=Subject("FileSystem", file_system_id),
-                problem="has no usable mount target, as the controller sees it",
+                problem="has no usable mount target that the controller knows",
                 evidence=(f"ConfigMap {cluster.namespace}/{CONFIG_MAP_NAME} has no address of it",),
-                remedy="make a mount target in each zone that has nodes",
+                remedy="create a mount target in each zone that has nodes",
                 commands=(
                     f"aws efs describe-mount-targets --file-system-id {file_system_id}",
                     controller_log(cluster),

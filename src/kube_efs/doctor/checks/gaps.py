@@ -1,4 +1,4 @@
-"""What could not be looked at, which may be everything."""
+"""What could not be checked, which may be everything."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from kube_efs.doctor.facts import Area, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
 
-_PROBE = unchecked("doctor/not-checked", "Something could not be looked at.")
-_AWS = unchecked("aws/not-checked", "AWS could not be asked, so file systems and the like were not checked.")
-_NO_ANSWER = broken("kubernetes/no-answer", "The Kubernetes API answers nothing that it is asked.")
+_PROBE = unchecked("doctor/not-checked", "Something could not be checked.")
+_AWS = unchecked("aws/not-checked", "AWS could not be queried, so nothing in AWS was checked.")
+_NO_ANSWER = broken("kubernetes/no-answer", "The Kubernetes API answers no request.")
 
 _AWS_REMEDY: Final = "give the doctor AWS credentials that may read EFS and EC2, and --region"
-_REMEDY: Final = "give the doctor the right to read it, and run it again"
+_REMEDY: Final = "give the doctor the permission to read it, and run it again"
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -19,7 +19,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             kind=_NO_ANSWER,
             subject=Subject("Kubernetes", "API"),
-            problem="answers nothing",
+            problem="answers no request",
             evidence=tuple(dict.fromkeys(one.reason for one in facts.gaps if one.area is not Area.AWS)),
             remedy="check the address and the credentials in the kubeconfig",
             commands=("kubectl config view --minify", "kubectl get --raw /readyz"),

@@ -1,4 +1,4 @@
-"""Whether mount targets can be reached from this node, and are who they are to be."""
+"""Whether mount targets can be reached from this node, and have the expected identity."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ from kube_efs.doctor.node_facts import Handshake, HandshakeOutcome, TunnelFacts
 from kube_efs.doctor.times import shown
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
-_CA_FILE = broken("tls/authorities", "The file of certificate authorities cannot be used.")
+_CA_FILE = broken("tls/authorities", "The file of certificate authorities is not usable.")
 _NOT_CONNECTED = risk("mount-target/unreachable", "A mount target accepts no connection from this node.")
 _NAME = broken("tls/name", "A mount target's certificate is for another name.")
 _EXPIRED = broken("tls/expired", "A mount target's certificate is not valid at this time.")
@@ -21,18 +21,18 @@ _HANDSHAKE = broken("tls/handshake", "The TLS handshake with a mount target fail
 _BY_OUTCOME: Final[Mapping[HandshakeOutcome, tuple[Kind, str]]] = {
     HandshakeOutcome.NOT_CONNECTED: (
         _NOT_CONNECTED,
-        "let TCP 2049 in from this node, in the mount target's security group and the subnets' network ACLs",
+        "allow TCP 2049 from this node in the mount target's security group and the subnets' network ACLs",
     ),
     HandshakeOutcome.WRONG_NAME: (
         _NAME,
-        "check AWS_REGION and EFS_DNS_SUFFIX of the tunnel agent, and who answers at that address",
+        "check AWS_REGION and EFS_DNS_SUFFIX of the tunnel agent, and which server answers at that address",
     ),
     HandshakeOutcome.EXPIRED: (_EXPIRED, "check this node's clock"),
     HandshakeOutcome.NOT_TRUSTED: (
         _NOT_TRUSTED,
-        "check KUBE_EFS_CA_FILE, and whether something in between breaks TLS open",
+        "check KUBE_EFS_CA_FILE, and whether a proxy on the path intercepts TLS",
     ),
-    HandshakeOutcome.FAILED: (_HANDSHAKE, "see whether something in between lets only some traffic through"),
+    HandshakeOutcome.FAILED: (_HANDSHAKE, "check whether a firewall on the path blocks some of the traffic"),
 }
 
 

@@ -14,11 +14,11 @@ from kube_efs.model.csi_claims import DRIVER
 from kube_efs.settings import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
-_RESTARTS = risk("workload/restarts", "A pod of kube-efs was started again more than a few times.")
+_RESTARTS = risk("workload/restarts", "A pod of kube-efs restarted more than a few times.")
 _NO_LEADER = broken("controller/no-leader", "No controller holds the Lease, so no claim is served.")
-_DEGRADED = broken("operator/degraded", "The operator says that what it has installed is degraded.")
+_DEGRADED = broken("operator/degraded", "The operator reports that its installation is degraded.")
 _SKEW = risk("version/skew", "The processes of kube-efs run from different images.")
-_OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator is still there.")
+_OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator still exists.")
 
 _FEW_RESTARTS: Final = 3
 _SHOWN: Final = 10
@@ -59,7 +59,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             subject=Subject("ClusterCSIDriver", DRIVER),
             problem=f"has the condition {condition.type}",
             evidence=tuple(filter(None, [condition.message])),
-            remedy="do what its message says; the operator's log has more",
+            remedy="follow its message; the operator's log has more details",
             commands=(f"kubectl get clustercsidriver {DRIVER} -o yaml", *_operator_logs(cluster)),
         )
     if cluster.leases is not None:
@@ -92,7 +92,7 @@ def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
         subject=_subject(workload),
         problem=f"{workload.ready} of {workload.wanted} pods are ready",
         evidence=tuple([*failure, *refused, *waiting, *events, *nowhere, *silent][:_SHOWN]),
-        remedy="look at why its pods do not run, and at what they say",
+        remedy="check why its pods do not run, and check their logs",
         commands=(
             f"kubectl -n {workload.namespace} describe {name}",
             f"kubectl -n {workload.namespace} get pods -o wide",
@@ -113,9 +113,9 @@ def _restarted(workload: Workload, pod: PodFacts) -> Finding:
     return Finding(
         kind=_RESTARTS,
         subject=_subject(workload),
-        problem=f"its pod {pod.name} was started again {pod.restarts} times",
+        problem=f"its pod {pod.name} restarted {pod.restarts} times",
         evidence=(f"on node {pod.node or '(none)'}", *filter(None, [pod.ended])),
-        remedy="read what it said last, and which events it has",
+        remedy="read the end of its previous log, and its events",
         commands=(
             f"kubectl -n {pod.namespace} logs --previous {pod.name} --tail=200",
             f"kubectl -n {pod.namespace} describe pod {pod.name}",
@@ -137,9 +137,9 @@ def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, Lease
             yield Finding(
                 kind=_NO_LEADER,
                 subject=Subject("Lease", f"{cluster.namespace}/{name}"),
-                problem="no controller leads",
+                problem="no controller is the leader",
                 evidence=(_tell(lease, exists=name in leases),),
-                remedy="start the controller, or look at its log; is --namespace the one of kube-efs?",
+                remedy="start the controller, or check its log; is --namespace the namespace of kube-efs?",
                 commands=(
                     f"kubectl -n {cluster.namespace} get deployments,pods,leases",
                     controller_log(cluster),
@@ -149,9 +149,9 @@ def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, Lease
 
 def _tell(lease: LeaseFacts, *, exists: bool) -> str:
     if not exists:
-        return "there is no such Lease"
+        return "the Lease does not exist"
     if not lease.holder:
-        return "nobody holds it"
+        return "it has no holder"
     return f"{lease.holder} renewed it last at {shown(lease.renewed) if lease.renewed else 'no known time'}"
 
 
@@ -166,7 +166,7 @@ def _skew(ours: list[Workload]) -> Iterator[Finding]:
                 subject=Subject("Namespace", namespace),
                 problem="its workloads have different images",
                 evidence=tuple(f"{one.kind} {one.name}: {one.image}" for one in there),
-                remedy="give all of them the newest one, or wait for the update that is going on",
+                remedy="use the newest one for all of them, or wait until the update in progress is complete",
                 commands=(f"kubectl -n {namespace} get deployments,daemonsets -o wide",),
             )
 
@@ -177,7 +177,10 @@ def _older(workload: Workload) -> Finding:
         subject=_subject(workload),
         problem=f"is of {OLDER_SYSTEMS[workload.name]}, whose volumes kube-efs can serve",
         evidence=(f"image {workload.image}, {workload.ready} of {workload.wanted} pods ready",),
-        remedy="finish moving over as the page on installing says, so that only one serves each volume",
+        remedy=(
+            "complete the migration as described in docs/install.md, so that only one system serves each "
+            "volume"
+        ),
         commands=(f"kubectl -n {workload.namespace} get {workload.kind.lower()} {workload.name} -o wide",),
     )
 

@@ -9,8 +9,10 @@ from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.model.volumes import LOOPBACK
 
 _NOT_RESPONDING = broken("kernel/not-responding", "The kernel waits for an NFS server.")
-_RESPONDS_AGAIN = risk("kernel/was-not-responding", "The kernel has waited for an NFS server, which is back.")
-_BOOLEAN = broken("selinux/boolean", "SELinux does not let containers use NFS.")
+_RESPONDS_AGAIN = risk(
+    "kernel/was-not-responding", ("The kernel waited for an NFS server, which responds again.")
+)
+_BOOLEAN = broken("selinux/boolean", "SELinux does not allow containers to use NFS.")
 
 # net/sunrpc/clnt.c of Linux; "timed out" is of soft mounts, whose readers get errors.
 _MESSAGE: Final = re.compile(
@@ -34,7 +36,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 subject=subject,
                 problem=f"SELinux is enforced and its boolean {name} is off",
                 evidence=(f"{name} --> off",),
-                remedy="let containers use NFS, on every node that mounts",
+                remedy="allow containers to use NFS on every node that mounts volumes",
                 commands=(f"setsebool -P {name} 1",),
             )
 
@@ -55,9 +57,9 @@ def _servers(lines: Sequence[str], answering: Collection[str], subject: Subject)
             problem=f"NFS server {server} {'does not respond' if waits else 'did not respond for a time'}",
             evidence=tuple(told[server][-_SHOWN:]),
             remedy=(
-                "bring its tunnel back on the same port; who reads there waits until then"
+                "restore its tunnel on the same port; processes that read from the mount wait until then"
                 if waits
-                else "look at the tunnel agent's log of that time"
+                else "check the tunnel agent's log of that time"
             ),
             commands=("dmesg --time-format iso | grep -i nfs",),
         )

@@ -9,9 +9,10 @@ from kube_efs.doctor.reach import EPHEMERAL, Judgement, Source, Verdict, judge_a
 from kube_efs.model.file_systems import MountTarget
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
-_CLOSED = broken("network-acl/closed", "Network ACLs keep a node and a mount target apart.")
+_CLOSED = broken("network-acl/closed", "Network ACLs block the traffic between a node and a mount target.")
 _NOT_JUDGED = unchecked(
-    "network-acl/not-judged", "Whether a network ACL is between a node and a mount target is not known."
+    "network-acl/not-judged",
+    "It is not known whether network ACLs block the traffic between a node and a mount target.",
 )
 
 _SHOWN = 10
@@ -20,9 +21,11 @@ _KINDS = MappingProxyType({Verdict.CLOSED: _CLOSED, Verdict.UNKNOWN: _NOT_JUDGED
 _STATES = MappingProxyType({_CLOSED: "are kept apart", _NOT_JUDGED: "may be kept apart"})
 _REMEDIES = MappingProxyType(
     {
-        _CLOSED: f"allow, by rules with smaller numbers, TCP {NFS_PORT} from the nodes' subnets to the mount"
+        _CLOSED: f"allow, by rules with lower numbers, TCP {NFS_PORT} from the nodes' subnets to the mount"
         f" target's, and TCP {_FIRST}-{_LAST} back",
-        _NOT_JUDGED: "give the doctor credentials of the nodes' account with the rights that its page lists",
+        _NOT_JUDGED: (
+            "give the doctor credentials of the nodes' account with the permissions that docs/doctor.md lists"
+        ),
     }
 )
 

@@ -1,4 +1,4 @@
-"""What every node's tunnel agent has told the cluster, and which nodes say nothing."""
+"""What every node's tunnel agent has reported to the cluster, and which nodes report nothing."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -18,11 +18,11 @@ from kube_efs.doctor.times import shown, time_of
 from kube_efs.model.csi_claims import DRIVER
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
-_SILENT = broken("agent/silent", "The tunnel agent of a node has not told its state for minutes.")
-_PROBLEM = broken("agent/problem", "The tunnel agent of a node tells a problem.")
+_SILENT = broken("agent/silent", "The tunnel agent of a node has not reported its state for minutes.")
+_PROBLEM = broken("agent/problem", "The tunnel agent of a node reports a problem.")
 _DOWN = broken("tunnel/down", "A tunnel of a node does not work.")
 _FAILED_OVER = risk("tunnel/failed-over", "A tunnel uses a mount target that is not the nearest.")
-_CERTIFICATE = broken("tunnel/certificate", "The client certificate of a tunnel has ended.")
+_CERTIFICATE = broken("tunnel/certificate", "The client certificate of a tunnel has expired.")
 _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not know the CSI driver.")
 
 # Agents write at least once a minute.
@@ -57,9 +57,9 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
             yield Finding(
                 kind=_SILENT,
                 subject=Subject("Node", node.name),
-                problem="its tunnel agent says nothing",
-                evidence=(f"last heard at {shown(time)}" if time else "never heard",),
-                remedy="see that a pod of the DaemonSet efs-stunnel runs there, and look at its log",
+                problem="its tunnel agent does not report its state",
+                evidence=(f"last report at {shown(time)}" if time else "no report",),
+                remedy="check that a pod of the DaemonSet efs-stunnel runs there, and check its log",
                 commands=_unique(pods_on(node.name, cluster), agent_log(node.name, cluster)),
             )
 
@@ -77,8 +77,8 @@ def _told(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterato
             kind=_PROBLEM,
             subject=subject,
             problem=problem,
-            evidence=(f"told at {shown(one.time)}" if one.time else "told at no known time",),
-            remedy="look at the agent's log, and at what the doctor finds there",
+            evidence=(f"reported at {shown(one.time)}" if one.time else "reported at an unknown time",),
+            remedy="check the agent's log, and run the doctor on the node",
             commands=_unique(agent_log(one.node, cluster), look_at_node(one.node, cluster)),
         )
     for tunnel in one.status.tunnels:
@@ -97,7 +97,7 @@ def _tunnel(
             subject=subject,
             problem=f"{name} is {tunnel.state}",
             evidence=evidence,
-            remedy=f"run kube-efs doctor node on {subject.name}; it tries each part of the way",
+            remedy=f"run kube-efs doctor node on {subject.name}; it tries each part of the path",
             commands=commands,
         )
     elif tunnel.failed_over:
@@ -106,7 +106,9 @@ def _tunnel(
             subject=subject,
             problem=f"{name} uses {tunnel.address} in {tunnel.zone or 'another zone'}",
             evidence=evidence,
-            remedy="look at the mount target of the node's own zone; new connections go back by themselves",
+            remedy=(
+                "check the mount target of the node's own zone; new connections return to it automatically"
+            ),
             commands=commands,
         )
     ends = time_of(tunnel.certificate_ends)
@@ -114,9 +116,9 @@ def _tunnel(
         yield Finding(
             kind=_CERTIFICATE,
             subject=subject,
-            problem=f"the client certificate of {name} has ended",
+            problem=f"the client certificate of {name} has expired",
             evidence=(f"at {shown(ends)}",),
-            remedy="look at the agent's log: credentials cannot be had, or the node's clock is wrong",
+            remedy="check the agent's log: credentials are not available, or the node's clock is wrong",
             commands=commands,
         )
 
@@ -130,7 +132,7 @@ def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
                 subject=Subject("Node", node.name),
                 problem=f"its kubelet does not know {DRIVER}",
                 evidence=(f"drivers: {', '.join(sorted(node.drivers)) or 'none'}",),
-                remedy="see that a pod of the DaemonSet efs-csi-node runs there; is --kubelet-dir right?",
+                remedy="check that a pod of the DaemonSet efs-csi-node runs there; is --kubelet-dir correct?",
                 commands=(pods_on(node.name, cluster), f"kubectl get csinode {node.name} -o yaml"),
             )
 

@@ -1,4 +1,4 @@
-"""Whether pods get, and let go of, the volumes that they use."""
+"""Whether pods get and release the volumes that they use."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,9 +7,9 @@ from kube_efs.doctor.checks.common import lasts, look_at_node, our_volumes
 from kube_efs.doctor.facts import ClusterFacts, Facts, PodFacts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 
-_WAITING = broken("pod/waiting", "A pod does not start, because of a volume of kube-efs.")
+_WAITING = broken("pod/waiting", "A pod does not start because of a volume of kube-efs.")
 _TERMINATING = broken("pod/terminating", "A pod with a volume of kube-efs does not end.")
-_WORKER = risk("worker/failed", "A worker pod could not make or remove directories.")
+_WORKER = risk("worker/failed", "A worker pod could not create or remove directories.")
 
 _MOUNTING: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _WORKERS: Final = "efs-worker"
@@ -32,9 +32,9 @@ def _worker(pod: PodFacts) -> Iterator[Finding]:
         yield Finding(
             kind=_WORKER,
             subject=Subject("Pod", pod.key),
-            problem="has failed; it is tried again",
-            evidence=(pod.message or "it does not say why",),
-            remedy="read what it says",
+            problem="has failed; it is retried",
+            evidence=(pod.message or "no reason reported",),
+            remedy="read its log",
             commands=(f"kubectl -n {pod.namespace} logs {pod.name}",),
         )
 
@@ -47,14 +47,16 @@ def _stuck(pod: PodFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Findi
         *(f"{one.reason}: {one.message}" for one in events),
     )
     if pod.deleting_since is not None:
-        # The time of deletion is the one by which it was to have ended.
+        # The time of deletion is its deadline.
         if lasts(pod.deleting_since, facts.now):
             yield Finding(
                 kind=_TERMINATING,
                 subject=Subject("Pod", pod.key),
-                problem="was deleted and is still there",
+                problem="was deleted but still exists",
                 evidence=evidence,
-                remedy=f"run kube-efs doctor node on {pod.node}: a mount without its tunnel cannot be left",
+                remedy=(
+                    f"run kube-efs doctor node on {pod.node}: a mount without its tunnel cannot be unmounted"
+                ),
                 commands=_commands(pod, cluster),
             )
     elif pod.phase == "Pending" and pod.node and (events or lasts(pod.created, facts.now)):
@@ -76,7 +78,7 @@ def _remedy(messages: str, node: str) -> str:
     """What usually helps against such a failure of mount(8)."""
     look = f"run kube-efs doctor node on {node}"
     if "refused" in messages:
-        return f"no tunnel listens there: see that the tunnel agent's pod runs on {node}; {look}"
+        return f"no tunnel listens there: check that the tunnel agent's pod runs on {node}; {look}"
     if "timed out" in messages or "DeadlineExceeded" in messages:
         return f"no mount target answers: check security groups and mount targets; {look}"
     if "access denied" in messages or "not permitted" in messages:

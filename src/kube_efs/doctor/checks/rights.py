@@ -7,7 +7,7 @@ from kube_efs.doctor.checks.common import render_command
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
 
-_MISSING = broken("rbac/missing", "A service account lacks rights that `kube-efs render` gives it.")
+_MISSING = broken("rbac/missing", "A service account lacks permissions that `kube-efs render` grants.")
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -20,9 +20,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             kind=_MISSING,
             subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
-            problem=f"lacks {len(rights)} of its rights",
+            problem=f"lacks {len(rights)} of its permissions",
             evidence=rights,
-            remedy="see what differs from what is rendered, and apply that; an operator does so by itself",
+            remedy="compare with the rendered manifests and apply them; an operator does this automatically",
             commands=(
                 render_command(cluster),
                 f"kubectl auth can-i --list --as {account.user} -n {account.namespace}",

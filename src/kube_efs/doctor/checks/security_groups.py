@@ -11,9 +11,9 @@ from kube_efs.model.file_systems import MountTarget
 from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
-_CLOSED = broken("security-group/closed", "No security group of a mount target lets a node in at TCP 2049.")
+_CLOSED = broken("security-group/closed", "No security group of a mount target allows TCP 2049 from a node.")
 _NOT_JUDGED = unchecked(
-    "security-group/not-judged", "Whether security groups let a node in could not be found out."
+    "security-group/not-judged", "It is not known whether security groups allow TCP 2049 from a node."
 )
 
 _SHOWN = 10
@@ -40,9 +40,11 @@ def _not_judged(file_system_id: FileSystemId, reasons: Sequence[str]) -> Finding
     return Finding(
         kind=_NOT_JUDGED,
         subject=Subject("FileSystem", file_system_id),
-        problem="whether the security groups of its mount targets let every node in is not known",
+        problem="it is not known whether the security groups of its mount targets allow every node",
         evidence=tuple(reasons[:_SHOWN]),
-        remedy="give the doctor credentials of the nodes' account with the rights that its page lists",
+        remedy=(
+            "give the doctor credentials of the nodes' account with the permissions that docs/doctor.md lists"
+        ),
         commands=("aws sts get-caller-identity",),
     )
 
@@ -52,13 +54,13 @@ def _closed(target: MountTarget, shut_out: Sequence[Source], of: int, aws: AwsFa
     return Finding(
         kind=_CLOSED,
         subject=Subject("FileSystem", target.file_system_id),
-        problem=f"its mount target {target.mount_target_id} at {target.address} does not let"
-        f" {len(shut_out)} of {of} nodes in",
+        problem=f"its mount target {target.mount_target_id} at {target.address} does not allow"
+        f" {len(shut_out)} of {of} nodes",
         evidence=(
             *(f"node {one}" for one in shut_out[:_SHOWN]),
-            *(f"{one} lets in {_rules(aws.groups[one], aws)}" for one in ids),
+            *(f"{one} allows {_rules(aws.groups[one], aws)}" for one in ids),
         ),
-        remedy=f"let TCP {NFS_PORT} in from the nodes' security group or network",
+        remedy=f"allow TCP {NFS_PORT} from the nodes' security group or network",
         commands=(_authorize(ids[0], shut_out[0], aws),),
     )
 
@@ -80,7 +82,7 @@ def _authorize(group_id: str, source: Source, aws: AwsFacts) -> str:
 
 def _rules(group: SecurityGroup, aws: AwsFacts) -> str:
     found = [f"{source} at {_ports(one)}" for one in group.permissions for source in _sources(one, aws)]
-    return ", ".join(found[:_SHOWN]) or "nobody"
+    return ", ".join(found[:_SHOWN]) or "no source"
 
 
 def _sources(permission: Permission, aws: AwsFacts) -> Iterator[str]:

@@ -7,8 +7,8 @@ from kube_efs.doctor.facts import Facts, SharedVolumeFacts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
 from kube_efs.model.shared_volumes import SharedVolumePhase
 
-_FAILED = broken("shared-volume/failed", "A SharedVolume has no volume, and says why.")
-_TERMINATING = broken("shared-volume/terminating", "A SharedVolume that was deleted does not go.")
+_FAILED = broken("shared-volume/failed", "A SharedVolume has no volume. Its status gives the reason.")
+_TERMINATING = broken("shared-volume/terminating", "A deleted SharedVolume still exists.")
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -22,8 +22,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 kind=_FAILED,
                 subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
                 problem="has failed",
-                evidence=(shared.status.message or "it does not say why",),
-                remedy="do what its message says; it is tried again by itself",
+                evidence=(shared.status.message or "no reason reported",),
+                remedy="follow its message; it is retried automatically",
                 commands=(_describe(one),),
             )
 
@@ -33,9 +33,12 @@ def _terminating(one: SharedVolumeFacts) -> Finding:
     return Finding(
         kind=_TERMINATING,
         subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
-        problem="was deleted and is still there",
+        problem="was deleted but still exists",
         evidence=tuple(filter(None, [f"finalizers {', '.join(shared.finalizers)}", shared.status.message])),
-        remedy="end the pods that use its claim; see that a controller with KUBE_EFS_SHARED_VOLUMES leads",
+        remedy=(
+            "end the pods that use its claim; check that a controller with KUBE_EFS_SHARED_VOLUMES is "
+            "the leader"
+        ),
         commands=(_describe(one), f"kubectl -n {shared.owner.namespace} get pods,pvc"),
     )
 

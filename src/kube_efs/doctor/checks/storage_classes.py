@@ -13,7 +13,8 @@ from kube_efs.model.ids import ClaimUid
 from kube_efs.model.nfs_volumes import tunnel_mount_options
 
 _PARAMETER = broken(
-    "storage-class/parameter", "A StorageClass has a parameter or mount option with which no claim is served."
+    "storage-class/parameter",
+    "A StorageClass has a parameter or mount option that makes kube-efs refuse its claims.",
 )
 _ODDITY = risk("storage-class/oddity", "A StorageClass has a parameter that has no effect.")
 
@@ -51,13 +52,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 subject=Subject("StorageClass", one.name),
                 problem=text,
                 evidence=(f"provisioner {one.provisioner}",),
-                remedy="nothing has to be done; correct it when the class is created again",
+                remedy="no action is necessary; correct it when you create the class again",
                 commands=(f"kubectl get storageclass {one.name} -o yaml",),
             )
 
 
 def judge_class(storage_class: StorageClass, kind: VolumeKind, *, has_driver_tags: bool) -> tuple[str, ...]:
-    """What is odd in a class that can be served; raises InvalidValue for one that cannot."""
+    """The warnings about a class that can be served; raises InvalidValue for one that cannot."""
     match kind:
         case VolumeKind.TUNNEL:
             tunnel_volumes.parse_class(storage_class)

@@ -1,4 +1,4 @@
-"""Whether the nodes are told which tunnels to have."""
+"""Whether the nodes can read the tunnel targets."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,9 @@ from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
 from kube_efs.model.targets import CONFIG_MAP_NAME
 
-_MISSING = broken("targets/missing", "There is no ConfigMap with the tunnel targets.")
+_MISSING = broken("targets/missing", "The ConfigMap with the tunnel targets does not exist.")
 _UNREADABLE = broken("targets/unreadable", "The ConfigMap with the tunnel targets cannot be read.")
-_ENTRY = broken("targets/entry", "An entry of the tunnel targets was left out by the nodes.")
+_ENTRY = broken("targets/entry", "The nodes ignore an entry of the tunnel targets.")
 
 _YAML = " -o yaml"
 
@@ -25,8 +25,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
             kind=_MISSING,
             subject=subject,
             problem="does not exist",
-            evidence=(f"asked for in namespace {facts.cluster.namespace}",),
-            remedy="start a controller; is --namespace the one of kube-efs?",
+            evidence=(f"looked for in namespace {facts.cluster.namespace}",),
+            remedy="start a controller; is --namespace the namespace of kube-efs?",
             commands=("kubectl get deployments --all-namespaces", controller_log(facts.cluster)),
         )
     if targets.problem:
@@ -35,7 +35,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
             subject=subject,
             problem="cannot be read by the nodes",
             evidence=(targets.problem,),
-            remedy="keep a copy and delete it: the controller makes it again, with the ports of volumes",
+            remedy=(
+                "keep a copy and delete it: the controller creates it again, with the ports of the volumes"
+            ),
             commands=(
                 f"{get} > {CONFIG_MAP_NAME}.yaml",
                 get.replace(" get ", " delete ").removesuffix(_YAML),
@@ -45,9 +47,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             kind=_ENTRY,
             subject=subject,
-            problem=f"nodes leave its entry {rejection.entry} out",
+            problem=f"nodes ignore its entry {rejection.entry}",
             evidence=(f"{rejection.entry}: {rejection.error}",),
-            remedy="correct or remove the entry; nodes go on serving what they had for it",
+            remedy="correct or remove the entry; nodes keep its previous targets",
             commands=(f"kubectl -n {facts.cluster.namespace} edit configmap {CONFIG_MAP_NAME}",),
         )
 

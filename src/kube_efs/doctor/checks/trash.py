@@ -6,7 +6,7 @@ from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, risk
 from kube_efs.model.trash import TRASH_NOT_EMPTIED
 
-_STUCK = risk("trash/not-emptied", "What was removed stays in the trash of its file system.")
+_STUCK = risk("trash/not-emptied", "Removed directories stay in the trash of their file system.")
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -14,9 +14,12 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             kind=_STUCK,
             subject=Subject("FileSystem", one.file_system_id),
-            problem="its trash has entries that do not go",
+            problem="its trash has entries that cannot be removed",
             evidence=(f"{TRASH_NOT_EMPTIED}: {one.message}",),
-            remedy="see what protects the path that is named; once that is gone, it is removed by itself",
+            remedy=(
+                "check what protects the named path; after the protection is removed, kube-efs removes "
+                "the path"
+            ),
             commands=(
                 f"kubectl -n {one.namespace} get events --field-selector reason={TRASH_NOT_EMPTIED}",
                 f"kubectl -n {one.namespace} describe {one.kind.lower()} {one.name}",

@@ -9,7 +9,7 @@ from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.node_facts import NodeFacts, ProcessHealth, TunnelFacts
 
 _UNREACHABLE = broken("process/unreachable", "A process of kube-efs on this node does not answer.")
-_UNHEALTHY = broken("process/unhealthy", "A process of kube-efs on this node says that something is wrong.")
+_UNHEALTHY = broken("process/unhealthy", "A process of kube-efs on this node reports a problem.")
 _NO_CONFIGURATION = broken("stunnel/no-configuration", "There is no `stunnel.conf` on this node.")
 _NOT_RUNNING = broken("stunnel/not-running", "stunnel does not run on this node.")
 _NOT_LISTENING = broken("port/not-listening", "Nothing listens on a tunnel's port.")
@@ -33,7 +33,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             subject=subject,
             problem=f"there is no {node.configuration}",
             evidence=tuple(f"{one.url}: {one.unreachable or 'answers'}" for one in node.processes),
-            remedy="run this where the tunnel agent runs, or set STUNNEL_CONF_PATH as there",
+            remedy="run this in the tunnel agent's pod, or set STUNNEL_CONF_PATH to the agent's value",
             commands=(_pods_here(node), "kubectl -n NAMESPACE exec POD -- kube-efs doctor node"),
         )
     if node.status is not None and node.status.stunnel_pid is None and node.tunnels:
@@ -41,8 +41,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
             kind=_NOT_RUNNING,
             subject=subject,
             problem="stunnel does not run",
-            evidence=node.status.problems or ("the tunnel agent names no process of stunnel",),
-            remedy="look at the agent's log: it starts stunnel again and says why that fails",
+            evidence=node.status.problems or ("the tunnel agent reports no stunnel process",),
+            remedy="check the agent's log: the agent restarts stunnel and logs why this fails",
             commands=(_tail(node), _pods_here(node)),
         )
     yield from (finding for one in node.tunnels or () for finding in _tunnel(one, node, subject))
@@ -65,16 +65,16 @@ def _process(one: ProcessHealth, node: NodeFacts, subject: Subject) -> Iterator[
             subject=subject,
             problem=f"the {one.name} does not answer",
             evidence=(f"{one.url}: {one.unreachable}",),
-            remedy="see that its pod runs on this node; its port is KUBE_EFS_HEALTH_PORT",
+            remedy="check that its pod runs on this node; its port is KUBE_EFS_HEALTH_PORT",
             commands=(_pods_here(node), f"curl -s {quote(one.url)}/healthz"),
         )
     elif one.reasons:
         yield Finding(
             kind=_UNHEALTHY,
             subject=subject,
-            problem=f"the {one.name} is not well",
+            problem=f"the {one.name} is not healthy",
             evidence=one.reasons,
-            remedy="do what it says; its log has more",
+            remedy="follow its reasons; its log has more details",
             commands=(f"curl -s {quote(one.url)}/readyz", _pods_here(node)),
         )
 
@@ -88,7 +88,7 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Fin
             subject=subject,
             problem=f"nothing listens at port {one.tunnel.port}, the tunnel {one.tunnel.name}",
             evidence=(f"{node.configuration} has it", _listening(node)),
-            remedy="see that stunnel runs, and who listens where",
+            remedy="check that stunnel runs, and which program listens on the port",
             commands=("ss -tlnp", _tail(node)),
         )
     elif not one.null_call.ok:
@@ -97,7 +97,7 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Fin
             subject=subject,
             problem=f"NFS does not answer through {name}",
             evidence=(one.null_call.reason, f"after {seconds}"),
-            remedy="look at the findings about its mount targets; stunnel's log is beside its configuration",
+            remedy="check the findings about its mount targets; stunnel's log is next to its configuration",
             commands=(_tail(node),),
         )
     elif one.null_call.seconds > _SLOW_SECONDS:
@@ -106,16 +106,16 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Fin
             subject=subject,
             problem=f"a NULL call through {name} takes {seconds}",
             evidence=(f"more than {_SLOW_SECONDS:g} s", f"mount targets {', '.join(one.tunnel.addresses)}"),
-            remedy="look at the node's network and load, and at the file system's PercentIOLimit",
+            remedy="check the node's network and load, and the file system's PercentIOLimit",
             commands=("uptime", _tail(node)),
         )
 
 
 def _listening(node: NodeFacts) -> str:
     if node.listening is None:
-        return "which ports are listened on is not known"
+        return "the ports with listeners are not known"
     ports = ", ".join(map(str, sorted(node.listening)[:_SHOWN]))
-    return f"ports that are listened on: {ports or 'none'}"
+    return f"ports with listeners: {ports or 'none'}"
 
 
 def _dead_mounts(node: NodeFacts, subject: Subject) -> Iterator[Finding]:
@@ -126,7 +126,9 @@ def _dead_mounts(node: NodeFacts, subject: Subject) -> Iterator[Finding]:
                 subject=subject,
                 problem=f"{one.mount_point} is mounted through port {one.port}, where nothing listens",
                 evidence=(_listening(node),),
-                remedy="bring the tunnel back with the same port; who reads there waits until then",
+                remedy=(
+                    "restore the tunnel on the same port; processes that read from the mount wait until then"
+                ),
                 commands=(_tail(node), _pods_here(node)),
             )
 

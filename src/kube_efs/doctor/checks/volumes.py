@@ -1,4 +1,4 @@
-"""Whether volumes lead where they say, and go when nobody needs them."""
+"""Whether volumes lead to their file systems, and are removed when they are no longer needed."""
 
 from collections.abc import Iterator
 from shlex import quote
@@ -10,10 +10,10 @@ from kube_efs.model.targets import CONFIG_MAP_NAME, TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import VolumePhase
 
-_RELEASED = broken("volume/released", "The claim of a volume is gone, and the volume does not go after it.")
-_TERMINATING = broken("volume/terminating", "A volume that was deleted does not go.")
-_FAILED = broken("volume/failed", "Kubernetes has given a volume up.")
-_PORT = broken("volume/port", "A volume names a loopback port that is not the one of its file system.")
+_RELEASED = broken("volume/released", "The claim of a volume was deleted, but the volume is not removed.")
+_TERMINATING = broken("volume/terminating", "A deleted volume still exists.")
+_FAILED = broken("volume/failed", "A volume is in phase Failed.")
+_PORT = broken("volume/port", "A volume has a loopback port that does not belong to its file system.")
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _is_behind_tunnel(one: VolumeFacts) -> bool:
-    """Whether it goes through some port, even one that nobody knows."""
+    """Whether it goes through some port, even an unknown one."""
     return one.volume.port in one.volume.loopback_ports
 
 
@@ -42,14 +42,19 @@ def _stuck(one: VolumeFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Fi
     holding = [f"finalizers {', '.join(volume.finalizers)}"] if volume.finalizers else []
     if volume.deleting:
         if volume.phase is not VolumePhase.BOUND and lasts(one.deleting_since, facts.now):
-            remedy = "see that a controller leads and reaches the file system; it takes the finalizer away"
-            problem = "was deleted and is still there"
+            remedy = (
+                "check that a controller is the leader and reaches the file system; it removes the finalizer"
+            )
+            problem = "was deleted but still exists"
             yield _finding(_TERMINATING, one, problem, [*events, *holding], remedy, log)
     elif volume.phase is VolumePhase.FAILED:
-        remedy = "see that a controller leads; once its data is dealt with, delete the volume by hand"
+        remedy = (
+            "check that a controller is the leader; after you have saved or removed its data, delete the "
+            "volume manually"
+        )
         yield _finding(_FAILED, one, one.message or "is Failed", [*events, *holding], remedy, log)
     elif volume.to_be_reclaimed and (events or lasts(one.changed, facts.now)):
-        remedy = "do what its events say; a guard that refuses keeps the data until somebody looks"
+        remedy = "follow its events; a guard that refuses keeps the data until an administrator decides"
         problem = "is Released with policy Delete and stays"
         yield _finding(_RELEASED, one, problem, [*events, *holding], remedy, log)
 
@@ -60,12 +65,12 @@ def _misled(one: VolumeFacts, targets: TunnelTargets, cluster: ClusterFacts) -> 
         return
     there = targets.file_system_at(volume.port)
     if there is None or (volume.file_system_id and there != volume.file_system_id):
-        behind = f"leads to {there}" if there else "is nobody's"
-        expected = volume.file_system_id or "a file system that nothing tells"
-        remedy = "see why the ConfigMap does not have that port; do not change the volume"
+        behind = f"belongs to {there}" if there else "belongs to no file system"
+        expected = volume.file_system_id or "an unknown file system"
+        remedy = "check why the ConfigMap does not have that port; do not change the volume"
         if not volume.file_system_id:
             command = f"kubectl annotate pv {quote(volume.name)} {FILE_SYSTEM_ID}=<id>"
-            remedy = f"annotate it with the id of its file system: {command}"
+            remedy = f"annotate it with the ID of its file system: {command}"
         yield _finding(
             _PORT,
             one,

@@ -24,7 +24,7 @@ class Attempts:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What could not be looked at so far."""
+        """What could not be checked so far."""
         return tuple(self._gaps)
 
     async def look(self, what: str, work: Awaitable[_Answer], *, area: Area = Area.PROBE) -> _Answer | None:
@@ -37,11 +37,11 @@ class Attempts:
         except KubeEfsError as error:
             self.miss(what, problem_of(error), area=area, remedy=error.remedy)
         except Exception as error:
-            # One odd object, of which nobody has thought, must not hide what else is wrong.
+            # One unexpected object must not hide other problems.
             log.exception("look-failed", what=what)
             self.miss(what, told(error), area=area)
         return None
 
     def miss(self, what: str, reason: str, *, area: Area = Area.PROBE, remedy: str = "") -> None:
-        """Note that this could not be looked at."""
+        """Note that this could not be checked."""
         self._gaps.append(Gap(what=what, reason=reason, area=area, remedy=remedy))

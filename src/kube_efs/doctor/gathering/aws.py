@@ -15,7 +15,7 @@ from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region
 
-# Somebody sits in front of it, and the library's own retries would take minutes.
+# A user waits for the answer, and the library's own retries would take minutes.
 _ATTEMPTS: Final = 2
 _READ_SECONDS: Final = 5.0
 

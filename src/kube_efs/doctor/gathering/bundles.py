@@ -109,7 +109,7 @@ async def _log(client: AsyncClient, pod: str, namespace: str) -> str:
 
 
 async def collect_node(options: NodeOptions, kernel: tuple[str, ...] | None, bundle: Bundle) -> None:
-    """Add what the tunnel agent tells, stunnel's configuration and log, and what the kernel says of NFS."""
+    """Add the state of the tunnel agent, stunnel's configuration and log, and kernel messages about NFS."""
     folder, stem = options.configuration.parent, options.configuration.stem
     for path in (options.configuration, folder / f"{stem}.log", folder / f"{stem}.targets.json"):
         bundle.add_text(f"node/{path.name}", await asyncio.to_thread(_tail, path))

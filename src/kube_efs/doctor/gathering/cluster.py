@@ -70,7 +70,7 @@ _SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod", "DaemonS
 
 
 async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts) -> ClusterFacts:
-    """What the API tells of everything that has to do with kube-efs, which is in ``namespace``."""
+    """Everything in the API that concerns kube-efs, which is in ``namespace``."""
     look = attempts.look
     async with asyncio.TaskGroup() as tasks:
         start = tasks.create_task
@@ -88,7 +88,7 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, namespace)))
         published = _read(client, ConfigMap, read_published, namespace=namespace, labels=STATUS_LABELS)
-        statuses = start(look("what nodes have published", published))
+        statuses = start(look("the published status of nodes", published))
     return ClusterFacts(
         namespace=namespace,
         workloads=workloads.result(),

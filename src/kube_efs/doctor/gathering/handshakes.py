@@ -71,7 +71,7 @@ async def shake_hands(
 async def _names(
     address: str, tunnel: ConfiguredTunnel, *, timeout_seconds: float, port: int
 ) -> tuple[str, ...]:
-    """The names in a certificate that is trusted but for its name; none when it cannot be had again."""
+    """The names in a trusted certificate with a wrong name; none if it cannot be fetched again."""
     context = await asyncio.to_thread(_context, tunnel.ca_file)
     context.check_hostname = False
     try:

@@ -1,4 +1,4 @@
-"""What this node's kernel tells: its log, its mounts, SELinux. Reads files at once: call it in a thread."""
+"""What this node's kernel reports: its log, its mounts, SELinux. Reads files at once: call it in a thread."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def _records(file: int) -> Iterable[str]:
             chunk = os.read(file, _RECORD_BYTES)
         except BlockingIOError:
             return
-        except BrokenPipeError:  # records were overwritten meanwhile; the next read goes on after them
+        except BrokenPipeError:  # records were overwritten; the next read continues after them
             continue
         if not chunk:
             return
@@ -58,7 +58,7 @@ def parse_records(records: Iterable[str]) -> tuple[str, ...]:
 
 
 def _unreadable(path: Path, error: OSError) -> PlatformError:
-    remedy = "run the doctor as root of the node, or look at dmesg there"
+    remedy = "run the doctor as root on the node, or check dmesg there"
     return PlatformError(f"cannot be read ({error.strerror})", field="kernel", value=str(path), remedy=remedy)
 
 
@@ -76,7 +76,7 @@ def read_booleans(folder: Path = SELINUX) -> Mapping[str, bool]:
                 found[name] = current == "1"
     except (OSError, IndexError) as error:
         problem = f"cannot be read ({error})"
-        remedy = "run the doctor as root of the node"
+        remedy = "run the doctor as root on the node"
         raise PlatformError(problem, field="SELinux", value=str(folder), remedy=remedy) from error
     return MappingProxyType(found)
 

@@ -32,7 +32,7 @@ from kube_efs.tunnels.status import TunnelsStatus
 AGENT: Final = "tunnel agent"
 DRIVER: Final = "CSI driver"
 _AT_ONCE: Final = 8
-# A node's whole set of mount targets is tried, while somebody waits.
+# A node's whole set of mount targets is tried, while a user waits.
 _CONNECT_SECONDS: Final = 3.0
 _NULL_CALL_SECONDS: Final = 8.0
 _HEALTH_SECONDS: Final = 5.0
@@ -64,7 +64,7 @@ class _HealthPage(BaseModel):
 
 
 async def gather_node(options: NodeOptions, attempts: Attempts) -> NodeFacts:
-    """What this node tells."""
+    """The facts from this node."""
     look, in_thread = attempts.look, asyncio.to_thread
     async with aiohttp.ClientSession(trust_env=False) as session, asyncio.TaskGroup() as tasks:
         start = tasks.create_task
@@ -152,14 +152,14 @@ async def _health(session: aiohttp.ClientSession, name: str, url: str) -> Proces
         reason = str(error) or f"no answer within {_HEALTH_SECONDS:g} s"
         return ProcessHealth(name=name, url=url, unreachable=reason)
     except ValidationError:
-        reason = "something else answers there"
+        reason = "another program answers there"
         return ProcessHealth(name=name, url=url, unreachable=reason)
-    reasons = [reason for page in pages if not page.ok for reason in page.reasons or ("it does not say why",)]
+    reasons = [reason for page in pages if not page.ok for reason in page.reasons or ("no reason reported",)]
     return ProcessHealth(name=name, url=url, reasons=tuple(reasons))
 
 
 async def _status(session: aiohttp.ClientSession, url: str) -> TunnelsStatus | None:
-    """The agent's own view; None without one, which its health tells already."""
+    """The agent's own view; None without one, which its health shows already."""
     try:
         return _STATUS.validate_json(await _text(session, f"{url}/tunnels"))
     except (aiohttp.ClientError, OSError, ValidationError):

@@ -39,7 +39,7 @@ async def missing_rights(
         me = await _own_name(client)
         own = [one for one in grants if one.account.user == me]
         for account in sorted({one.account for one in grants if one not in own}):
-            attempts.miss(f"the rights of ServiceAccount {account.namespace}/{account.name}", str(error))
+            attempts.miss(f"the permissions of ServiceAccount {account.namespace}/{account.name}", str(error))
         return await _refused(own, lambda one: _may_i(client, one.right))
 
 

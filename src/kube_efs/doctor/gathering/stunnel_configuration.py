@@ -1,4 +1,4 @@
-"""The services of a ``stunnel.conf``, whoever has written it."""
+"""The services of a ``stunnel.conf``of any author."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

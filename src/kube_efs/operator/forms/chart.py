@@ -1,4 +1,4 @@
-"""The Helm chart, as the files that are in its folder."""
+"""The Helm chart, as the files of its directory."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -69,7 +69,7 @@ kube-efs {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}.
 Its pods use the nodes' network, and its workers are root. Where the cluster enforces Pod Security, allow it:
   kubectl label namespace {{ .Release.Namespace }} pod-security.kubernetes.io/enforce=privileged
 
-What has become of it:
+To check the installation:
   kubectl get pods --namespace {{ .Release.Namespace }} --selector app.kubernetes.io/part-of=kube-efs
 """
 
@@ -134,7 +134,7 @@ def _page(values: tuple[Value, ...]) -> str:
 helm install kube-efs deploy/helm/kube-efs --namespace openshift-efs-stunnel --create-namespace
 ```
 
-[docs/helm.md](../../../docs/helm.md) says what to choose, and how to upgrade and remove it.
+[docs/helm.md](../../../docs/helm.md) describes how to configure, upgrade and remove it.
 
 | value | default | meaning |
 |---|---|---|
@@ -149,7 +149,7 @@ def _templates() -> Iterator[tuple[str, str]]:
 
 
 def _installed() -> Iterator[tuple[str, str | None]]:
-    """The assets of an installation, and what each depends on: when it is there is seen, not told again."""
+    """The assets of an installation, and what each depends on: its condition is derived, not stated again."""
     present = {
         (platform, csi): [*static_assets(options), *workload_assets(options)]
         for platform in Platform
@@ -175,14 +175,14 @@ def _documents(asset: str) -> str:
 
 
 def _with_values(node: Any) -> Any:  # noqa: ANN401 - any JSON
-    """The object, with what people expect to be able to change."""
+    """The object, with what users expect to be able to change."""
     match node["kind"]:
         case "ServiceAccount":
             return _service_account(node)
         case "StorageClass":
             return _storage_class(node)
         case "CustomResourceDefinition":
-            # Removing the release is not to remove what people have made of the kind.
+            # Removing the release must not remove the users' objects of the kind.
             kept = {"annotations": {"helm.sh/resource-policy": "keep"}}
             return {**node, "metadata": {**node["metadata"], **kept}}
         case "Deployment" | "DaemonSet":

@@ -20,7 +20,7 @@ SWITCH: Schema = {"type": "boolean"}
 TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 OBJECT: Schema = {"type": "object"}
 OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
-# The names of workloads in the values, the asset of each, and how people call it.
+# The names of workloads in the values, the asset of each, and its usual name.
 WORKLOADS: Mapping[str, tuple[str, str]] = {
     "controller": ("controller", "the controller"),
     "tunnel": ("tunnel", "the tunnels' agent"),
@@ -30,7 +30,7 @@ WORKLOADS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One value: where it is, what it is unless told otherwise, what it may be, and what it does."""
+    """One value: where it is, its default, its valid values, and its effect."""
 
     path: str
     default: Any
@@ -56,27 +56,27 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="platform",
             default=Platform.KUBERNETES.value,
-            meaning="The kind of cluster. `openshift` adds SecurityContextConstraints, and leaves the user of"
-            " most pods to the namespace",
+            meaning="The kind of cluster. `openshift` adds SecurityContextConstraints, and leaves the user"
+            " ID of most pods to the namespace",
             schema=_one_of(*Platform),
         ),
         Value(
             path="image.repository",
             default=repository,
-            meaning="Where the image of all processes is",
+            meaning="The repository of the image of all processes",
             schema=_pattern("image"),
         ),
         Value(path="image.tag", default="", meaning="Its tag. Empty: the version of the chart"),
         Value(
             path="image.digest",
             default="",
-            meaning="Its digest, such as `sha256:…`, which then goes before the tag",
+            meaning="Its digest, such as `sha256:…`, which takes precedence over the tag",
             schema={"type": "string", "pattern": "^$|^sha256:[0-9a-f]{64}$"},
         ),
         Value(
             path="image.pullPolicy",
             default="",
-            meaning="When nodes pull it. Empty: as Kubernetes does",
+            meaning="When nodes pull it. Empty: the default of Kubernetes",
             schema=_one_of("", "Always", "IfNotPresent", "Never"),
         ),
         Value(
@@ -89,7 +89,7 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="region",
             default="",
-            meaning="The region of the file systems. Empty: each instance tells its own",
+            meaning="The region of the file systems. Empty: the region of each instance",
             schema=_pattern("region", may_be_empty=True),
         ),
         *_of_storage_class(),
@@ -97,15 +97,15 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="controller.replicas",
             default=_asset("controller")["spec"]["replicas"],
-            meaning="How many controllers there are, one of which works",
+            meaning="The number of controllers, one of which is active",
             schema={"type": "integer", "minimum": 0},
         ),
         Value(
             path="controller.observing",
             default=False,
-            meaning="Whether the controller has the rights to measure volumes"
+            meaning="Whether the controller has the permissions to measure volumes"
             " ([usage.md](../../../docs/usage.md)) and to serve the status page"
-            " ([status-page.md](../../../docs/status-page.md)); both are switched on in `controller.env`",
+            " ([status-page.md](../../../docs/status-page.md)); enable both in `controller.env`",
             schema=SWITCH,
         ),
         Value(
@@ -119,7 +119,7 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="monitoring.enabled",
             default=False,
-            meaning="Whether Services, monitors and alerts for the Prometheus operator are made",
+            meaning="Whether to create Services, monitors and alerts for the Prometheus operator",
             schema=SWITCH,
         ),
     )
@@ -130,7 +130,7 @@ def _of_storage_class() -> Iterator[Value]:
     yield Value(
         path="storageClass.create",
         default=True,
-        meaning="Whether there is a StorageClass of tunnel volumes",
+        meaning="Whether to create a StorageClass of tunnel volumes",
         schema=SWITCH,
     )
     yield Value(
@@ -142,7 +142,7 @@ def _of_storage_class() -> Iterator[Value]:
     yield Value(
         path="storageClass.provisioner",
         default=DEFAULT_PROVISIONER,
-        meaning="The provisioner that it names and that the controller is",
+        meaning="Its provisioner, which the controller serves",
         schema=_pattern("provisioner"),
     )
     yield Value(
@@ -154,13 +154,13 @@ def _of_storage_class() -> Iterator[Value]:
     yield Value(
         path="storageClass.reclaimPolicy",
         default=asset["reclaimPolicy"],
-        meaning="What becomes of a volume whose claim is deleted",
+        meaning="What happens to a volume whose claim is deleted",
         schema=_one_of("Delete", "Retain"),
     )
     yield Value(
         path="storageClass.annotations",
         default={},
-        meaning="Its annotations, such as the one that makes it the cluster's default",
+        meaning="Its annotations, such as the one that makes it the default class",
         schema=TEXTS,
     )
 
@@ -180,7 +180,7 @@ def _of_driver() -> Iterator[Value]:
     yield Value(
         path="csi.enabled",
         default=False,
-        meaning="Whether there is the CSI driver `efs.csi.aws.com`, and SharedVolumes",
+        meaning="Whether to install the CSI driver `efs.csi.aws.com`, and SharedVolumes",
         schema=SWITCH,
     )
     yield Value(
@@ -192,8 +192,8 @@ def _of_driver() -> Iterator[Value]:
     yield Value(
         path="csi.classReferences",
         default=[],
-        meaning="What classes of the driver name and the controller may so read: for each namespace once,"
-        " `namespace`, and `secrets` and `configMaps`, lists of names",
+        meaning="The objects that classes of the driver name, which the controller may read: for each"
+        " namespace, `namespace`, and `secrets` and `configMaps`, lists of names",
         schema={"type": "array", "items": reference},
     )
 
@@ -207,8 +207,8 @@ def _of_workload(name: str) -> Iterator[Value]:
     yield Value(
         path=f"{name}.env",
         default={},
-        meaning=f"Settings of {words}, variables as in [settings.md](../../../docs/settings.md); those that"
-        " the chart sets are no choice",
+        meaning=f"Settings of {words}, variables as in [settings.md](../../../docs/settings.md), except"
+        " those that the chart itself sets",
         schema=variables,
     )
     yield Value(
@@ -238,7 +238,7 @@ def _of_workload(name: str) -> Iterator[Value]:
     yield Value(
         path=f"{name}.resources",
         default=container["resources"],
-        meaning=f"What {words} requests and may use",
+        meaning=f"Resource requests and limits of {words}",
         schema=OBJECT,
     )
 

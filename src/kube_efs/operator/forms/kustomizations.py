@@ -1,4 +1,4 @@
-"""Folders for ``kubectl apply -k``: plain Kubernetes at the bottom, and overlays for what else there is."""
+"""Directories for ``kubectl apply -k``: plain Kubernetes as the base, and overlays for everything else."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from kube_efs.operator.platforms import Platform
 FOLDER: Final = "kustomize"
 _BASE: Final = "base"
 _KIND: Final = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-# Where kustomize's own transformer of images would not look: the controller tells it to workers.
+# Where kustomize's own transformer of images would not look: the controller passes it to workers.
 _IMAGES: Final = {"images": [{"kind": "Deployment", "path": "spec/template/spec/containers/env/value"}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """One folder: where it is, what it stands on, and the settings that it is rendered with."""
+    """One directory: its path, its base, and the settings that it is rendered with."""
 
     folder: str
     below: str
@@ -59,7 +59,7 @@ OVERLAYS: Final = (
 
 
 def kustomize_files() -> Mapping[str, str]:
-    """The text of each file, by its path below the folder."""
+    """The text of each file, by its path below the directory."""
     found = dict(_folder(_BASE, _resources(BASE_OPTIONS, without=()), {}))
     found["images.yaml"] = document(_IMAGES)
     for overlay in OVERLAYS:

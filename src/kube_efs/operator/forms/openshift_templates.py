@@ -23,17 +23,17 @@ _REGISTRY: Final = "image-registry.openshift-image-registry.svc:5000"
 _NODES: Final = '{"kubernetes.io/os": "linux"}'
 _BASE: Final = ("debian", "bookworm-slim")
 _PARTS: Final = {"app.kubernetes.io/part-of": "kube-efs"}
-_OF_NAMESPACE: Final = ("NAMESPACE", DEFAULT_NAMESPACE, "Where kube-efs runs; it must be there.")
+_OF_NAMESPACE: Final = ("NAMESPACE", DEFAULT_NAMESPACE, "The namespace of kube-efs; it must exist.")
 _OF_REGISTRY: Final = ("REGISTRY", _REGISTRY, "The registry of the images.")
 _OF_IMAGES: Final = (
     ("EFS_MANAGER_IMAGE", f"{DEFAULT_NAMESPACE}/efs-manager", "The image of the controller and of workers."),
     ("EFS_MANAGER_IMAGE_TAG", "latest", "Its tag."),
-    ("EFS_STUNNEL_IMAGE", f"{DEFAULT_NAMESPACE}/efs-stunnel", "The image of what runs on nodes."),
+    ("EFS_STUNNEL_IMAGE", f"{DEFAULT_NAMESPACE}/efs-stunnel", "The image of the processes on nodes."),
     ("EFS_STUNNEL_IMAGE_TAG", "latest", "Its tag."),
     ("EFS_STUNNEL_NODE_SELECTOR", _NODES, "Labels of the nodes that have tunnels, as JSON."),
 )
 _OF_BASE: Final = (
-    ("BASE_IMAGE", _BASE[0], "The image stream in namespace openshift that the images stand on."),
+    ("BASE_IMAGE", _BASE[0], "The image stream in namespace openshift that the images are based on."),
     ("BASE_IMAGE_TAG", _BASE[1], "Its tag."),
 )
 

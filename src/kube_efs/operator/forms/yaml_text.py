@@ -1,4 +1,4 @@
-"""YAML as people write it: long texts as blocks, and nothing said once only because it is the same twice."""
+"""YAML for readers: long texts as blocks, and no aliases for equal parts."""
 
 from collections.abc import Iterable
 from typing import Any, Final

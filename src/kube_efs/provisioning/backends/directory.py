@@ -40,7 +40,7 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
 
-# Each attempt may cost a worker pod; a claim that was not lucky by then is tried again as after any failure.
+# Each attempt may cost a worker pod; a claim that was not lucky by then is retried as after any failure.
 _IDS_TRIED = 16
 
 
@@ -63,7 +63,7 @@ class DirectoryPlan:
         return self.request.location
 
     async def locations(self) -> tuple[Location, ...]:
-        """The same, as what is to be reserved."""
+        """The same, for a reservation."""
         return (self.request.location,)
 
     @property
@@ -77,7 +77,7 @@ class DirectoryPlan:
 
     @property
     def oddities(self) -> tuple[str, ...]:
-        """Nobody is told of any."""
+        """This backend reports none."""
         return ()
 
     async def prepare(self) -> None:
@@ -104,7 +104,7 @@ class DirectoryPlan:
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
         name, ledger = volume_name(self.claim), self.index.gid_ledger
-        # An earlier request for the volume tells its id, and may still be carried out.
+        # An earlier request for the volume determines its ID, and may still be carried out.
         is_kept = start is None and self.index.is_expected(name)
         with ledger.taking(gids, name, self.location, start=start, is_kept=is_kept) as gid:
             if gid is None:
@@ -127,10 +127,12 @@ class DirectoryPlan:
         return volume_for(request, gid=gid)
 
     async def adopt(self, found: Volume) -> None:
-        """Give the directory back the group that the volume tells; raises KubeAlreadyExists."""
+        """Give the directory back the group of the volume; raises KubeAlreadyExists."""
         if found.nfs != self.volume(0).nfs:
-            remedy = "look at its server and path; it is not what this provisioner makes"
-            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+            remedy = "check its server and path; they differ from what this provisioner sets"
+            raise KubeAlreadyExists(
+                "leads to another location", field="volume", value=found.name, remedy=remedy
+            )
         # Watches may have shown it by now, so what is known as its group may not be what it was given.
         await self.directories.make(self.location, permissions_for(found.gid))
 
@@ -222,7 +224,7 @@ class DirectoryBackend:
                 "has not been read yet",
                 field="base directory",
                 value=str(self._base),
-                remedy="it is tried again",
+                remedy="it is retried",
             )
         is_full = request.gids and self._index.gids.lowest_free(request.gids, volume_name(claim)) is None
         if is_full:
@@ -242,7 +244,7 @@ class DirectoryBackend:
         return Removal(location=location, base=self._provisioner.base, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
-        """Return when nobody can remove the directory any more by an earlier order."""
+        """Return when no earlier order can remove the directory any more."""
         with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
             await self._directories.settled(removable_location(volume, self._provisioner))
 
@@ -270,7 +272,7 @@ class DirectoryBackend:
             )
 
     def _warn_of_oddities(self, storage_class: StorageClass) -> None:
-        """Warn once of each thing that is odd about the class."""
+        """Warn once of each problem of the class."""
         for oddity in map(str, oddities(storage_class)):
             if (storage_class.name, oddity) not in self._warned:
                 self._warned.add((storage_class.name, oddity))
@@ -282,5 +284,5 @@ def _refuse_full(request: DirectoryRequest) -> NoReturn:
         "has no free group id left",
         field=f"StorageClass {request.claim.storage_class} parameters.gidMin-gidMax",
         value=str(request.gids),
-        remedy="delete a volume, or make a class with a wider range",
+        remedy="delete a volume, or create a class with a wider range",
     )

@@ -59,7 +59,7 @@ class TunnelPlan:
 
     @property
     def oddities(self) -> tuple[str, ...]:
-        """Nobody is told of any."""
+        """This backend reports none."""
         return ()
 
     async def prepare(self) -> None:
@@ -81,7 +81,7 @@ class TunnelPlan:
         return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
 
     async def adopt(self, found: Volume) -> None:
-        """Nothing: whoever made the volume made the same directory."""
+        """Nothing: the creator of the volume created the same directory."""
 
 
 class TunnelBackend:
@@ -145,7 +145,7 @@ class TunnelBackend:
         """The directory of the volume; raises NotYet while the file system is out of reach."""
         location = removable_location(volume)
         if self._index.targets.port_of(location.file_system_id) is None:
-            remedy = "if the file system is gone for good, delete the volume and take its finalizer away"
+            remedy = "if the file system was deleted, delete the volume and remove its finalizer"
             value = str(location.file_system_id)
             raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
         return Removal(location=location, base=BASE, tenant=tenant_of(volume))

@@ -1,4 +1,4 @@
-"""What is asked of whoever makes, removes, lists and measures directories."""
+"""The contract of the workers that create, remove, list and measure directories."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
@@ -14,15 +14,15 @@ Confirm: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Directories(Protocol):
-    """Somebody who makes and removes directories of file systems."""
+    """A worker that creates and removes directories of file systems."""
 
     async def make(self, location: Location, permissions: Permissions) -> None:
-        """Make the directory unless it is there; raises GidTaken and KubeEfsError."""
+        """Make the directory unless it exists; raises GidTaken and KubeEfsError."""
 
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
-        """Remove the directory with all that is in it, if it is there.
+        """Remove the directory with all that is in it, if it exists.
 
         ``confirm`` is called directly before the step that others see, after every queue and wait; nothing is
         removed when it raises. What was the directory's is emptied later, fairly between tenants. Raises
@@ -36,14 +36,14 @@ class Directories(Protocol):
         """
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
-        """The directories in this one, links and the trash left out; none when it is not there.
+        """The directories in this one, links and the trash left out; none when it does not exist.
 
         Raises KubeEfsError.
         """
 
 
 class Meter(Protocol):
-    """Somebody who finds out how much is in directories of file systems."""
+    """A worker that measures directories of file systems."""
 
     async def measure(
         self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms

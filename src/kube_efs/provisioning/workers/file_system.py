@@ -2,8 +2,8 @@
 
 Every step goes through directory file descriptors and refuses symbolic links, so neither a link planted
 by a user of the file system nor a rename in the middle leads anywhere else. A removal renames the directory
-into a trash folder, which takes a moment however much is in it: whatever interrupts it, the directory is
-either whole in its place or gone from it. Emptying the trash is work of its own, for which nobody waits.
+into a trash directory, which takes a moment however much is in it: whatever interrupts it, the directory is
+either whole in its place or gone from it. Emptying the trash is separate work, which blocks no request.
 """
 
 import errno
@@ -27,22 +27,22 @@ _ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesyst
 
 
 def make_directory(root: Path, directory: Directory, permissions: Permissions) -> bool:
-    """Make the directory with those permissions, and parents with 0755; tell whether it was not there before.
+    """Make the directory with those permissions, and parents with 0755; gives whether it is new.
 
-    One that is there keeps its contents, and its mode and owners too unless ``permissions`` are enforced;
+    One that exists keeps its contents, and its mode and owners too unless ``permissions`` are enforced;
     the root keeps everything. A new one with owners is closed to others until they are set, which only an
     enforcing attempt finishes once it was interrupted. One whose permissions the server does not take is
     removed again if it is new. Raises WorkerRefused when a link or file is in the way, GidTaken when
     ``permissions`` want a group that another directory has, and WorkerFailed.
     """
-    with _failing("could not be made", directory), _opened_root(root) as descriptor:
+    with _failing("could not be created", directory), _opened_root(root) as descriptor:
         return not directory.is_root and _make_below(descriptor, directory, permissions)
 
 
 def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
-    """The plain directories in this one but for those of kube-efs itself; none when it is not there.
+    """The plain directories in this one except those of kube-efs itself; none when it does not exist.
 
-    Raises WorkerRefused when the directory is or lies behind a link or file, and WorkerFailed.
+    Raises WorkerRefused when the directory is or is below a link or file, and WorkerFailed.
     """
     with (
         _failing("could not be listed", directory, in_the_way=WorkerRefused),
@@ -56,7 +56,7 @@ def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
 
 
 def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: str = "") -> bool:
-    """Rename the directory into the trash, for that tenant; tell whether it was there.
+    """Rename the directory into the trash, for that tenant; gives whether it existed.
 
     Raises RemovalRefused, with nothing touched, unless it is strictly inside ``base``, outside the trash,
     reached without a link, and on the same file system as ``root``; WorkerFailed when the server says no.
@@ -67,9 +67,9 @@ def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: 
 
 
 def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
-    """Empty the trash as far as one may go on, and as things can be removed; see ``trash.empty``.
+    """Empty the trash as far as the terms allow, and as things can be removed; see ``trash.empty``.
 
-    Raises RemovalRefused when the trash is no directory, and WorkerFailed when it cannot be read.
+    Raises RemovalRefused when the trash is not a directory, and WorkerFailed when it cannot be read.
     """
     with _failing("could not be emptied", Directory((TRASH,))), _opened_root(root) as descriptor:
         try:
@@ -97,7 +97,7 @@ def _make_below(root: int, directory: Directory, permissions: Permissions) -> bo
 def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permissions) -> bool:
     name = directory.parts[-1]
     has_owners = permissions.uid is not None or permissions.gid is not None
-    # Nobody may come in while it belongs to the wrong group. Without owners the mode goes with the call:
+    # No other user may enter while it belongs to the wrong group. Without owners the mode goes with the call:
     # a chmod afterwards could be lost to a crash in between.
     in_steps = has_owners or permissions.enforced
     mode = _UNFINISHED_MODE if in_steps else permissions.mode
@@ -131,7 +131,7 @@ def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tu
         is_new = True
     except FileExistsError:
         is_new = False
-    with _failing("could not be made", directory, in_the_way=WorkerRefused):
+    with _failing("could not be created", directory, in_the_way=WorkerRefused):
         child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
     try:
         if is_new:
@@ -160,7 +160,7 @@ def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if mode != permissions.mode or uid not in {-1, found.st_uid} or gid not in {-1, found.st_gid}:
         raise WorkerFailed(
-            f"has mode {mode:04o} and owners {found.st_uid}:{found.st_gid}, since the server did not take "
+            f"has mode {mode:04o} and owners {found.st_uid}:{found.st_gid}, because the server did not apply "
             f"mode {permissions.mode:04o} and owners {_shown(permissions.uid)}:{_shown(permissions.gid)}",
             field="directory",
             value=str(directory),
@@ -173,7 +173,7 @@ def _shown(owner: int | None) -> str:
 
 
 def _take_back(parent: int, name: str, leaf: int) -> None:
-    """Remove a directory that was just made, unless somebody has put something in it or in its place."""
+    """Remove a directory that was just made, unless it is no longer empty or was replaced."""
     with suppress(OSError):
         if os.path.samestat(os.fstat(leaf), os.stat(name, dir_fd=parent, follow_symlinks=False)):
             os.rmdir(name, dir_fd=parent)
@@ -185,7 +185,7 @@ def _take_back(parent: int, name: str, leaf: int) -> None:
 def _children(folder: int) -> Iterator[FoundDirectory]:
     with os.scandir(folder) as listing:
         for entry in listing:
-            with suppress(FileNotFoundError):  # removed meanwhile
+            with suppress(FileNotFoundError):  # removed in the meantime
                 if entry.name not in _OURS and entry.is_dir(follow_symlinks=False):
                     yield FoundDirectory(name=entry.name, gid=entry.stat(follow_symlinks=False).st_gid)
 
@@ -203,9 +203,9 @@ def refuse_outside(directory: Directory, base: Directory) -> None:
             remedy=f"only directories below {base} are removed",
         )
     if directory.parts[0] == TRASH:
-        raise RemovalRefused("is the trash folder", field="directory", value=str(directory))
+        raise RemovalRefused("is the trash directory", field="directory", value=str(directory))
     if MARKS in directory.parts:
-        raise RemovalRefused("is the folder of group ids", field="directory", value=str(directory))
+        raise RemovalRefused("is the directory of group IDs", field="directory", value=str(directory))
 
 
 def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
@@ -222,7 +222,9 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
                 after = os.stat(kept_as, dir_fd=folder, follow_symlinks=False)
                 if (after.st_dev, after.st_ino) != before:
                     os.rename(kept_as, name, src_dir_fd=folder, dst_dir_fd=parent)
-                    raise RemovalRefused("was replaced meanwhile", field="directory", value=str(directory))
+                    raise RemovalRefused(
+                        "was replaced in the meantime", field="directory", value=str(directory)
+                    )
     except FileNotFoundError:
         return False
     return True
@@ -250,10 +252,10 @@ def _links_refused(directory: Directory) -> Iterator[None]:
         if error.errno not in NO_DIRECTORY:
             raise
         raise RemovalRefused(
-            f"is or lies behind a link or file ({error.filename})",
+            f"is or is below a link or file ({error.filename})",
             field="directory",
             value=str(directory),
-            remedy="look at it; a volume's directory is never a link",
+            remedy="check it; a volume's directory is never a link",
         ) from error
 
 
@@ -312,4 +314,4 @@ def _hint(error: OSError) -> str:
         return "a link or file is in the way; move it"
     if error.errno == errno.EROFS:
         return "the file system's policy must allow writing (elasticfilesystem:ClientWrite)"
-    return "it is tried again"
+    return "it is retried"

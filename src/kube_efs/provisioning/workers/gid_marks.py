@@ -2,20 +2,20 @@
 
 Two controllers that share a file system, in one cluster or in two, do not see each other's volumes in time.
 So a group id is claimed on the file system before it is given to a directory. The mark of a directory for
-group G is an entry of the folder ``.kube-efs-gids/G``. Its maker makes the directory, then the mark, then
-lists that folder. It has G only if every other mark in there is of a directory that does not exist.
+group G is an entry of the directory ``.kube-efs-gids/G``. Its maker makes the directory, then the mark, then
+lists that directory. It has G only if every other mark in there is of a directory that does not exist.
 
-Of two makers that want G, the one that made its mark later lists the folder after both marks are there.
-So at least one of them sees the other, and a maker that sees another mark gives G up. Both may do so; each
-then tries another id.
+Of two makers that want G, the one that made its mark later lists the directory of marks after both marks are
+there. So at least one of them sees the other, and a maker that sees another mark gives G up. Both may do so;
+each then tries another id.
 
 A mark of a directory that does not exist is left from a volume that was removed. The next maker that wants
-the id removes it. The directory may be made anew at that moment; but its maker lists the folder later,
+the id removes it. The directory may be created again at that moment; but its maker lists the marks later,
 and either finds the mark of the one who removes, or misses its own mark, and gives G up.
 
-There are such folders in two places: at the top of what is mounted, and beside the directory. Controllers
-that have one of the two in common never give out one id twice. The cost is that of a few small calls,
-however many volumes there are.
+There are such directories of marks in two places: at the top of what is mounted, and beside the directory.
+Controllers that have one of the two in common never give out one id twice. The cost is that of a few small
+calls, however many volumes there are.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _MODE = 0o700
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A directory, by the descriptor of an open folder above it and the path from there."""
+    """A directory, by the descriptor of an open directory above it and the path from there."""
 
     folder: int
     path: str
@@ -55,7 +55,7 @@ def claim(gid: int, places: Sequence[Place], *, has_group: bool) -> None:
         if others:
             for one in marks:
                 one.withdraw()
-            remedy = "another id is tried"
+            remedy = "another ID is tried"
             raise GidTaken(f"belongs to {others[0]}", field="group id", value=gid, remedy=remedy)
 
 
@@ -69,7 +69,7 @@ class _Marks:
         self._own = hashlib.sha256(os.fsencode(place.path)).hexdigest()[:32]
 
     def add(self) -> bool:
-        """Make the mark of the directory; tell whether it was there."""
+        """Make the mark of the directory; gives whether it existed."""
         try:
             os.symlink(self._place.path, self._own, dir_fd=self._marks)
         except FileExistsError:
@@ -84,7 +84,7 @@ class _Marks:
         """A directory that has the id too; marks of those that do not exist are removed."""
         names = os.listdir(self._marks)  # noqa: PTH208 - of a descriptor
         if self._own not in names:
-            return "a directory that was made at the same time"
+            return "a directory that was created at the same time"
         for name in names:
             if name == self._own:
                 continue

@@ -120,7 +120,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         self._removed = call
 
     async def make(self, location: Location, permissions: Permissions) -> None:
-        """Make the directory unless it is there.
+        """Make the directory unless it exists.
 
         Raises InvalidValue unless it is strictly inside what is mounted, WorkerFailed when it cannot be made.
         """
@@ -132,7 +132,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
-        """Move the directory into that tenant's trash, if it is there; ``empty`` removes what is in it.
+        """Move the directory into that tenant's trash, if it exists; ``empty`` removes what is in it.
 
         Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerRefused
         when a link or file is in its place, and WorkerFailed.
@@ -162,7 +162,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         """Nothing to wait for: directories are removed by this process only, and none gets a name twice."""
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
-        """The directories in this one; none when it is not there; raises InvalidValue and WorkerFailed."""
+        """The directories in this one; none when it does not exist; raises InvalidValue and WorkerFailed."""
         mount, directory = self._place(location, InvalidValue)
         return await mount.children(directory)
 
@@ -192,10 +192,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
 
 def _outside(location: Location, refusal: type[InvalidValue]) -> InvalidValue:
     return refusal(
-        "is not strictly inside what is mounted in this pod",
+        "is not strictly below the directory that is mounted in this pod",
         field="directory",
         value=str(location),
-        remedy="look at the path of its volume and at the pod's mounts",
+        remedy="check the path of its volume and the pod's mounts",
     )
 
 
@@ -215,7 +215,7 @@ class _MountWorker:
         self._making_lock = threading.Lock()
 
     def close(self) -> None:
-        """Begin nothing more; what is being done goes on."""
+        """Begin nothing more; work in progress continues."""
         self._closed.set()
         for threads in (self._workers, self._remover, self._emptier, self._measurer):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -272,10 +272,10 @@ class _MountWorker:
         with self._making_lock:
             if directory in self._making:
                 raise WorkerFailed(
-                    "is still being made by an earlier attempt, which was given up",
+                    "is still being created by an earlier attempt that was abandoned",
                     field="directory",
                     value=str(directory),
-                    remedy="see whether the file system's mount targets can be reached",
+                    remedy="check that the file system's mount targets are reachable",
                 )
             self._making.add(directory)
         try:
@@ -304,7 +304,7 @@ class _MountWorker:
 
 @contextmanager
 def _refusals_of_workers() -> Iterator[None]:
-    """What lies there may be put right, of which no watch tells; so it is to be tried again."""
+    """The obstacle may be removed without an event of any watch, so this is retried."""
     try:
         yield
     except RemovalRefused as error:
@@ -324,7 +324,7 @@ async def _in_time(
             f"did not answer within {seconds:g} s",
             field="mount",
             value=str(subject),
-            remedy="see whether its mount targets can be reached",
+            remedy="check that its mount targets are reachable",
         ) from error
 
 
@@ -353,11 +353,14 @@ def _mounted_at(
     """What is mounted there, and what of the file system that is."""
     entry = _topmost(mount_point, entries)
     if entry is None:
-        problem, remedy = "is no mount point in this pod", "mount the file system there"
+        problem, remedy = "is not a mount point in this pod", "mount the file system there"
     elif (directory := _directory_at(entry, server, base)) is not None:
         return entry, directory
     else:
-        problem, remedy = "is no mount of an NFS server in this pod", "say what directory is mounted there"
+        problem, remedy = (
+            "is not a mount of an NFS server in this pod",
+            "configure which directory is mounted there",
+        )
     problem += f", which has {_seen(entries)}"
     raise PlatformError(problem, field="mount path", value=str(mount_point), remedy=remedy)
 
@@ -387,7 +390,7 @@ def _mounted_from(
         log.warning("mounted-more-than-once", server=server, taken=places[0], others=places[1:])
     entry = _topmost(exports[0].mount_point, entries)
     if entry is None or export_of(entry) != exports[0]:
-        value, remedy = str(exports[0].mount_point), "unmount what lies over it"
+        value, remedy = str(exports[0].mount_point), "unmount what covers it"
         raise PlatformError("is covered by another mount", field="mount", value=value, remedy=remedy)
     return entry, exports[0].directory
 

@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One directory, its owners where they are asked for, and the tenant whose trash it is to become.
+    """One directory, its owners where they are asked for, and the tenant of its trash.
 
     Raises InvalidValue for a tenant that is not of up to 12 lower-case letters and digits.
     """
@@ -201,7 +201,7 @@ def parse_report(message: str) -> WorkerReport | None:
 
 
 def render_children(children: Sequence[FoundDirectory]) -> Iterator[str]:
-    """One line for each, and one with their number, by which a log that was cut can be told."""
+    """One line for each, and one with their number, which shows whether the log was cut."""
     for child in children:
         yield json.dumps({"name": child.name, "gid": child.gid})
     yield json.dumps({"children": len(children)})
@@ -229,7 +229,7 @@ def render_measured(found: MeasuredDirectory) -> str:
 
 
 def parse_measured(lines: Iterable[str]) -> tuple[MeasuredDirectory, ...]:
-    """What a worker's log tells of directories that were measured, whatever else is in there."""
+    """The measured directories in a worker's log, whatever else is in there."""
     found = []
     for line in lines:
         match _json(line):
@@ -260,7 +260,7 @@ def render_trash(report: TrashReport) -> str:
 
 
 def parse_trash(lines: Iterable[str]) -> TrashReport | None:
-    """What a worker's log tells of the trash, whatever else is in there; None when it does not."""
+    """The report about the trash in a worker's log, whatever else is in there; None when it does not."""
     for line in lines:
         match _json(line):
             case {"trash": int(entries), "stuck": int(stuck), "removed": int(removed), "examples": [*found]}:

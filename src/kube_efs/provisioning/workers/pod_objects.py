@@ -43,7 +43,7 @@ class WorkerOptions:
 
     A pod may take ``start_seconds`` to start and works for ``timeout_seconds``; ``batch_max`` is the most
     directories one pod is given. Of processes that name the same ``pool`` one works at a time, such as the
-    leader: it takes away what the one before has left.
+    leader: it removes what the previous one left.
     """
 
     namespace: str
@@ -111,7 +111,7 @@ class ObservedPod:
 
     @property
     def file_system_id(self) -> FileSystemId:
-        """The file system that it works on; empty when nothing tells."""
+        """The file system that it works on; empty when it is not known."""
         return FileSystemId((self._metadata.annotations or {}).get(FILE_SYSTEM_ID, ""))
 
     @property
@@ -173,7 +173,7 @@ class ObservedPod:
 
 
 def observe_pod(pod: Pod, *, since: float) -> ObservedPod:
-    """What a Pod tells that was first seen at that time."""
+    """The state of a Pod that was first seen at that time."""
     containers = (pod.spec and pod.spec.containers) or ()
     arguments: Sequence[str] = next((one.args or () for one in containers if one.name == WORKER), ())
     action, directories = parse_order([one.replace("$$", "$") for one in arguments])

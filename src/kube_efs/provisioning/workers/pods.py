@@ -1,20 +1,21 @@
 """Worker pods, one by one: started, followed to their end, and cleared away.
 
-Why no pod ever acts on a directory that is somebody else's by now. A pod that makes or removes directories is
+Why no pod ever acts on a directory that has another owner by now. A pod that makes or removes directories is
 created with a scheduling gate, and a gated pod does not run. It is the lock on its directories:
 
 1. Its creator creates it, which publishes what it is going to do.
-2. Then it lists the worker pods of the API server, and goes on only if no other one that has not ended has a
+2. Then it lists the worker pods of the API server, and continues only if no other one that has not ended has
+a
    directory equal to, above or below one of its own. Of two creators each has published before it looks, so
    at least one of them sees the other. One that is still gated is deleted on the condition that it has not
    changed, the one with the higher name first; one that runs is waited for.
 3. Then the orders are confirmed: the guards of removal are asked again.
 4. Then the gate is lifted, by a patch that carries the pod's uid.
 
-So a request to create that is carried out late, or one of an earlier leader, makes a pod whose gate nobody
+So a request to create that is carried out late, or one of an earlier leader, creates a pod whose gate nothing
 lifts. A request to lift that is carried out late finds the pod gone, or finds the same order still standing,
 since the creator follows the pod until it has ended. This holds for any number of leaders, and for several
-pools of workers in one namespace. Each pod names the pool that created it: no pool takes away what another
+pools of workers in one namespace. Each pod names the pool that created it: no pool removes what another
 has not read yet.
 
 What is not made by a pod, such as an access point, looks for pods once it is there (``settled``), and the
@@ -139,9 +140,9 @@ class WorkerPods:
         items: Sequence[Item],
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> WorkerReport:
-        """What became of the items; raises WorkerFailed or KubeError when that cannot be told.
+        """What became of the items; raises WorkerFailed or KubeError when that is not known.
 
-        ``confirm`` is called when nothing but the pod's start is left; what it raises ends the pod before it
+        ``confirm`` is called immediately before the pod starts; what it raises ends the pod before it
         has begun.
         """
         pod = self._observed(pod_for(file_system_id, job, items, self._options))
@@ -171,7 +172,7 @@ class WorkerPods:
                 if confirm:
                     await confirm()
             except Exception:
-                # If it cannot be deleted now and nobody has tried to start it, it is swept away later.
+                # If it cannot be deleted now and no attempt to start it was made, it is swept away later.
                 if await self._delete_unchanged(pod) or not attempt:
                     raise
                 # An earlier attempt to start it may be carried out after all, so it is followed to its end.
@@ -198,7 +199,7 @@ class WorkerPods:
             log.info("worker-withdrawn", pod=other.name, by=pod.name)
 
     async def settled(self, file_system_id: FileSystemId, directories: Sequence[Directory]) -> None:
-        """Return when no order of anybody else can change the directories any more; raises Busy, KubeError.
+        """Return when no other order can change the directories any more; raises Busy, KubeError.
 
         What others have created and not started is withdrawn.
         """
@@ -228,7 +229,7 @@ class WorkerPods:
                 )
         except (KubeNotFound, KubeConflict) as error:
             raise WorkerFailed(
-                "was deleted before it began", field="worker pod", value=name, remedy="it is tried again"
+                "was deleted before it started", field="worker pod", value=name, remedy="it is retried"
             ) from error
 
     async def _succeeded(self, name: str, action: Action) -> WorkerReport:
@@ -237,7 +238,7 @@ class WorkerPods:
             if action is Action.LIST:
                 children = parse_children(await self._log(name))
                 if children is None:
-                    problem = "has a log in which directories are missing"
+                    problem = "has an incomplete log: directories are missing in it"
                     remedy = "let its node keep more of a container's log (containerLogMaxSize)"
                     raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy)
                 return WorkerReport(children=children)
@@ -279,7 +280,7 @@ class WorkerPods:
         return created
 
     async def _ended(self, name: str) -> ObservedPod:
-        """The pod in its last state; raises WorkerFailed when it is not there or never ends."""
+        """The pod in its last state; raises WorkerFailed when it does not exist or never ends."""
         limit = self._options.longest_seconds
         try:
             async with asyncio.timeout(limit):
@@ -291,7 +292,7 @@ class WorkerPods:
             # Until it has ended it stays in the way of whatever is near its directories.
             await self._delete(name)
             remedy = "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
-            problem = f"had not ended after {limit:.0f} s"
+            problem = f"did not end after {limit:.0f} s"
             raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy) from error
 
     async def _ended_or_missing(self, name: str) -> ObservedPod | None:
@@ -308,7 +309,7 @@ class WorkerPods:
             except KubeNotFound as error:
                 remedy = "leave worker pods to the controller"
                 raise WorkerFailed(
-                    "was deleted before it ended, or never made",
+                    "was deleted before it ended, or was never created",
                     field="worker pod",
                     value=name,
                     remedy=remedy,
@@ -329,7 +330,7 @@ class WorkerPods:
         )
 
     def _old_failures(self) -> list[ObservedPod]:
-        """Pods that failed, but for the newest few of each file system, which people may want to look at."""
+        """Pods that failed, except the newest few of each file system, which are kept for diagnosis."""
         failed: defaultdict[FileSystemId, list[ObservedPod]] = defaultdict(list)
         for pod in self._pods.values():
             if pod.has_failed and pod.name not in self._running and not pod.is_deleting:
@@ -366,7 +367,7 @@ class WorkerPods:
         except KubeError as error:
             log.warning("worker-not-deleted", pod=pod.name, reason=str(error))
             return False
-        # A pod without a node has nobody to wait for, and goes at once.
+        # A pod without a node waits for no kubelet and is deleted immediately.
         return True
 
     async def _list(self) -> Sequence[ObservedPod]:
@@ -377,7 +378,7 @@ class WorkerPods:
 
     def _busy(self, pod: ObservedPod) -> Busy:
         remedy = (
-            "it is tried again; if that machine is off for good, delete its Node, or taint it with "
+            "it is retried; if that machine is permanently off, delete its Node, or taint it with "
             "node.kubernetes.io/out-of-service"
         )
         problem = f"works on this directory on {pod.node or 'no node yet'}"
@@ -413,7 +414,7 @@ class WorkerPods:
         return [pod for pod in self._pods.values() if not pod.has_ended and pod.since < limit]
 
     async def _sweep(self) -> None:
-        """Clear away, again and again, what nobody will."""
+        """Periodically remove abandoned pods."""
         while True:
             await self.changed(within_seconds=_SWEEP_SECONDS)
             for pod in (*self._left_over(), *self._old_failures()):
@@ -424,7 +425,7 @@ class WorkerPods:
                 await self._delete_unchanged(pod)
 
     def _left_over(self) -> list[ObservedPod]:
-        """Pods that succeeded and that nobody reads any more, and such that ought to have ended long ago.
+        """Pods that succeeded and are no longer read, and pods that exceeded their timeout long ago.
 
         What another pool has started is its own to read, as long as it can be thought to live.
         """
@@ -439,7 +440,7 @@ class WorkerPods:
         ]
 
     def _withdrawn(self) -> list[ObservedPod]:
-        """Gated pods of this pool that nobody is going to start: of requests that were given up."""
+        """Gated pods of this pool that will not be started, because their requests were abandoned."""
         return [
             pod
             for pod in self._pods.values()

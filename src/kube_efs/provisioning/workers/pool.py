@@ -66,7 +66,7 @@ class _Lane:
 
 
 class _SomeWithdrawn(Exception):
-    """An order of the batch does not stand any more; its task has been told why."""
+    """An order of the batch was withdrawn; its task has the reason."""
 
 
 class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
@@ -94,7 +94,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._tasks.__aexit__(None, None, None)
 
     async def make(self, location: Location, permissions: Permissions) -> None:
-        """Make the directory unless it is there; raises GidTaken, WorkerFailed and KubeError."""
+        """Make the directory unless it exists; raises GidTaken, WorkerFailed and KubeError."""
         job = Job(
             action=Action.MAKE,
             mode=permissions.mode,
@@ -107,9 +107,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
-        """Move the directory into that tenant's trash, if it is there.
+        """Move the directory into that tenant's trash, if it exists.
 
-        ``confirm`` is called when nothing but the start of a pod is left. Raises RemovalRefused unless it is
+        ``confirm`` is called immediately before a pod starts. Raises RemovalRefused unless it is
         strictly inside ``base``, what ``confirm`` raises, WorkerFailed and KubeError.
         """
         refuse_outside(location.directory, base)
@@ -122,7 +122,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._pods.settled(location.file_system_id, (location.directory,))
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
-        """The directories in this one; none when it is not there; raises WorkerFailed and KubeError."""
+        """The directories in this one; none when it does not exist; raises WorkerFailed and KubeError."""
         job = Job(action=Action.LIST)
         return await self._do(location.file_system_id, job, Item(directory=location.directory))
 
@@ -145,7 +145,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         job = Job(action=Action.EMPTY, emptying=terms)
         report = (await self._pods.run(file_system_id, job, [Item(directory=Directory())])).trash
         if report is None:
-            raise WorkerFailed("did not say what is left", field="trash", value=file_system_id)
+            raise WorkerFailed("did not report what is left", field="trash", value=file_system_id)
         return report
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
@@ -239,7 +239,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
 
 async def _confirm(batch: Sequence[_Task]) -> None:
-    """Raise _SomeWithdrawn unless every order of the batch stands; those that do not are told why."""
+    """Raise _SomeWithdrawn unless every order of the batch is valid; the others get the reason."""
     asked = [task for task in batch if task.confirm and not task.done.done()]
     answers = await asyncio.gather(
         *(task.confirm() for task in asked if task.confirm), return_exceptions=True
@@ -260,7 +260,7 @@ def _settle(batch: Sequence[_Task], report: WorkerReport) -> None:
         if reason is None and report.complete:
             task.done.set_result(report.children)
         else:
-            problem = f"failed in its worker pod ({reason or 'no room for the reason'})"
+            problem = f"failed in its worker pod ({reason or 'no reason reported'})"
             kind = WorkerRefused if path in report.refused else WorkerFailed
             if path in report.taken:
                 kind = GidTaken

@@ -4,7 +4,7 @@ It does every item it is given, whatever becomes of the others, and leaves the o
 controller finds it: the exit code (0 all done, 1 some failed, 2 wrong usage) and, as JSON, the pod's
 termination message. What it lists or measures, and what is left in the trash, is in the pod's log, since a
 termination message is too small. ``remove`` moves directories into the trash of the file system and ends;
-``empty`` removes what is in there, in a limited time, and has nothing but ``/`` as its item.
+``empty`` removes what is in there, in a limited time, and has only ``/`` as its item.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
 
 
 def _measure(options: argparse.Namespace) -> None:
-    """Say how much is in each directory, as long as there is time; one that cannot be read is no failure."""
+    """Print how much is in each directory, while there is time; one that cannot be read is not a failure."""
     terms = MeasuringTerms(
         entries_per_second=options.rate,
         directory_seconds=options.seconds,
@@ -80,21 +80,23 @@ def _measure(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kube-efs worker",
-        description="Make, remove, list or measure directories of a file system, or empty its trash.",
+        description="Create, remove, list or measure directories of a file system, or empty its trash.",
     )
     parser.add_argument("action", type=Action, choices=list(Action))
     parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
     parser.add_argument("--base", type=_directory, default=Directory(), help="remove only below this")
     parser.add_argument("--mode", type=_mode, default=DEFAULT_MODE, help="mode of new directories, octal")
     parser.add_argument(
-        "--enforce", action="store_true", help="give mode and owners to directories that are there, too"
+        "--enforce", action="store_true", help="also set mode and owners of existing directories"
     )
     parser.add_argument(
-        "--own-group", action="store_true", help="give no group that another directory was made with"
+        "--own-group",
+        action="store_true",
+        help="do not assign a group ID that another directory was created with",
     )
     terms = MeasuringTerms()
     parser.add_argument(
-        "--rate", type=int, default=terms.entries_per_second, help="files a second to look at"
+        "--rate", type=int, default=terms.entries_per_second, help="files to measure a second"
     )
     parser.add_argument(
         "--seconds", type=int, default=terms.directory_seconds, help="most seconds to measure a directory"
@@ -169,7 +171,7 @@ def _do(options: argparse.Namespace, item: str) -> None:
         case Action.REMOVE:
             wanted = parse_item(item)
             if wanted.uid is not None or wanted.gid is not None:
-                raise InvalidValue("has owners, but is to be removed", field="item", value=item)
+                raise InvalidValue("has owners, but must be removed", field="item", value=item)
             file_system.move_to_trash(options.root, wanted.directory, base=options.base, tenant=wanted.tenant)
         case Action.LIST:
             for line in render_children(file_system.list_children(options.root, parse_directory(item))):
@@ -188,7 +190,7 @@ def _print(line: str) -> None:
 
 def _leave(termination_log: Path, message: str) -> None:
     try:
-        # Not created when missing: outside a pod there is nobody to read it.
+        # Not created when missing: outside a pod nothing reads it.
         descriptor = os.open(termination_log, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     except OSError:
         return

@@ -1,19 +1,19 @@
-"""The trash folder of a file system: where directories are renamed to, and emptied in their own time.
+"""The trash directory of a file system: where directories are renamed to, and emptied in their own time.
 
 An entry is named ``<tenant>.<inode>-<unique>``: whose it was, which directory is meant to be in it, and a
 number of its own. Tenant and inode may be missing, as in entries of older versions. What has another inode
-than its name says was put in the directory's place in the very moment of the rename; it is nobody's to
-remove, and stays.
+than its name says was put in the directory's place in the very moment of the rename; it must not be
+removed, and stays.
 
 Emptying must be able to take any tree: millions of names in one directory, directories nested without end,
-files that nobody can remove, and somebody who still writes into it. It goes by slices. A slice removes some
+files that cannot be removed, and processes that still write into it. It goes by slices. A slice removes some
 hundred things of one entry and forgets everything; the next one begins at the top of the entry again. So
 nothing has to be remembered but the names of entries, a crash costs nothing, and tenants take turns.
 
 * Names are read from a directory one after the other, never all at once. A directory from which names go
   while it is read may leave names out (POSIX leaves that open, and NFS servers do it), so the end of a
   listing proves nothing. Only rmdir does: while that says "not empty" and the listing before it found
-  something to remove, the directory is listed anew.
+  something to remove, the directory is listed again.
 * A slice descends a limited number of levels, each by a descriptor. A directory below those is renamed up
   into the trash, where it is removed before anything else of that entry. So one at most is added to the trash
   for each such step down, however many there are side by side, and neither stack nor descriptors run out.
@@ -81,7 +81,7 @@ def _inode_meant(name: str) -> int | None:
 
 @contextmanager
 def opened_trash(root: int, *, make: bool = True) -> Iterator[int]:
-    """The trash folder of the file system, made when it is not there; raises RemovalRefused and OSError."""
+    """The trash directory of the file system, created if missing; raises RemovalRefused and OSError."""
     if make:
         with suppress(FileExistsError):
             os.mkdir(TRASH, 0o700, dir_fd=root)
@@ -89,9 +89,9 @@ def opened_trash(root: int, *, make: bool = True) -> Iterator[int]:
         trash = os.open(TRASH, OPEN_DIRECTORY, dir_fd=root)
     except OSError as error:
         if error.errno in NO_DIRECTORY:
-            remedy = f"remove what is called {TRASH} at the top of the file system"
+            remedy = f"remove the entry {TRASH} at the top of the file system"
             raise RemovalRefused(
-                "is no directory", field="trash folder", value=TRASH, remedy=remedy
+                "is not a directory", field="trash directory", value=TRASH, remedy=remedy
             ) from error
         raise
     try:
@@ -101,7 +101,7 @@ def opened_trash(root: int, *, make: bool = True) -> Iterator[int]:
 
 
 def empty(trash: int, may_go_on: Callable[[], bool], *, slice_size: int = SLICE) -> TrashReport:
-    """Remove what can be removed, as long as one may go on; raises OSError when the trash cannot be read.
+    """Remove what can be removed, as long as the terms allow; raises OSError when the trash cannot be read.
 
     Tenants take turns of ``slice_size`` removals, and so do the entries of each. ``may_go_on`` is asked
     before every step.
@@ -198,7 +198,7 @@ class _Outcome(Enum):
 
 
 class _SliceOverError(Exception):
-    """There is to be no further step in this slice."""
+    """This slice takes no further step."""
 
 
 class _Slice:
@@ -245,7 +245,7 @@ class _Slice:
             self._note(error.strerror or "")
             return False
         if found.st_ino != meant:
-            self._note("is not the directory that was to be removed; move it back to where it belongs")
+            self._note("is not the directory that had to be removed; move it back to its place")
         return found.st_ino == meant
 
     def _remove(self, parent: int, name: str, *, is_folder: bool = True) -> None:
@@ -299,7 +299,7 @@ class _Slice:
                 return True
 
     def _remove_deep(self, parent: int, name: str) -> bool:
-        """Remove the directory if it is empty; else it is what to go on with, in the trash itself."""
+        """Remove the directory if it is empty; otherwise continue with it, in the trash itself."""
         try:
             os.rmdir(name, dir_fd=parent)
         except OSError as error:
@@ -335,4 +335,4 @@ def _mount_of(descriptor: int) -> str:
         for line in lines:
             if line.startswith("mnt_id:"):
                 return line.split()[1]
-    raise OSError(errno.ENOTSUP, "the kernel does not say in which mount a directory is")
+    raise OSError(errno.ENOTSUP, "the kernel does not report the mount of a directory")

@@ -33,9 +33,9 @@ def _sleep(seconds: float) -> bool:
 
 
 class Pace:
-    """How fast, and how long at most, files are looked at.
+    """How fast, and how long at most, files are measured.
 
-    ``sleep`` gives whether it was woken because there is to be no more of it.
+    ``sleep`` gives whether it was woken because the measurement must stop.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class _Walk:
                     return False
                 with self._tolerating():
                     found = entry.stat(follow_symlinks=False)
-                    # What is mounted there is somebody else's, and counted with that.
+                    # What is mounted there belongs to another file system, and is counted there.
                     if found.st_dev != self._device:
                         continue
                     self._add(found)
@@ -166,7 +166,7 @@ class _Walk:
 
     @contextmanager
     def _tolerating(self) -> Iterator[None]:
-        """Go on where something is gone meanwhile, and where it cannot be looked at, which is noted."""
+        """Continue after a file that was deleted in the meantime or cannot be read, which is noted."""
         try:
             yield
         except OSError as error:

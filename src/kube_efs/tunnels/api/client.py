@@ -33,7 +33,7 @@ _PATIENCE_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOnDemand:
-    """A tunnel as the agent tells of it; ``reason`` says why it is not up.
+    """A tunnel as the agent reports it; ``reason`` says why it is not up.
 
     ``certificate_ends`` is in UTC, such as 2026-11-21T14:00:00Z, and empty before there is one.
     """
@@ -52,7 +52,7 @@ class TunnelClient:
     """Calls to the agent at this socket.
 
     Every method raises the error that the agent has raised (of TunnelError, AwsError or InvalidValue), and
-    TunnelAgentUnavailable when the agent is not there or does not answer in time.
+    TunnelAgentUnavailable when the agent does not exist or does not answer in time.
     """
 
     def __init__(self, socket: Path, channel: grpc.aio.Channel, *, timeout_seconds: float) -> None:
@@ -68,7 +68,7 @@ class TunnelClient:
             return (await self._stub.Ensure(request, timeout=self._timeout_seconds)).port
 
     async def release(self, holder: Holder) -> None:
-        """Let go of all that the holder holds; nothing is no error."""
+        """Release all tunnels of the holder; having none is not an error."""
         async with self._reached():
             await self._stub.Release(pb.ReleaseRequest(holder=holder), timeout=self._timeout_seconds)
 
@@ -81,7 +81,7 @@ class TunnelClient:
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
         """Say who all the holders are, those too that are still mounting; gives those that were forgotten.
 
-        Nobody is forgotten for missing once: the agent wants to be told again a minute later.
+        A holder that is missing once is kept: the agent expects a second report a minute later.
         """
         request = pb.ReconcileRequest(holders=sorted(holders))
         async with self._reached():
@@ -96,7 +96,7 @@ class TunnelClient:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
                     await self._channel.channel_ready()
             except TimeoutError as error:
-                raise self._unavailable(f"is not there for {_PATIENCE_SECONDS:g} s") from error
+                raise self._unavailable(f"did not appear within {_PATIENCE_SECONDS:g} s") from error
             yield
         except grpc.aio.AioRpcError as error:
             for key, value in error.trailing_metadata() or ():
@@ -105,13 +105,13 @@ class TunnelClient:
             raise self._failure(error) from error
         # The process ends while something is still undone.
         except grpc.aio.UsageError as error:
-            raise self._unavailable("is not asked any more, this process ends") from error
+            raise self._unavailable("is not called any more, because this process ends") from error
 
     def _failure(self, error: grpc.aio.AioRpcError) -> TunnelError:
         if error.code() in _NOT_REACHED:
             return self._unavailable(f"cannot be reached ({error.details()})")
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return self._unavailable(f"has not answered within {self._timeout_seconds:g} s")
+            return self._unavailable(f"did not answer within {self._timeout_seconds:g} s")
         return TunnelError(f"failed ({error.code().name}: {error.details()})", field="tunnel agent")
 
     def _unavailable(self, problem: str) -> TunnelAgentUnavailable:
@@ -119,7 +119,7 @@ class TunnelClient:
             problem,
             field="tunnel agent",
             value=str(self._socket),
-            remedy="see that kube-efs tunnel runs on this node and serves this socket",
+            remedy="check that kube-efs tunnel runs on this node and serves this socket",
         )
 
 

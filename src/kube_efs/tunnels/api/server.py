@@ -37,7 +37,7 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Answers on the socket while the context is open; ``look`` gives the state of the tunnels.
 
-    Only the user of this process and root may connect. Raises InvalidSetting when the socket cannot be had.
+    Only the user of this process and root may connect. Raises InvalidSetting when the socket cannot be bound.
     """
     server = grpc.aio.server()
     add_TunnelsServicer_to_server(_Tunnels(tunnels, look), server)
@@ -52,7 +52,7 @@ async def serving(
 
 @contextmanager
 def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
-    """The server bound to a socket that nobody else can open, in the place of an earlier one's.
+    """The server bound to a socket that no other user can open, which replaces an earlier one.
 
     It gets its name when its mode is right, and the name goes when this ends, unless it is a successor's.
     """
@@ -65,10 +65,10 @@ def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
         hidden.replace(socket)
     except (OSError, RuntimeError) as error:  # gRPC says no more than the latter
         raise InvalidSetting(
-            f"cannot be listened on ({error})",
+            f"cannot be bound ({error})",
             field="KUBE_EFS_TUNNEL_SOCKET",
             value=str(socket),
-            remedy="choose a short path in a folder that can be written",
+            remedy="choose a short path in a writable directory",
         ) from error
     try:
         yield

@@ -20,7 +20,7 @@ from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 from kube_efs.tunnels.options import ClientInfo
 
-if TYPE_CHECKING:  # whoever makes certificates without credentials needs no client of AWS
+if TYPE_CHECKING:  # code that makes certificates without credentials needs no client of AWS
     from kube_efs.aws.connection import AwsCredentials
 
 ACCESS_POINT_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.1")
@@ -131,7 +131,7 @@ def is_planned_ahead(renewal: datetime, *, now: datetime) -> bool:
 def _renewal(created_at: datetime, credentials_expire_at: datetime | None) -> datetime:
     """A third of the certificate's life, or half of what is left to the credentials, but not at once.
 
-    Instance metadata gives the same credentials until shortly before they expire, hence the lower limit.
+    Instance metadata gives the same credentials until shortly before they expire, therefore the lower limit.
     """
     if credentials_expire_at is None:
         return created_at + _RENEWED_AFTER

@@ -1,11 +1,11 @@
 """The client certificates of the tunnels on demand: made, kept in files for stunnel, renewed in time.
 
-A certificate is a file with its key (mode 0600) that changes as a whole. Whoever writes stunnel.conf writes
+A certificate is a file with its key (mode 0600) that changes as a whole. The writer of stunnel.conf writes
 its end beside its path, so that a renewed one changes the configuration and is loaded like any other change.
 
 Each tunnel has one date on which it is due. A success sets the next date, long before the certificate or its
-credentials end. A failure puts it off, for longer each time; the old certificate is used meanwhile, and the
-failures of one tunnel hold up no other. The clock is looked at every half minute at least, and a date that is
+credentials end. A failure puts it off, for longer each time; the old certificate is used in the meantime, and
+the failures of one tunnel hold up no other. The clock is read every half minute at least, and a date that is
 further away than any ever is counts as due: both because clocks jump.
 
 Later credentials of a tunnel come from where the first ones came from, even when a better source has come up.
@@ -109,7 +109,7 @@ class ClientCertificates:
     def take_over(self, tunnels: Iterable[Promise]) -> None:
         """Use the certificates that an earlier agent left, until they are renewed.
 
-        That is due at once where nothing tells when credentials end. The others keep their time: a renewal
+        That is due at once if it is not known when credentials end. The others keep their time: a renewal
         has stunnel load its configuration, which resets what is just connecting, as all do after a start.
         Those that are of none of the tunnels are removed: it was killed before it promised them.
         """
@@ -138,7 +138,7 @@ class ClientCertificates:
         return self._sources.get(spec.name, source)
 
     def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget the certificates of tunnels that are closed; their files stay until nobody reads them."""
+        """Forget the certificates of closed tunnels; their files stay until they are no longer read."""
         for name in (self._files.keys() | self._renewals.keys()) - set(names):
             for known in (self._files, self._renewals, self._sources, self._problems):
                 known.pop(name, None)
@@ -147,7 +147,7 @@ class ClientCertificates:
     def remove_forgotten(self, loaded: Collection[str]) -> None:
         """Remove the files that are forgotten, and of no tunnel that stunnel has ``loaded``.
 
-        It refuses a configuration that names a file which is not there.
+        It refuses a configuration that names a file which does not exist.
         """
         for name in self._forgotten.difference(loaded):
             self._forgotten.remove(name)
@@ -169,7 +169,7 @@ class ClientCertificates:
                     await self._wake.wait()
 
     async def renew_due(self, tunnels: Iterable[Promise]) -> datetime:
-        """Make new certificates where it is time; gives when the next is due. A failure is tried again."""
+        """Make new certificates where it is time; gives when the next is due. A failure is retried."""
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def renewed(tunnel: Promise) -> bool:
@@ -177,7 +177,7 @@ class ClientCertificates:
             async with slots:
                 try:
                     await self._obtain(tunnel.spec, tunnel.source)
-                except Exception as error:  # noqa: BLE001 - told, counted and tried again
+                except Exception as error:  # noqa: BLE001 - logged, counted and retried
                     self._put_off(tunnel.name, error)
                     return False
                 return True
@@ -193,7 +193,7 @@ class ClientCertificates:
 
     def _put_off(self, name: str, error: Exception) -> None:
         renewal = self._renewals.get(name)
-        if renewal is None:  # closed meanwhile
+        if renewal is None:  # closed in the meantime
             return
         self._renewals[name] = _Renewal(
             due=self._now() + renewal.delay, delay=min(renewal.delay * 2, _LONGEST_DELAY)
@@ -270,7 +270,7 @@ class ClientCertificates:
         self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
 
     async def _client_key(self) -> ClientKey:
-        """The node's key, a new one for each agent; made once, by whoever asks first."""
+        """The node's key, a new one for each agent; made once, for the first caller."""
         if self._key is None or (self._key.done() and (self._key.cancelled() or self._key.exception())):
             self._key = asyncio.create_task(ClientKey.generate())
         return await asyncio.shield(self._key)
@@ -288,5 +288,5 @@ def _describe(path: Path, pem: bytes) -> CertificateFile:
 
 def _write(path: Path, certificate: ClientCertificate) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    # One that is lost with the power is made anew, as its end cannot be read then.
+    # One that is lost with the power is created again, because its end cannot be read then.
     write_atomically(path, certificate.secret_pem.decode(), durable=False)

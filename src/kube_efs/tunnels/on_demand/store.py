@@ -1,8 +1,8 @@
 """The tunnels on demand on the node's disk: what was promised to a mount must outlive the agent.
 
 The file is JSON with a version. One broken entry costs no other: it is kept as it is, its port is given to
-nobody, and it is told. The state before the last change stands beside it, for a file that is broken as a
-whole.
+nobody, and the problem is reported. The state before the last change stands beside it, for a file that is
+broken as a whole.
 """
 
 import os
@@ -56,7 +56,7 @@ def save_promises(path: Path, promises: Promises, unreadable: Iterable[bytes] = 
 
 
 def load_promises(path: Path) -> StoredPromises:
-    """What was remembered; nothing when there is no file. Never raises: all problems are told."""
+    """What was remembered; nothing when there is no file. Never raises: it reports all problems."""
     found, problem = _read(path)
     if found is None and problem:
         log.error("demanded-tunnels-unreadable", path=str(path), reason=problem)
@@ -96,7 +96,7 @@ def _parse(raw: msgspec.Raw, others: Iterable[Promise]) -> Promise:
     tunnel = msgspec.json.decode(raw, type=Promise)
     # stunnel would serve none at all.
     if any(tunnel.port == other.port or tunnel.spec == other.spec for other in others):
-        raise InvalidValue("is there twice", field="port or spec", value=tunnel.port)
+        raise InvalidValue("is given twice", field="port or spec", value=tunnel.port)
     return tunnel
 
 

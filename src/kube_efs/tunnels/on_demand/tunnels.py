@@ -1,6 +1,6 @@
 """Tunnels on demand: who asks gets a port that leads to the file system, and keeps it until it says so.
 
-A mount cannot be told later that its port has moved, so a port is a promise. It is kept like this:
+A mount cannot change its port later, so a port is a promise. It is kept like this:
 
 * ``ensure`` makes the certificate, chooses a port, writes the promise to the disk, and only then has stunnel
   serve it. It answers when stunnel listens. Who asks again, after a lost answer or a crash, meets the same
@@ -9,8 +9,8 @@ A mount cannot be told later that its port has moved, so a port is a promise. It
   calls never choose the same port. ``promises`` follows it when the disk has it, and only ``promises`` is
   served. A change that could not be written stays wanted, and is written with the next one.
 * Many changes that wait for the disk at the same time are one write.
-* A tunnel is closed only when nobody holds it and, for minutes, no look at the kernel's tables showed a
-  connection. What cannot be read closes nothing. While somebody asks for it, it is not closed either.
+* A tunnel is closed only when it has no holder and, for minutes, no look at the kernel's tables showed a
+  connection. What cannot be read closes nothing. While a call requests it, it is not closed either.
 * A holder is forgotten when it releases its tunnel, or when two reconciliations a minute apart leave it out.
 """
 
@@ -106,9 +106,9 @@ class OnDemandTunnels:
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         """The port of a tunnel for this spec, which is the holder's too from now on.
 
-        It is listened on when this returns. Raises TunnelError, AwsError for credentials that cannot be
-        had, and InvalidSetting. A holder whose tunnel did not come up in time is remembered all the same:
-        asking again goes on from there, releasing ends it.
+        stunnel listens on it when this returns. Raises TunnelError, AwsError for missing credentials, and
+        InvalidSetting. A holder whose tunnel did not come up in time is remembered all the same: a repeated
+        call continues from there, releasing ends it.
         """
         spec = replace(spec, region=spec.region or self._options.region)
         limit = self._on_demand.ensure_timeout_seconds
@@ -119,15 +119,15 @@ class OnDemandTunnels:
                 await self._plan.listening(spec.name)
         except TimeoutError as error:
             raise TunnelNotReady(
-                f"is not there within {limit:g} s",
+                f"was not ready within {limit:g} s",
                 field="tunnel",
                 value=spec.name,
-                remedy="see the log of stunnel",
+                remedy="check the log of stunnel",
             ) from error
         return port
 
     async def release(self, holder: Holder) -> None:
-        """Let go of every tunnel of the holder; one that holds none is no error.
+        """Release every tunnel of the holder; having none is not an error.
 
         Raises TunnelNotReady when that cannot be remembered.
         """
@@ -152,7 +152,7 @@ class OnDemandTunnels:
     async def look(self, reading: PortReading | None) -> None:
         """Close what nobody holds and, by this and many earlier readings, nobody uses.
 
-        Certificates that were made for a tunnel which nobody got are forgotten.
+        Certificates that were made for a tunnel that has no holder are removed.
         """
         now = self._clock()
         unheld = self._plan.wanted.unheld
@@ -161,7 +161,7 @@ class OnDemandTunnels:
         closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
         if closing:
             log.info("demanded-tunnels-closed", tunnels=sorted(closing))
-            with suppress(TunnelNotReady):  # told in the log; it is remembered with the next change
+            with suppress(TunnelNotReady):  # logged; it is remembered with the next change
                 await self._remember(self._want(self._plan.wanted.close(closing)))
         self._forget_certificates()
 
@@ -186,7 +186,7 @@ class OnDemandTunnels:
         return await self._certificates.ensure(spec, known.source if known else None)
 
     async def _unusable_ports(self) -> frozenset[int]:
-        """Ports that a new tunnel must not get: of other tunnels, and all that anybody seems to use."""
+        """Ports that a new tunnel must not get: of other tunnels, and all that seem to be in use."""
         reading = await asyncio.to_thread(self._read)
         if reading is None:
             raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
@@ -206,7 +206,7 @@ class OnDemandTunnels:
         """Return when this change is on the disk and served; raises TunnelNotReady.
 
         Those who wait for the disk at the same time are written together. A change that could not be
-        written stays wanted: asking again, or anybody's next change, writes it.
+        written stays wanted: a repeated call, or the next change, writes it.
         """
         async with self._remembering:
             if self._changes_remembered < change:
@@ -223,7 +223,7 @@ class OnDemandTunnels:
     async def _write(self, promises: Promises) -> None:
         path = self._options.promises_path
         try:
-            # Nobody may write the next state before this one is written.
+            # No task may write the next state before this one is written.
             await in_thread_to_the_end(save_promises, path, promises, self._remembered.unreadable)
         except OSError as error:
             log.warning("demanded-tunnels-not-remembered", path=str(path), reason=error.strerror)
@@ -233,7 +233,7 @@ class OnDemandTunnels:
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """While somebody asks for a tunnel it is not closed."""
+        """While a call requests a tunnel, it is not closed."""
         asked = self._asked.setdefault(name, _Asked())
         asked.by += 1
         try:
@@ -262,5 +262,5 @@ async def check_resolves(candidate: Candidate) -> None:
         reason,
         field="mount target",
         value=candidate.address,
-        remedy="see that the file system has a mount target in this network, or name one by its address",
+        remedy="check that the file system has a mount target in this network, or configure its address",
     )

@@ -67,7 +67,7 @@ class TunnelsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Lets go of every tunnel of a holder. One that holds none is no error.
+        """Releases every tunnel of a holder. One that holds none is no error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class TunnelsStub:
     Ensure: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.EnsureRequest, _tunnels_pb2.EnsureResponse]
     """A tunnel for the spec, held by the holder until released. The port is listened on when this is answered."""
     Release: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.ReleaseRequest, _tunnels_pb2.ReleaseResponse]
-    """Lets go of every tunnel of a holder. One that holds none is no error."""
+    """Releases every tunnel of a holder. One that holds none is no error."""
     List: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.ListRequest, _tunnels_pb2.ListResponse]
     """Every tunnel on demand with its state."""
     Reconcile: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.ReconcileRequest, _tunnels_pb2.ReconcileResponse]
@@ -49,7 +49,7 @@ class TunnelsAsyncStub(TunnelsStub):
     Ensure: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.EnsureRequest, _tunnels_pb2.EnsureResponse]  # type: ignore[assignment]
     """A tunnel for the spec, held by the holder until released. The port is listened on when this is answered."""
     Release: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.ReleaseRequest, _tunnels_pb2.ReleaseResponse]  # type: ignore[assignment]
-    """Lets go of every tunnel of a holder. One that holds none is no error."""
+    """Releases every tunnel of a holder. One that holds none is no error."""
     List: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.ListRequest, _tunnels_pb2.ListResponse]  # type: ignore[assignment]
     """Every tunnel on demand with its state."""
     Reconcile: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.ReconcileRequest, _tunnels_pb2.ReconcileResponse]  # type: ignore[assignment]
@@ -70,7 +70,7 @@ class TunnelsServicer(metaclass=_abc_1.ABCMeta):
         request: _tunnels_pb2.ReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tunnels_pb2.ReleaseResponse, _abc.Awaitable[_tunnels_pb2.ReleaseResponse]]:
-        """Lets go of every tunnel of a holder. One that holds none is no error."""
+        """Releases every tunnel of a holder. One that holds none is no error."""
 
     @_abc_1.abstractmethod
     def List(

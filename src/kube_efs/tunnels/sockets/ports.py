@@ -33,7 +33,7 @@ _CONNECTED = frozenset({TcpState.ESTABLISHED})
 class PortReading:
     """The node's ports at one look.
 
-    ``connections`` are the established ones of each local port. ``busy`` are ports that somebody is
+    ``connections`` are the established ones of each local port. ``busy`` are ports that a process is
     connected to or connecting to, or that a mounted NFS file system of the kernel has for its server's:
     between two attempts to connect, such a mount shows in no table of sockets. At ``unanswered`` ports
     connections wait to be accepted.
@@ -97,7 +97,7 @@ def listening_ports(pid: int) -> tuple[int, ...]:
 
 
 def find_taken(ports: Collection[int], *, but_by: int | None = None) -> Mapping[int, PortTaken]:
-    """Those of the ports that cannot be listened on at 127.0.0.1, each with who has it.
+    """Those of the ports that cannot be bound at 127.0.0.1, each with who has it.
 
     Those that the process ``but_by`` listens on do not count.
     """
@@ -125,7 +125,7 @@ def port_taken(port: int) -> PortTaken:
         f"is taken by {holder}" if holder else "is taken by another program",
         field="stunnel_port",
         value=port,
-        remedy="stop that program or let it use another port; it is tried again",
+        remedy="stop that program or let it use another port; it is retried",
     )
 
 

@@ -1,4 +1,4 @@
-"""The node's TCP sockets as the kernel tells them when asked (sock_diag(7), as ``ss`` asks it).
+"""The node's TCP sockets as the kernel reports them (sock_diag(7), as ``ss`` asks it).
 
 It sends only the sockets in the states that were asked for. A look at the listeners takes some
 microseconds, where one at ``/proc/net/tcp`` takes milliseconds. No privilege is needed.

@@ -34,7 +34,7 @@ class TcpSocket:
 
 
 def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
-    """The sockets of the table; lines that are no sockets are skipped."""
+    """The sockets of the table; lines that are not sockets are skipped."""
     found = []
     for line in text.splitlines():
         fields = line.split()

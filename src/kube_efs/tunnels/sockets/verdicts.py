@@ -1,11 +1,11 @@
-"""What several looks at the ports prove: that nobody uses a tunnel, and that stunnel stands still.
+"""What several looks at the ports prove: that a tunnel is unused, and that stunnel hangs.
 
 A reading of the kernel's tables can be torn while sockets come and go, so one reading proves nothing. A
-tunnel that nobody holds any more may go when every one of several good readings over some minutes showed no
+tunnel without a holder may be closed when every one of several good readings over some minutes showed no
 connection to it.
 
-stunnel stands still when connections wait at a port of its own and nobody accepts them. It has one loop that
-accepts, so each mount of the node would wait for ever. The kernel's table tells it without a call that could
+stunnel hangs when connections wait at one of its ports and are not accepted. It has one loop that
+accepts, so each mount of the node would hang. The kernel's table shows it without a call that could
 hang too.
 """
 
@@ -74,7 +74,7 @@ class Standstill:
     def after(self, reading: PortReading | None, ports: Collection[int], *, now: float) -> "Standstill":
         """After one more look at these ports; ``now`` is a monotonic time in seconds.
 
-        A reading that failed (None) tells nothing.
+        A reading that failed (None) proves nothing.
         """
         if reading is None:
             return self

@@ -1,7 +1,7 @@
 """stunnel.conf, from values that are checked once more where they enter the file.
 
 Keys and values are those of openshift-efs-stunnel; what differs says why. A line break or a stray
-character in this file could forge a service or switch verification off, hence the second check.
+character in this file could forge a service or switch verification off, therefore the second check.
 """
 
 import math
@@ -32,7 +32,7 @@ pid =
 debug = info
 socket = l:SO_REUSEADDR=yes
 ; A mount target that vanished sends nothing at all: without keepalive its connections,
-; and the mounts on them, would wait for ever. Noticed after 10 + 3 * 5 s.
+; and the mounts on them, would hang. Detected after 10 + 3 * 5 s.
 socket = r:SO_KEEPALIVE=yes
 socket = r:TCP_KEEPIDLE=10
 socket = r:TCP_KEEPINTVL=5
@@ -40,7 +40,7 @@ socket = r:TCP_KEEPCNT=3
 """
 
 # delay = no where "connect" holds addresses only, so there is no name to look up later; "yes" would resolve
-# the whole list for each connection and hide an unusable entry until somebody mounts. The order of failover
+# the whole list for each connection and hide an unusable entry until the first mount. The order of failover
 # is the same with both (tried with 5.68). A name needs "yes": looked up at each reload, one that is slow to
 # resolve would stop every tunnel of the node, and a mount target that has moved would not be found.
 # sni: left out, stunnel would send the address of the first "connect", which RFC 6066 (3) forbids.
@@ -72,7 +72,7 @@ libwrap = no
 OCSPaia = {ocsp}
 """
 
-# The comment makes a renewed certificate a changed configuration, which is what stunnel is told of.
+# The comment makes a renewed certificate a changed configuration, which stunnel then reloads.
 _CERTIFICATE = """\
 ; number {serial:x}, valid until {not_after}
 cert = {path}
@@ -81,7 +81,7 @@ cert = {path}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFile:
-    """A client certificate with its key in a file; ``serial`` tells it from the next one there."""
+    """A client certificate with its key in a file; ``serial`` distinguishes it from the next one there."""
 
     path: Path
     serial: int
@@ -153,7 +153,10 @@ def check_service(service: TunnelService) -> None:
     # bool is an int in Python.
     if type(service.port) is not int or not _FIRST_PORT <= service.port <= LAST_PORT:
         raise InvalidValue(
-            "is no port", field=f"{service.name}.port", value=service.port, remedy="use 1024 to 65535"
+            "is not a valid port",
+            field=f"{service.name}.port",
+            value=service.port,
+            remedy="use 1024 to 65535",
         )
     if not service.addresses:
         raise InvalidValue(

@@ -5,18 +5,18 @@ free), it compares what is wanted with what is loaded and does what is missing. 
 process or its configuration file.
 
 A load is three steps: write the file, have stunnel read it (by SIGHUP, or by starting it), and read in the
-log how that went, as stunnel tells nobody else. This is what can come of it:
+log how that went, because stunnel reports it nowhere else. The outcomes are:
 
 * All services listen. The file and its services are what is loaded from now on.
 * A stunnel that was just started refuses the file, or cannot have a port. It is ended. The next start waits,
   longer after each short life.
-* A running one refuses the file. It goes on with what it had.
+* A running one refuses the file. It keeps its previous configuration.
 * A running one cannot have a port. Then it listens on none at all, so nothing counts as loaded.
-* A running one dies of it. It is started anew with the same file, which tells more.
+* A running one dies of it. It is restarted with the same file, which shows more.
 * It says nothing for seconds. That counts as a refusal. One that was asked as it accepted nothing is ended.
 
 Unless all listen, the service that stunnel names is left out, or all when it names none, and the others are
-loaded. What is left out is tried again later.
+loaded. What is left out is retried later.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 _LOAD_SECONDS = 5.0
 _LOG_POLL_SECONDS = 0.005
-# Who was told that a tunnel is listened on connects now, which the next load would reset. And of many who ask
+# A caller that got a tunnel connects now, which the next load would reset. And of many who ask
 # at once, the first has its own load and all others have the second.
 _QUIET_SECONDS = 0.1
 # SIGTERM leaves the agent 5 s for everything.
@@ -133,7 +133,7 @@ class StunnelKeeper:
             self._log.cut()
 
     async def run(self) -> None:
-        """Take over a stunnel that is there and keep it as wanted; leaves it running when cancelled."""
+        """Take over a stunnel that exists and keep it as wanted; leaves it running when cancelled."""
         self._take_over()
         while True:
             await asyncio.sleep(self._quiet_until - asyncio.get_running_loop().time())
@@ -162,7 +162,7 @@ class StunnelKeeper:
         wanted = dict(self._wanted or {})
         if not wanted:
             # stunnel cannot run without a service, so it is ended as soon as no connection is open. One that
-            # was taken over may have connections that nobody here knows of.
+            # was taken over may have connections that are not known here.
             if self._process and not await asyncio.to_thread(_is_used, self._process.pid):
                 await self.stop()
                 self._process, self._loaded = None, _NOTHING
@@ -212,7 +212,7 @@ class StunnelKeeper:
             except InvalidValue as error:
                 unfit[service.name] = error
         name_by_port = {service.port: service.name for service in services if service.name not in unfit}
-        # What is loaded is listened on: /proc is asked only about what cannot be had and is not known.
+        # A loaded port has a listener: /proc is read only for ports that cannot be bound and are not known.
         unknown = frozenset(name_by_port) - self._loaded.ports
         pid = self._process.pid if self._process else None
         taken = await asyncio.to_thread(find_taken, unknown, but_by=pid)
@@ -245,7 +245,7 @@ class StunnelKeeper:
         outcome = await self._await_outcome(process, judge)
         self._judge = None
         if must_reload and judge.outcome is None and not process.ended.is_set():
-            # Its connections, which stand still too, are made anew by the mounts themselves.
+            # Its connections, which hang too, are created again by the mounts themselves.
             await process.stop(timeout_seconds=_STOP_SECONDS)
         if isinstance(outcome, Loaded):
             self._loaded = _Configuration(text, MappingProxyType({one.name: one for one in services}))
@@ -255,7 +255,7 @@ class StunnelKeeper:
             self._process = None
             self._postpone_start(process)
         elif process.ended.is_set():
-            # One that was taken over as it started dies of SIGHUP; how the next one starts tells more.
+            # One that was taken over as it started dies of SIGHUP; the start of the next one shows more.
             self._bury_the_dead()
             return await self._load(services)
         elif isinstance(outcome, Unbindable):
@@ -285,7 +285,7 @@ class StunnelKeeper:
         return dict.fromkeys([culprit] if culprit in by_name else by_name, error)
 
     async def _write(self, text: str) -> None:
-        # One that is lost with the node's power is written anew before stunnel is started.
+        # One that is lost with the node's power is written again before stunnel is started.
         await asyncio.to_thread(write_atomically, self._options.conf_path, text, durable=False)
         self._written = text
 

@@ -1,4 +1,4 @@
-"""stunnel's log: following it, and what it tells of a configuration and of each service's connections.
+"""stunnel's log: following it, and what it says about a configuration and each service's connections.
 
 A line is ``2026.11.21 08:02:05 LOG5[17]: text``: level (syslog's numbers) and connection. Before stunnel
 has read its configuration it is ``[!] text``. The agent reads both, since the log is also stunnel's
@@ -54,8 +54,8 @@ def parse_line(line: str) -> LogLine | None:
 class LogFollower:
     """Reads what is new in a log that is appended to, and cuts it when it has grown.
 
-    stunnel holds the file open as its standard error and cannot be told to open another one. So the
-    file is copied and emptied; a line that is written meanwhile is lost.
+    stunnel holds the file open as its standard error and has no command to open another one. So the
+    file is copied and emptied; a line that is written in the meantime is lost.
     """
 
     def __init__(self, path: Path, *, size_bytes: int) -> None:
@@ -152,7 +152,7 @@ class Judge:
 
     def ended(self) -> Unloadable:
         """The outcome when stunnel has ended without one."""
-        return Unloadable(reason="; ".join(self._errors) or "stunnel ended without a word")
+        return Unloadable(reason="; ".join(self._errors) or "stunnel ended without a message")
 
     def _unloadable(self) -> Unloadable:
         culprits = (self._culprit(error) for error in self._errors)

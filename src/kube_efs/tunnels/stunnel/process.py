@@ -34,15 +34,15 @@ def find_stunnel(configured: Path | None, usual: Sequence[Path] = USUAL_PATHS) -
             return path
     tried = configured or ", ".join(map(str, usual))
     raise StunnelMissing(
-        "is no program that can be run",
+        "is not an executable program",
         field="STUNNEL_PATH",
         value=str(tried),
-        remedy="install stunnel, or set STUNNEL_PATH to where it is",
+        remedy="install stunnel, or set STUNNEL_PATH to its path",
     )
 
 
 class StunnelProcess:
-    """A running stunnel. ``ended`` is set as soon as it is gone, whoever started it."""
+    """A running stunnel. ``ended`` is set as soon as it is gone, even if another agent started it."""
 
     def __init__(self, pid: int, on_end: Callable[[], None]) -> None:
         """Watch the process; raises ProcessLookupError when it is gone already."""
@@ -135,7 +135,7 @@ def _find_running(program: Path, configuration: Path) -> Iterator[int]:
         with suppress(OSError):
             if process.name.isdigit() and process.stat().st_uid == os.geteuid():
                 command = (process / "cmdline").read_bytes().split(b"\0")
-                # The folder may differ: an upgrade can move the program, not its open connections.
+                # The directory may differ: an upgrade can move the program, not its open connections.
                 if command[1:] == [os.fsencode(configuration), b""] and (
                     Path(os.fsdecode(command[0])).name == program.name
                 ):

@@ -38,7 +38,7 @@ from kube_efs.provisioning.engine import DataFate
 FS1 = FileSystemId("fs-1")
 FULL = (
     "StorageClass aws-efs parameters.gidMin-gidMax: '2000-2002' has no free group id left; "
-    "delete a volume, or make a class with a wider range"
+    "delete a volume, or create a class with a wider range"
 )
 
 
@@ -282,8 +282,8 @@ async def test_a_volume_that_leads_elsewhere_is_no_success(world: World, nfs: Nf
     with pytest.raises(KubeAlreadyExists) as caught:
         await world.engine.provision(plan)
     assert str(caught.value) == (
-        f"volume: 'pvc-{ONE.uid}' leads elsewhere; look at its server and path; "
-        "it is not what this provisioner makes"
+        f"volume: 'pvc-{ONE.uid}' leads to another location; check its server and path; "
+        "they differ from what this provisioner sets"
     )
     assert world.store.volumes == {foreign.name: foreign}
 
@@ -453,7 +453,7 @@ async def test_nothing_is_made_before_the_directories_were_read() -> None:
     world = World()
     with pytest.raises(NotYet) as caught:
         world.engine.plan(ONE)
-    assert str(caught.value) == ("base directory: 'fs-1:/pvs' has not been read yet; it is tried again")
+    assert str(caught.value) == ("base directory: 'fs-1:/pvs' has not been read yet; it is retried")
     await world.scan()
     assert world.engine.plan(ONE) is not None
 

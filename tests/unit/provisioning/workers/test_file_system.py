@@ -55,7 +55,7 @@ def mode(path: Path) -> int:
 
 
 def tree(root: Path) -> set[str]:
-    """Every path below the root, links not followed; the empty trash folder left out."""
+    """Every path below the root, links not followed; the empty trash directory left out."""
     found = {
         str(Path(folder, name).relative_to(root))
         for folder, folders, files in os.walk(root)
@@ -112,7 +112,7 @@ def test_what_is_in_the_way_is_not_passed(tmp_path: Path, at: str, what: str) ->
         make(root, "/team/data/deep")
     error = caught.value
     assert (error.field, error.value) == ("directory", "/team/data/deep")
-    assert error.problem.startswith("could not be made (")
+    assert error.problem.startswith("could not be created (")
     assert error.remedy == "a link or file is in the way; move it"
     assert tree(outside) == set()
 
@@ -233,7 +233,7 @@ def test_what_the_server_refuses_leaves_no_new_directory(
     with pytest.raises(WorkerFailed) as caught:
         make(tmp_path, "/team/data", OWNED)
     assert str(caught.value) == (
-        f"directory: '/team/data' could not be made (Operation not permitted); {ROOT_ACCESS}"
+        f"directory: '/team/data' could not be created (Operation not permitted); {ROOT_ACCESS}"
     )
     assert tree(tmp_path) == {"team"}
 
@@ -251,7 +251,7 @@ def test_what_the_server_ignores_is_noticed(
     with pytest.raises(WorkerFailed) as caught:
         make(tmp_path, "/data", OWNED)
     assert str(caught.value) == (
-        f"directory: '/data' has {found}, since the server did not take "
+        f"directory: '/data' has {found}, because the server did not apply "
         f"mode 2771 and owners any:2001; {ROOT_ACCESS}"
     )
     assert tree(tmp_path) == set()
@@ -435,7 +435,7 @@ def test_only_what_is_strictly_inside_the_base_goes(root: Path, path: str, base:
 def test_the_trash_is_not_a_directory_to_remove(root: Path, path: str) -> None:
     with pytest.raises(RemovalRefused) as caught:
         remove(root, path)
-    assert caught.value.problem == "is the trash folder"
+    assert caught.value.problem == "is the trash directory"
 
 
 @pytest.mark.parametrize("path", ["/team/../team/data", "/team/..", "/..", "/../outside"])
@@ -455,8 +455,8 @@ def test_what_is_no_directory_is_neither_removed_nor_passed(
     with pytest.raises(RemovalRefused) as caught:
         remove(root, path)
     assert str(caught.value) == (
-        f"directory: {path!r} is or lies behind a link or file (x); "
-        "look at it; a volume's directory is never a link"
+        f"directory: {path!r} is or is below a link or file (x); "
+        "check it; a volume's directory is never a link"
     )
     assert (root / at).is_symlink() or (root / at).exists()
     assert tree(outside) == {"precious", "precious/file"}
@@ -476,8 +476,8 @@ def test_a_trash_that_is_none_is_refused(root: Path, outside: Path, what: str) -
     with pytest.raises(RemovalRefused) as caught:
         remove(root, "/team/data")
     assert str(caught.value) == (
-        f"trash folder: '{TRASH}' is no directory; "
-        f"remove what is called {TRASH} at the top of the file system"
+        f"trash directory: '{TRASH}' is not a directory; remove the entry {TRASH} at the top of the file "
+        "system"
     )
     assert tree(outside) == {"precious", "precious/file"}
     assert tree(root) == OTHERS | DATA
@@ -563,7 +563,7 @@ def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
     monkeypatch.setattr(file_system, "_checked_leaf", check_then_replace)
     with pytest.raises(RemovalRefused) as caught:
         remove(root, "/team/data")
-    assert str(caught.value) == "directory: '/team/data' was replaced meanwhile"
+    assert str(caught.value) == "directory: '/team/data' was replaced in the meantime"
     assert (root / "team/data").is_symlink()
     assert (root / "team/moved/deep/file").read_text() == "content"
     assert list((root / TRASH).iterdir()) == []
@@ -597,7 +597,7 @@ def test_what_was_put_in_its_place_is_never_emptied(
     assert (report.entries, report.stuck, report.removed) == (1, 1, 0)
     (example,) = report.examples
     assert example.path == ""
-    assert example.reason == "is not the directory that was to be removed; move it back to where it belongs"
+    assert example.reason == "is not the directory that had to be removed; move it back to its place"
     assert (root / TRASH / example.entry / "file").read_text() == "content"
 
 

@@ -32,7 +32,7 @@ def gid_of(root: Path, path: str) -> int:
 
 def test_an_id_goes_to_the_first_directory_only(tmp_path: Path) -> None:
     make(tmp_path, "/pvs/a")
-    with pytest.raises(GidTaken, match="group id: 2000 belongs to a; another id is tried"):
+    with pytest.raises(GidTaken, match="group id: 2000 belongs to a; another ID is tried"):
         make(tmp_path, "/pvs/b")
     assert not (tmp_path / "pvs/b").exists()
     make(tmp_path, "/pvs/b", 2001)
@@ -85,7 +85,7 @@ def test_marks_are_no_directories_of_volumes(tmp_path: Path) -> None:
     assert [one.name for one in list_children(tmp_path, parse_directory("/pvs"))] == ["a"]
     assert [one.name for one in list_children(tmp_path, parse_directory("/"))] == ["pvs"]
     for path in (f"/{gid_marks.MARKS}", f"/pvs/{gid_marks.MARKS}", f"/pvs/{gid_marks.MARKS}/2000"):
-        with pytest.raises(RemovalRefused, match="is the folder of group ids"):
+        with pytest.raises(RemovalRefused, match="is the directory of group IDs"):
             move_to_trash(tmp_path, parse_directory(path), base=parse_directory("/"))
     assert (tmp_path / gid_marks.MARKS).stat().st_mode & 0o777 == 0o700
 

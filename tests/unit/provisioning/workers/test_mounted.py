@@ -161,8 +161,8 @@ async def test_a_base_may_lie_deeper_than_what_is_mounted(mount: Mount) -> None:
 @pytest.mark.parametrize(
     ("source", "problem", "remedy"),
     [
-        (None, "is no mount point in this pod", "mount the file system there"),
-        ("none", "is no mount of an NFS server in this pod", "say what directory is mounted there"),
+        (None, "is not a mount point in this pod", "mount the file system there"),
+        ("none", "is not a mount of an NFS server in this pod", "configure which directory is mounted there"),
     ],
     ids=["nothing mounted", "no export mounted"],
 )
@@ -182,9 +182,7 @@ async def test_a_mount_that_another_covers_is_an_error(mount: Mount) -> None:
     mount("none", "x")
     with pytest.raises(PlatformError) as caught:
         await find_mounted(FILE_SYSTEM, server=SERVER)
-    assert str(caught.value) == (
-        f"mount: {str(point)!r} is covered by another mount; unmount what lies over it"
-    )
+    assert str(caught.value) == (f"mount: {str(point)!r} is covered by another mount; unmount what covers it")
 
 
 # --- working
@@ -266,8 +264,8 @@ async def test_nothing_outside_the_mount_is_touched(mount: Mount, path: str) -> 
         with pytest.raises(InvalidValue) as invalid:
             await directories.make(at(path), OWNED)
         assert str(invalid.value) == (
-            f"directory: 'fs-1:{path}' is not strictly inside what is mounted in this pod; "
-            "look at the path of its volume and at the pod's mounts"
+            f"directory: 'fs-1:{path}' is not strictly below the directory that is mounted in this pod; "
+            "check the path of its volume and the pod's mounts"
         )
     assert [path for path in sorted(point.rglob("*")) if path.name != TRASH] == before
 
@@ -293,7 +291,7 @@ async def test_another_file_system_is_not_mounted(mount: Mount) -> None:
         ):
             with pytest.raises(InvalidValue) as caught:
                 await action
-            assert caught.value.problem == "is not strictly inside what is mounted in this pod"
+            assert caught.value.problem == "is not strictly below the directory that is mounted in this pod"
 
 
 async def test_one_file_system_may_be_mounted_in_parts(mount: Mount) -> None:
@@ -318,7 +316,7 @@ async def test_each_directory_is_measured_where_it_is_mounted_and_no_mount_in_it
         assert not directories.holds(at("/c/data"))
         wanted = [parse_directory("/a/data"), parse_directory("/b/data"), parse_directory("/b/none")]
         measured = await directories.measure(FILE_SYSTEM, wanted, MeasuringTerms())
-        with pytest.raises(InvalidValue, match="is not strictly inside"):
+        with pytest.raises(InvalidValue, match="is not strictly below"):
             await directories.measure(FILE_SYSTEM, [parse_directory("/c/data")], MeasuringTerms())
     assert [one.directory for one in measured] == wanted
     assert [one.size.used_bytes if one.size else None for one in measured] == [8192, 4096, None]
@@ -332,7 +330,7 @@ async def test_a_link_is_not_passed(mount: Mount, tmp_path: Path) -> None:
     async with working(await found()) as directories:
         with pytest.raises(WorkerRefused) as caught:
             await directories.remove(at("/link/data"), ROOT, stands)
-        assert caught.value.remedy == "look at it; a volume's directory is never a link"
+        assert caught.value.remedy == "check it; a volume's directory is never a link"
         with pytest.raises(WorkerFailed):
             await directories.make(at("/link/more"), OWNED)
     assert [entry.name for entry in (tmp_path / "outside").iterdir()] == ["data"]
@@ -411,7 +409,7 @@ async def test_a_trash_that_is_none_is_refused_and_keeps_nothing_from_going_on(m
     point = mount(f"{SERVER}:/", "x")
     (point / TRASH).touch()
     async with working(await found()) as directories:
-        with pytest.raises(WorkerRefused, match="is no directory"):
+        with pytest.raises(WorkerRefused, match="is not a directory"):
             await directories.empty(FILE_SYSTEM, EmptyingTerms())
         await directories.make(at("/data"), OWNED)
 
@@ -492,7 +490,7 @@ async def test_a_server_that_does_not_answer_is_an_error_and_bounded(
         assert threading.active_count() - before <= 4 + 1 + 2
         hanging.set()
         await directories.remove(at("/none"), ROOT, stands)
-    said = f"mount: {str(point)!r} did not answer within 0.3 s; see whether its mount targets can be reached"
+    said = f"mount: {str(point)!r} did not answer within 0.3 s; check that its mount targets are reachable"
     assert {(type(error), str(error)) for error in errors} == {(WorkerFailed, said)}
     assert (other / "data").is_dir()
 
@@ -524,5 +522,5 @@ async def test_an_attempt_that_was_given_up_never_has_the_last_word(
             with suppress(WorkerFailed):
                 await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2002, enforced=True))
                 break
-    assert caught.value.problem == "is still being made by an earlier attempt, which was given up"
+    assert caught.value.problem == "is still being created by an earlier attempt that was abandoned"
     assert (point / "hang").stat().st_gid == 2002

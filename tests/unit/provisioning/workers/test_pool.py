@@ -280,7 +280,7 @@ async def test_a_log_that_was_cut_is_no_list(
             await pool.children(at("/"))
         await eventually(lambda: none_left(kube))
     assert str(caught.value) == (
-        f"worker pod: {name_of(kubelet.pods[0])!r} has a log in which directories are missing; "
+        f"worker pod: {name_of(kubelet.pods[0])!r} has an incomplete log: directories are missing in it; "
         "let its node keep more of a container's log (containerLogMaxSize)"
     )
 
@@ -303,7 +303,8 @@ async def test_a_directory_that_fails_does_not_fail_the_others(kube: AsyncClient
     assert good is None
     assert isinstance(bad, WorkerFailed)
     assert str(bad) == (
-        "directory: '/bad' failed in its worker pod (directory: '/bad' could not be made (Not a directory); "
+        "directory: '/bad' failed in its worker pod (directory: '/bad' could not be created (Not a "
+        "directory); "
         "a link or file is in the way; move it)"
     )
     assert await pods(kube) == [name_of(kubelet.pods[0])]
@@ -341,7 +342,7 @@ async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, k
         )
     assert [str(error) for error in errors] == [
         "directory: '/a' failed in its worker pod (full)",
-        "directory: '/b' failed in its worker pod (no room for the reason)",
+        "directory: '/b' failed in its worker pod (no reason reported)",
     ]
 
 
@@ -365,7 +366,7 @@ async def test_a_pod_that_somebody_deletes_is_noticed(kube: AsyncClient, eventua
         with pytest.raises(WorkerFailed) as caught:
             await making
     assert str(caught.value) == (
-        f"worker pod: {name!r} was deleted before it ended, or never made; "
+        f"worker pod: {name!r} was deleted before it ended, or was never created; "
         "leave worker pods to the controller"
     )
 
@@ -376,7 +377,7 @@ async def test_a_pod_that_never_starts_is_given_up(kube: AsyncClient, eventually
         with pytest.raises(WorkerFailed) as caught:
             await pool.make(at("/a"), PLAIN)
         await eventually(lambda: none_left(kube))
-    assert caught.value.problem == "had not ended after 0 s"
+    assert caught.value.problem == "did not end after 0 s"
     assert caught.value.remedy == (
         "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
     )
@@ -529,7 +530,7 @@ async def test_a_pod_that_was_never_made_fails_its_directories(lossy: tuple[Asyn
     async with deadline(), pool_of(client) as pool:
         with pytest.raises(WorkerFailed) as caught:
             await pool.make(at("/a"), PLAIN)
-    assert caught.value.problem == "was deleted before it ended, or never made"
+    assert caught.value.problem == "was deleted before it ended, or was never created"
 
 
 async def test_a_log_that_cannot_be_read_is_reported_as_such(
@@ -664,7 +665,7 @@ async def test_a_trash_of_which_nothing_is_said_is_not_taken_for_empty(
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(WorkerFailed) as caught:
             await pool.empty(FileSystemId("fs-1"), EmptyingTerms())
-    assert str(caught.value) == "trash: 'fs-1' did not say what is left"
+    assert str(caught.value) == "trash: 'fs-1' did not report what is left"
 
 
 # --- no pod acts on what is somebody else's by now
@@ -730,7 +731,7 @@ async def test_pod_whose_creation_is_carried_out_late_never_runs(
     (kubelet.root("fs-1") / "data").mkdir()
     async with deadline(), pool_of(client) as pool:
         work = pool.make(at("/data"), PLAIN) if action == "make" else pool.remove(at("/data"), ROOT, stands)
-        with pytest.raises(WorkerFailed, match="or never made"):
+        with pytest.raises(WorkerFailed, match="or was never created"):
             await work
         assert await transport.carry_out() == [201]
         await eventually(lambda: none_left(client))

@@ -62,7 +62,7 @@ def test_one_failure_leaves_the_others(pod: Pod) -> None:
     report = parse_report(pod.message)
     assert report == WorkerReport(
         failed={
-            "/team/file": "directory: '/team/file' could not be made (Not a directory); "
+            "/team/file": "directory: '/team/file' could not be created (Not a directory); "
             "a link or file is in the way; move it",
             "relative": "path: 'relative' is not an absolute path; begin it with /",
         },
@@ -150,7 +150,7 @@ def test_owners_of_a_directory_that_is_there_change_by_force_only(
 @pytest.mark.parametrize(
     ("item", "path", "reason"),
     [
-        ("7:8:/file", "/file", "directory: '/file' could not be made (Not a directory)"),
+        ("7:8:/file", "/file", "directory: '/file' could not be created (Not a directory)"),
         ("7:8:/../a", "/../a", "path: '/../a' has a . or .. component"),
         (":4294967295:/a", "/a", "gid: '4294967295' is too large; use at most 4294967294"),
         ("-1::/a", "-1::/a", "path: '-1::/a' is not an absolute path"),
@@ -315,7 +315,7 @@ def test_the_trash_is_emptied_and_what_is_left_is_in_the_log(
     ("path", "reason"),
     [
         ("/team", "item: '/team' is not the root of the file system"),
-        ("/", "trash folder: '.kube-efs-trash' is no directory"),
+        ("/", "trash directory: '.kube-efs-trash' is not a directory"),
     ],
 )
 def test_a_trash_that_cannot_be_emptied_is_a_failure(pod: Pod, path: str, reason: str) -> None:

@@ -14,7 +14,7 @@ async def test_a_client_that_is_closed_raises_an_error_of_ours(tmp_path: Path) -
     async with connect_tunnels(tmp_path / "agent.sock") as client:
         waiting = asyncio.create_task(client.release(Holder("volume")))
         await asyncio.sleep(0)
-    with pytest.raises(TunnelAgentUnavailable, match="is not asked any more"):
+    with pytest.raises(TunnelAgentUnavailable, match="is not called any more"):
         await waiting
-    with pytest.raises(TunnelAgentUnavailable, match="is not asked any more"):
+    with pytest.raises(TunnelAgentUnavailable, match="is not called any more"):
         await client.release(Holder("volume"))

@@ -85,7 +85,7 @@ def test_of_two_entries_with_a_port_the_second_is_left_out(path: Path) -> None:
     broken(path, port=22051)
     found = load_promises(path)
     assert len(found.promises.tunnels) == 1
-    assert "is there twice" in found.problems[0]
+    assert "is given twice" in found.problems[0]
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ async def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
     with pytest.raises(TunnelNotReady) as late:
         await agent.tunnels.ensure(spec(), POD)
     assert late.value.value == spec().name
-    assert late.value.problem == "is not there within 0.3 s"
+    assert late.value.problem == "was not ready within 0.3 s"
 
 
 async def test_what_cannot_be_written_is_not_promised(agent: Agent) -> None:

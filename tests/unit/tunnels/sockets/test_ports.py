@@ -138,7 +138,7 @@ def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
         name = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
         assert str(taken[port_of(listener)]) == (
             f"stunnel_port: {port_of(listener)} is taken by {name} (pid {os.getpid()});"
-            " stop that program or let it use another port; it is tried again"
+            " stop that program or let it use another port; it is retried"
         )
         assert taken[port_of(listener)].retryable
 

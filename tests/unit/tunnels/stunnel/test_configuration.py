@@ -47,7 +47,7 @@ pid =
 debug = info
 socket = l:SO_REUSEADDR=yes
 ; A mount target that vanished sends nothing at all: without keepalive its connections,
-; and the mounts on them, would wait for ever. Noticed after 10 + 3 * 5 s.
+; and the mounts on them, would hang. Detected after 10 + 3 * 5 s.
 socket = r:SO_KEEPALIVE=yes
 socket = r:TCP_KEEPIDLE=10
 socket = r:TCP_KEEPINTVL=5

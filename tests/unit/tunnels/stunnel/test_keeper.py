@@ -46,8 +46,8 @@ def test_what_is_no_program_is_told_with_the_variable(make: object, tmp_path: Pa
     with pytest.raises(StunnelMissing) as missing:
         find_stunnel(None, (path,))
     assert str(missing.value) == (
-        f"STUNNEL_PATH: {str(path)!r} is no program that can be run;"
-        " install stunnel, or set STUNNEL_PATH to where it is"
+        f"STUNNEL_PATH: {str(path)!r} is not an executable program;"
+        " install stunnel, or set STUNNEL_PATH to its path"
     )
 
 

@@ -97,7 +97,7 @@ def test_the_log_tells_the_outcome(text: str, outcome: Outcome | None) -> None:
     ("text", "reason"),
     [
         pytest.param("[!] Out of memory", "Out of memory", id="with a last word"),
-        pytest.param("", "stunnel ended without a word", id="without one"),
+        pytest.param("", "stunnel ended without a message", id="without one"),
     ],
 )
 def test_an_end_without_an_outcome_is_one_too(text: str, reason: str) -> None:

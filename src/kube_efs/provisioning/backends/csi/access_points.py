@@ -121,14 +121,14 @@ class AccessPoints:
 
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
-        """How many access points each file system has, of those that were looked at."""
+        """How many access points each file system has, of those that were listed."""
         return {file_system_id: len(found) for file_system_id, found in self._known.items()}
 
     async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
         """The access point of the volume, on the first file system that has room; the same one if repeated.
 
         An attempt that raises an error with ``outcome_unknown`` may have succeeded, or may still succeed; it
-        is to be repeated until it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
+        must be repeated until it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
         AwsLimitReached when no file system has room, AwsError.
         """
         unclear = self._unclear.get(request.name)
@@ -152,10 +152,10 @@ class AccessPoints:
         )
 
     async def delete(self, handle: VolumeHandle, *, is_directory_gone: bool) -> None:
-        """Remove the access point of a volume; one that is gone is no error.
+        """Remove the access point of a volume; one that is gone is not an error.
 
         It returns when AWS has accepted the deletion or says that the access point is gone. After any other
-        answer it is to be repeated. Its ids go to others only when its directory is gone too, as long as
+        answer it must be repeated. Its ids go to others only when its directory is gone too, as long as
         there are free ones. Raises RemovalRefused when it belongs to another file system than the handle
         says, and AwsError.
         """
@@ -192,7 +192,7 @@ class AccessPoints:
                 f"belongs to {found.file_system_id}",
                 field="access point",
                 value=found.access_point_id,
-                remedy=f"look at the volume; its handle says {handle.file_system_id}",
+                remedy=f"check the volume; its handle names {handle.file_system_id}",
             )
         return found
 
@@ -200,7 +200,7 @@ class AccessPoints:
         """Raise NotYet while a lost creation could make the access point again after its deletion."""
         if seconds := self._late_seconds(found.file_system_id, found.client_token):
             raise NotYet(
-                "may be made again by an earlier call to AWS",
+                "may be created again by an earlier call to AWS",
                 field="access point",
                 value=found.access_point_id,
                 remedy=f"it is removed in {seconds:.0f} s",
@@ -224,7 +224,7 @@ class AccessPoints:
     async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
         """The other access points that lead into, or to something above, the directory of this one.
 
-        They are listed anew; raises AwsError.
+        They are listed again; raises AwsError.
         """
         await self._list_anew(found.file_system_id)
         place = _location(found)
@@ -240,7 +240,7 @@ class AccessPoints:
         )
 
     async def roots(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
-        """The access points of the file system but for those that are leaving; raises AwsError.
+        """The access points of the file system except those being deleted; raises AwsError.
 
         They are listed after the call began. All who ask while a listing runs share the next one.
         """
@@ -248,12 +248,12 @@ class AccessPoints:
         return tuple(one for one in self._known[file_system_id].values() if not one.leaving)
 
     async def refresh(self, file_system_ids: Iterable[FileSystemId]) -> None:
-        """List these anew, since others make access points too; raises AwsError."""
+        """List these again, since others make access points too; raises AwsError."""
         for file_system_id in file_system_ids:
             await self._list_anew(file_system_id)
 
     async def refresh_known(self) -> None:
-        """List those of every file system in use anew; raises AwsError."""
+        """List those of every file system in use again; raises AwsError."""
         await self.refresh(list(self._known))
 
     async def _first_with_room(
@@ -265,7 +265,7 @@ class AccessPoints:
         return None
 
     async def _look_for_room(self, candidates: Sequence[FileSystemId]) -> bool:
-        """List anew what was not listed for a while, since others delete too; tell whether any has room."""
+        """List again what was not listed for a while, because others delete too; whether any has room."""
         for file_system_id in candidates:
             if self._clock() - self._listed_at[file_system_id] >= _FULL_SECONDS:
                 await self._list_anew(file_system_id)
@@ -359,7 +359,7 @@ class AccessPoints:
         if error.existing:
             found = await self._get(AccessPointId(error.existing))
             if found is None:
-                raise _pending("was deleted meanwhile", error.existing)
+                raise _pending("was deleted in the meantime", error.existing)
             return found
         found = await self._listed(wanted)
         if found is None:
@@ -393,15 +393,15 @@ class AccessPoints:
         uid, gid = parameters.uid, parameters.gid
         if uid is not None and gid is not None:
             return PosixUser(uid=uid, gid=gid)
-        # An earlier attempt that may still be carried out tells its id, even when another has it by now.
+        # An earlier attempt that may still be carried out determines its ID, even when another has it by now.
         kept = self._index.gids.of(request.name) if request.name in self._unclear else None
         taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
         if taken is None:
             raise GidRangeFull(
-                "has no free id left",
+                "has no free ID",
                 field="gidRangeStart-gidRangeEnd",
                 value=str(parameters.gids),
-                remedy="delete a volume, or make a class with a wider range",
+                remedy="delete a volume, or create a class with a wider range",
             )
         return PosixUser(uid=taken if uid is None else uid, gid=taken if gid is None else gid)
 
@@ -458,7 +458,7 @@ class AccessPoints:
             place: until for place, until in self._late_until.items() if until > listing.began
         }
         for volume, unclear in list(self._unclear.items()):
-            # Nobody has asked again, and by now it is among those that were found, or will never be made.
+            # The call was not repeated, and it is now among those that were found, or will never be created.
             is_over = unclear.ended is not None and unclear.ended + _LATE_SECONDS <= listing.began
             if unclear.file_system_id == file_system_id and is_over:
                 self._settle(volume)
@@ -516,4 +516,4 @@ def _check(found: AccessPoint, request: VolumeRequest) -> None:
 
 
 def _pending(problem: str, access_point_id: str) -> VolumePending:
-    return VolumePending(problem, field="access point", value=access_point_id, remedy="it is tried again")
+    return VolumePending(problem, field="access point", value=access_point_id, remedy="it is retried")

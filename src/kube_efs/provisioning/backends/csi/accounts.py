@@ -57,19 +57,19 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         key = (role.role_arn, role.external_id)
         if key not in self._others:
             gateway = AwsGateway(replace(self._options, credentials_source=self._source(role)), self._metrics)
-            # Entering makes no call and so gives nobody else the time to do the same.
+            # Entering makes no call and so leaves no time for another task to do the same.
             await self._stack.enter_async_context(gateway)
             self._others[key] = Account(gateway=gateway, access_points=self._access_points_of(gateway))
         return self._others[key]
 
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
-        """How many access points each file system has, of those that were looked at."""
+        """How many access points each file system has, of those that were listed."""
         accounts = (self._own, *self._others.values())
         return {name: count for one in accounts for name, count in one.access_points.counts.items()}
 
     async def refresh(self) -> None:
-        """List the access points of every account anew; raises AwsError."""
+        """List the access points of every account again; raises AwsError."""
         for account in (self._own, *self._others.values()):
             await account.access_points.refresh_known()
 

@@ -38,8 +38,10 @@ class CsiMade:
     async def adopt(self, found: Volume) -> None:
         """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
         if _handle(found) != _handle(self.volume(0)):
-            remedy = "look at its handle; it is not what this driver makes for the claim"
-            raise KubeAlreadyExists("leads elsewhere", field="volume", value=found.name, remedy=remedy)
+            remedy = "check its handle; it differs from what this driver creates for the claim"
+            raise KubeAlreadyExists(
+                "leads to another location", field="volume", value=found.name, remedy=remedy
+            )
 
 
 class CsiPlan:
@@ -140,7 +142,7 @@ class CsiBackend:
         return await self._volumes.removal(_handle(volume), role, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
-        """Return when nobody can remove them any more by an earlier order."""
+        """Return when no earlier order can remove them any more."""
         with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
             await self._volumes.settled(await self.removal(volume))
 
@@ -155,7 +157,7 @@ async def _role(secret: SecretReference | None, references: References) -> Cross
     found = await references.secret(secret.namespace, secret.name)
     if found is None:
         value, remedy = f"{secret.namespace}/{secret.name}", "create it, with awsRoleArn"
-        raise NotYet("is not there", field="provisioner secret", value=value, remedy=remedy)
+        raise NotYet("does not exist", field="provisioner secret", value=value, remedy=remedy)
     return parse_provisioner_secret(found)
 
 
@@ -163,5 +165,5 @@ def _handle(volume: Volume) -> VolumeHandle:
     try:
         return parse_volume_handle(volume.csi.handle if volume.csi else "")
     except InvalidValue as error:
-        field, remedy = "spec.csi.volumeHandle", "remove the volume by hand"
+        field, remedy = "spec.csi.volumeHandle", "remove the volume manually"
         raise RemovalRefused(error.problem, field=field, value=error.value, remedy=remedy) from error

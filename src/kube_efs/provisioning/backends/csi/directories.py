@@ -1,8 +1,8 @@
 """Directories as volumes of ``efs.csi.aws.com`` (``provisioningMode: efs-dir``), each with an id of its own.
 
-The number is that of the directory's owner and group. The file system tells it, and the volume's annotation
-where this controller makes the volume object; with csi-provisioner the file system alone tells. So numbers
-are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
+The number is that of the directory's owner and group. It is known from the file system, and the volume's
+annotation where this controller makes the volume object; with csi-provisioner only from the file system. So
+numbers are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from kube_efs.single_flight import SingleFlight
 log = structlog.get_logger(__name__)
 
 _SCAN_AGAIN_SECONDS: Final = 60.0
-# Each attempt may cost a worker pod; a request that was not lucky by then is tried again.
+# Each attempt may cost a worker pod; a request that was not lucky by then is retried.
 _IDS_TRIED: Final = 16
 
 
 class CsiDirectories:
     """Makes and removes them by ``directories``.
 
-    Without ``is_alone`` other replicas make volumes too, and nobody tells the ids of their directories.
+    Without ``is_alone`` other replicas make volumes too, and nothing reports the IDs of their directories.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class CsiDirectories:
         # When the directories there were read last.
         self._scanned: dict[Location, float] = {}
         self._readers: dict[Location, SingleFlight[None]] = {}
-        # Directories for which somebody chooses an id, or makes them with it.
+        # Directories for which an attempt chooses an ID, or makes them with it.
         self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
         # Those that were made; their volumes may not be known yet.
         self._made: set[Location] = set()
@@ -143,10 +143,10 @@ class CsiDirectories:
             taken = account.access_points.take_id(parameters.gids, str(place), start=start)
         if taken is None:
             raise GidRangeFull(
-                "has no free id left",
+                "has no free ID",
                 field="gidRangeStart-gidRangeEnd",
                 value=str(parameters.gids),
-                remedy="delete a volume, or make a class with a wider range",
+                remedy="delete a volume, or create a class with a wider range",
             )
         uid = taken if parameters.uid is None else parameters.uid
         gid = taken if parameters.gid is None else parameters.gid
@@ -179,7 +179,7 @@ class CsiDirectories:
     def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
         """The id of a directory that other volumes have, or are about to have, if it is one of the class's.
 
-        It stays even when somebody else has it: another one would take the directory from those volumes.
+        It stays even when another directory has it: another one would take the directory from those volumes.
         """
         taken = self._index.gids.of(str(place))
         return taken if taken is not None and taken in gids and self._has_volumes(place) else None
@@ -189,7 +189,7 @@ class CsiDirectories:
         return place in self._made or bool(self._index.volumes_at(place))
 
     async def _scan(self, base: Location) -> None:
-        """Learn once which ids the directories there have: no volume tells those of directories."""
+        """Learn once which IDs the directories there have: volumes do not contain them."""
         if base not in self._scanned:
             await self._reader(base).any_answer()
 
@@ -225,7 +225,7 @@ class CsiDirectories:
         """
         if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
             return False
-        # Asked first: what is made meanwhile is not among them.
+        # Asked first: what is made in the meantime is not among them.
         held = self._index.gids.holders_within(gids)
         self._scanned[base] = self._clock()
         there = {child.name for child in await self._directories.children(base)}

@@ -1,6 +1,6 @@
 """Volumes of ``efs.csi.aws.com``: an access point each, or a directory (``provisioningMode: efs-dir``).
 
-Whoever asks, a claim here or csi-provisioner by the CSI protocol, gets the same volume for the same name.
+A claim here, or csi-provisioner with the CSI protocol, gets the same volume for the same name.
 """
 
 import time
@@ -67,8 +67,8 @@ class _Reach:
 class CsiVolumes:
     """Makes and removes volumes; the same request twice gives one volume.
 
-    ``directories`` is None where nobody can make and remove directories, so that there are access points
-    only. ``removes_directories`` tells whether an access point's directory goes with it.
+    ``directories`` is None where no worker can create and remove directories, so that there are access points
+    only. ``removes_directories``: whether an access point's directory goes with it.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class CsiVolumes:
         return tuple(places)
 
     async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
-        """Remove the volume for a caller that has its handle only; one that is gone is no error.
+        """Remove the volume for a caller that has its handle only; one that is gone is not an error.
 
         Raises RemovalRefused when its data is another's too, AwsError, KubeError, WorkerFailed.
         """
@@ -172,7 +172,7 @@ class CsiVolumes:
     async def settled(self, removal: Removal) -> None:
         """Return when no earlier order for this removal can be carried out any more; raises KubeEfsError.
 
-        A worker pod can be looked for. A call to AWS cannot: so an access point that is there stays with its
+        A worker pod can be looked for. A call to AWS cannot: so an access point that exists stays with its
         volume until every call that was begun, here or by an earlier leader, has ended for certain.
         """
         if removal.location is not None and self._directories is not None:
@@ -186,7 +186,7 @@ class CsiVolumes:
                 "may still be deleted by an earlier call to AWS",
                 field="access point",
                 value=str(removal.access_point),
-                remedy=f"the volume is let go in {_CALL_SECONDS - waited_seconds:.0f} s",
+                remedy=f"the volume is released in {_CALL_SECONDS - waited_seconds:.0f} s",
             )
         self._ordered.pop(removal.access_point, None)
 
@@ -256,7 +256,7 @@ class CsiVolumes:
             made = await account.access_points.create(request, candidates)
             if _root(made) not in places:
                 # By now it is known, so that the next attempt holds its directory as well.
-                raise _pending(f"leads to {made.directory}, which is to be reserved first", made)
+                raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             self._refuse_leaving(made, request)
             if self._directories is not None:
                 # It is there for others to see. What was ordered before they could must have ended.
@@ -291,9 +291,7 @@ def _root(found: AccessPoint) -> Location:
 
 
 def _pending(problem: str, found: AccessPoint) -> VolumePending:
-    return VolumePending(
-        problem, field="access point", value=found.access_point_id, remedy="it is tried again"
-    )
+    return VolumePending(problem, field="access point", value=found.access_point_id, remedy="it is retried")
 
 
 def _target(target: MountTarget) -> TargetAddress:

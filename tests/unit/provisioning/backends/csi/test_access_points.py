@@ -1,4 +1,4 @@
-"""Access points when AWS does not answer, is full, or is used by others too."""
+"""Access points when AWS does not answer, is full, or is also used by others."""
 
 import asyncio
 from dataclasses import replace

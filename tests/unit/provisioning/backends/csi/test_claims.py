@@ -68,7 +68,7 @@ async def test_a_volume_that_leads_to_the_same_is_adopted(backend: CsiBackend, f
 
 
 async def test_a_volume_that_leads_elsewhere_is_not_adopted(backend: CsiBackend) -> None:
-    with pytest.raises(KubeAlreadyExists, match="leads elsewhere"):
+    with pytest.raises(KubeAlreadyExists, match="leads to another location"):
         await (await made(backend)).adopt(volume(f"efs:{FS}::fsap-{2:017x}"))
 
 
@@ -79,7 +79,7 @@ def test_only_volumes_of_the_driver_are_its_own(backend: CsiBackend) -> None:
 
 @pytest.mark.parametrize("handle", ["", "vol-1", "s3files:fs-1::fsap-1"])
 async def test_a_handle_that_says_nothing_is_for_people(backend: CsiBackend, handle: str) -> None:
-    with pytest.raises(RemovalRefused, match="remove the volume by hand") as caught:
+    with pytest.raises(RemovalRefused, match="remove the volume manually") as caught:
         await backend.removal(volume(handle))
     assert caught.value.field == "spec.csi.volumeHandle"
 
@@ -94,7 +94,7 @@ async def test_what_was_made_is_removed(world: CsiWorld, backend: CsiBackend) ->
 
 async def test_a_role_is_read_for_making_and_for_removing(world: CsiWorld, backend: CsiBackend) -> None:
     plan = backend.plan(CLAIM, ABROAD)
-    with pytest.raises(NotYet, match="team/role' is not there"):
+    with pytest.raises(NotYet, match="team/role' does not exist"):
         await plan.make()
     world.texts.secrets["team/role"] = {"awsRoleArn": "hush"}
     with pytest.raises(InvalidArgument) as caught:

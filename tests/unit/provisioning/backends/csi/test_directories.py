@@ -111,7 +111,7 @@ async def test_a_directory_that_several_volumes_name_goes_with_the_last_that_sta
     handle = (await world.volumes.create(request(provisioningMode="efs-dir", **SHARED))).handle
     world.note("going", handle, **LEAVING)
     world.note("staying", handle)
-    with pytest.raises(RemovalRefused, match="is used by staying too; delete the other volumes"):
+    with pytest.raises(RemovalRefused, match="is also used by staying; delete the other volumes"):
         await world.volumes.delete(handle)
     world.note("staying", handle, **LEAVING)
     await world.volumes.delete(handle)

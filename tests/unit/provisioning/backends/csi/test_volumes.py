@@ -175,7 +175,7 @@ async def test_an_access_point_stays_while_another_volume_leads_through_it(form:
     other = form.format(handle.file_system_id, handle.access_point_id)
     world.note("staying", other)
 
-    with pytest.raises(RemovalRefused, match="leads to the data of volume staying too") as caught:
+    with pytest.raises(RemovalRefused, match="also leads to the data of volume staying") as caught:
         await world.volumes.delete(handle)
     assert caught.value.value == handle.access_point_id
 
@@ -188,7 +188,7 @@ async def test_a_volume_whose_release_has_not_been_seen_is_no_reason_to_wait() -
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
     world.note("going", handle, phase=VolumePhase.BOUND)
-    with pytest.raises(RemovalRefused, match="leads to the data of volume going too"):
+    with pytest.raises(RemovalRefused, match="also leads to the data of volume going"):
         await world.volumes.delete(handle)
     seen = world.index.volumes["going"]
     world.store.newer["going"] = replace(seen, **LEAVING)  # type: ignore[arg-type]
@@ -286,7 +286,7 @@ async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(pr
         await asyncio.sleep(0)
         # Set to Retain first, and let go by csi-provisioner.
         world.index.drop_volume(volume)
-    with pytest.raises(NotYet, match="has been deleted since its removal was asked for"):
+    with pytest.raises(NotYet, match="was deleted after its removal was requested"):
         await removal
     assert not world.folders.removed
     assert bool(world.api.points) is (provisioning == "efs-ap")
@@ -307,7 +307,7 @@ async def test_data_of_a_volume_that_is_kept_and_goes_between_two_looks_stays(
         raise KubeNotFound("answered 404", field=f"volume {name}")
 
     monkeypatch.setattr(world.store, "get", gone)
-    with pytest.raises(NotYet, match="has been deleted since its removal was asked for"):
+    with pytest.raises(NotYet, match="was deleted after its removal was requested"):
         await world.volumes.delete(handle)
     assert not world.folders.removed
     assert bool(world.api.points) is (provisioning == "efs-ap")
@@ -359,7 +359,7 @@ async def test_access_point_stays_with_its_volume_while_a_call_to_delete_it_may_
     world.api.faults["delete"] = AwsUnavailable("was not answered", field="DeleteAccessPoint")
     with pytest.raises(AwsUnavailable):
         await world.volumes.delete(handle)
-    with pytest.raises(NotYet, match="let go in 180 s"):
+    with pytest.raises(NotYet, match="released in 180 s"):
         await world.volumes.settled(removal)
     now += 181
     await world.volumes.settled(removal)
@@ -374,7 +374,7 @@ async def test_access_point_is_not_deleted_while_an_unanswered_creation_could_ma
     del world.api.faults["create"]
     handle = (await world.volumes.create(request())).handle
     now += 299
-    with pytest.raises(NotYet, match=r"may be made again by an earlier call to AWS.*in 1 s"):
+    with pytest.raises(NotYet, match=r"may be created again by an earlier call to AWS.*in 1 s"):
         await world.volumes.delete(handle)
     assert list(world.api.points) == [handle.access_point_id]
     now += 1
@@ -399,7 +399,7 @@ async def test_access_point_is_not_deleted_soon_after_a_call_that_made_it_was_ca
         await call
     world.api.create = made  # type: ignore[method-assign]
     handle = (await world.volumes.create(request())).handle
-    with pytest.raises(NotYet, match="may be made again"):
+    with pytest.raises(NotYet, match="may be created again"):
         await world.volumes.delete(handle)
 
 
@@ -441,7 +441,7 @@ async def test_reused_access_point_is_given_only_while_its_own_directory_is_rese
     after.api.points = before.api.points
     # Made between the listing and the answer, so that its directory is not reserved yet.
     after.api.hidden = True
-    with pytest.raises(VolumePending, match="is to be reserved first"):
+    with pytest.raises(VolumePending, match="must be reserved first"):
         await after.volumes.create(request("pvc-2", **again))
     after.api.hidden = False
     places = await after.volumes.places(request("pvc-2", **again))
