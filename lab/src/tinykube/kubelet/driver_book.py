@@ -32,15 +32,15 @@ class NodeDriverBook:
         """Enter the driver in CSINode, and its ids and topology on the Node."""
         node = await self._read_node()
         labels = (node.metadata and node.metadata.labels) or {}
-        for label, value in driver.topology.items():
+        for label, value in driver.node.topology.items():
             if labels.get(label, value) != value:
                 raise InvalidValue(
                     f"collides with the node's own value {labels[label]}",
                     field=f"topology {label}",
                     value=value,
                 )
-        ids = {**_node_ids(node), driver.name: driver.node_id}
-        await self._patch_node({"labels": dict(driver.topology), "annotations": {_NODE_IDS: _text(ids)}})
+        ids = {**_node_ids(node), driver.name: driver.node.node_id}
+        await self._patch_node({"labels": dict(driver.node.topology), "annotations": {_NODE_IDS: _text(ids)}})
         await self._create(node)
         await self._patch_drivers(_entry(driver))
 
@@ -78,11 +78,12 @@ class NodeDriverBook:
 
 
 def _entry(driver: Driver) -> dict[str, Any]:
-    limit = {"allocatable": {"count": driver.most_volumes}} if driver.most_volumes else {}
+    node = driver.node
+    limit = {"allocatable": {"count": node.most_volumes}} if node.most_volumes else {}
     return {
         "name": driver.name,
-        "nodeID": driver.node_id,
-        "topologyKeys": sorted(driver.topology) or None,
+        "nodeID": node.node_id,
+        "topologyKeys": sorted(node.topology) or None,
         **limit,
     }
 

@@ -25,6 +25,7 @@ from tinykube.kubelet.images import Image
 from tinykube.kubelet.logs import read_log
 from tinykube.kubelet.nfs import NfsMounter, detach, mount_points
 from tinykube.kubelet.node import NodeDescription, keep_alive, register
+from tinykube.kubelet.plugins import PluginCalls
 from tinykube.kubelet.pod_runner import Node, PodRunner
 from tinykube.kubelet.pods import Pod
 from tinykube.kubelet.reading import read_pod
@@ -40,6 +41,14 @@ _PATIENCE_SECONDS = 10.0
 class _Running:
     runner: PodRunner
     task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounters:
+    """Who mounts the volumes of NFS servers, and the calls to the CSI drivers."""
+
+    nfs: NfsMounter
+    csi: PluginCalls
 
 
 class Kubelet:
@@ -58,7 +67,7 @@ class Kubelet:
         *,
         node: NodeDescription,
         root: Path,
-        nfs: NfsMounter,
+        mounters: Mounters,
         images: Mapping[str, Image] = MappingProxyType({}),
         environment: Mapping[str, str] = MappingProxyType({}),
         host: HostFolders | None = None,
@@ -66,7 +75,7 @@ class Kubelet:
         self._client = client
         self._description = node
         self._root = root.resolve()  # as the table of mounts has it
-        self._nfs = nfs
+        self._mounters = mounters
         self._images = images
         self._environment = environment
         self._host = host or HostFolders()
@@ -80,14 +89,14 @@ class Kubelet:
         async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
             cluster = Cluster(self._client)
             book = NodeDriverBook(self._client, self._description.name)
-            drivers = Drivers(self._root / "plugins_registry", book, self._host)
-            csi = CsiVolumes(cluster, drivers, self._host)
+            drivers = Drivers(self._root / "plugins_registry", self._mounters.csi, book, self._host)
+            csi = CsiVolumes(cluster, self._mounters.csi, drivers, self._host)
             node = Node(
                 name=self._description.name,
                 address=self._description.address,
                 root=self._root,
                 cluster=cluster,
-                volumes=Volumes(standard_makers(cluster, self._nfs, csi, self._host)),
+                volumes=Volumes(standard_makers(cluster, self._mounters.nfs, csi, self._host)),
                 events=events,
                 images=self._images,
                 shares_mounts=self._shares_mounts,

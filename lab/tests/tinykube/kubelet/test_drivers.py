@@ -9,8 +9,10 @@ import pytest
 from lab.tests.tinykube.kubelet.csi_plugin import NAME, Plugin, Rpc
 
 from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeUnavailable, NotYet
+from kube_efs_lab.csi_calls import CsiCalls
 from tinykube.kubelet.drivers import Driver, Drivers
 from tinykube.kubelet.host_folders import HostFolders
+from tinykube.kubelet.plugins import NodeInfo
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
@@ -37,7 +39,7 @@ class Book:
 
 @asynccontextmanager
 async def following(plugin: Plugin, book: Book) -> AsyncIterator[Drivers]:
-    drivers = Drivers(plugin.registry, book, HostFolders())
+    drivers = Drivers(plugin.registry, CsiCalls(), book, HostFolders())
     running = asyncio.create_task(drivers.run())
     try:
         yield drivers
@@ -60,10 +62,7 @@ async def test_a_driver_is_registered_by_what_it_says_of_itself(
         assert book.drivers[NAME] == Driver(
             name=NAME,
             socket=plugin.socket,
-            node_id="i-1",
-            most_volumes=7,
-            topology={"zone": "a"},
-            knows_single_writers=True,
+            node=NodeInfo(node_id="i-1", most_volumes=7, topology={"zone": "a"}, knows_single_writers=True),
         )
 
 

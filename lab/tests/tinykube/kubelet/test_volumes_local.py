@@ -8,6 +8,7 @@ import pytest
 from tests.unmounting import unmount
 
 from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
+from kube_efs_lab.csi_calls import CsiCalls
 from tinykube.kubelet.cluster import BoundVolume, DriverTerms
 from tinykube.kubelet.csi_volumes import CsiVolumes
 from tinykube.kubelet.drivers import Driver, Drivers
@@ -78,8 +79,9 @@ class Exports:
 
 def volumes(cluster: Any = None, exports: Path | None = None) -> Volumes:
     cluster = cluster or Contents()
-    csi = CsiVolumes(cluster, Drivers(Path("/nowhere"), NoBook(), HostFolders()), HostFolders())
-    return Volumes(standard_makers(cluster, FolderNfs(Exports(exports)), csi, HostFolders()))
+    host, calls = HostFolders(), CsiCalls()
+    csi = CsiVolumes(cluster, calls, Drivers(Path("/nowhere"), calls, NoBook(), host), host)
+    return Volumes(standard_makers(cluster, FolderNfs(Exports(exports)), csi, host))
 
 
 async def set_up(source: Any, directory: Path, pod: Pod = POD, **parts: Any) -> Mounted:
