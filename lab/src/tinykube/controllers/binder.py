@@ -10,9 +10,7 @@ from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.claims import ClaimPhase
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.binding import (
     ReferClaim,
     Report,
@@ -27,11 +25,13 @@ from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.patches import on_top_of
 from tinykube.controllers.values import (
     Claim,
+    ClaimPhase,
     ClaimReference,
     Key,
     Pod,
     StorageClass,
     Volume,
+    VolumePhase,
 )
 from tinykube.controllers.work_queue import WorkQueue
 

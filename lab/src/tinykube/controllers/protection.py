@@ -13,7 +13,6 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.reading import read_pod
 from tinykube.controllers.values import (
@@ -24,6 +23,7 @@ from tinykube.controllers.values import (
     Meta,
     Pod,
     Volume,
+    VolumePhase,
 )
 from tinykube.controllers.work_queue import WorkQueue
 

@@ -19,13 +19,12 @@ from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources import core_v1, storage_v1
 from lightkube.utils.quantity import parse_quantity
 
-from kube_efs.model.claims import ClaimPhase, ReclaimPolicy
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.values import (
     BETA_STORAGE_CLASS,
     UNSCHEDULABLE,
     Claim,
+    ClaimPhase,
     ClaimReference,
     Controller,
     Key,
@@ -33,9 +32,11 @@ from tinykube.controllers.values import (
     Node,
     Operator,
     Pod,
+    ReclaimPolicy,
     Requirement,
     StorageClass,
     Volume,
+    VolumePhase,
 )
 
 
