@@ -11,7 +11,7 @@ import grpc.aio
 from kube_efs.csi.protocol import csi_pb2, registration_pb2
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
-from kube_efs.model.errors import NotYet
+from tinykube.errors import NotYet
 from tinykube.kubelet.plugins import NodeInfo, PluginInfo, PublishRequest
 
 # What pkg/volume/csi allows a call that mounts or unmounts.

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
-from kube_efs.model.errors import KubeEfsError
 from tinykube.api.parameters import Parameters
 from tinykube.api.pod_logs import choose_container
+from tinykube.errors import TinykubeError
 from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.resources import GroupResource
 from tinykube.objects.statuses import bad_request, internal_error
@@ -77,7 +77,7 @@ class PodCommands(Protocol):
     def run_command(
         self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
     ) -> AbstractAsyncContextManager[Command]:
-        """The command, which ends with its context at the latest; raises KubeEfsError or OSError."""
+        """The command, which ends with its context at the latest; raises TinykubeError or OSError."""
 
 
 class NoPodCommands:
@@ -141,7 +141,7 @@ async def _run(socket: web.WebSocketResponse, pod: Stored, order: Order, command
             key.namespace, key.name, order.container, order.argv, reads=order.reads, terminal=order.terminal
         ) as command:
             return ended(await _serve(socket, command))
-    except (KubeEfsError, OSError) as error:
+    except (TinykubeError, OSError) as error:
         return internal_error(f"error executing command in container: {error}").status
 
 

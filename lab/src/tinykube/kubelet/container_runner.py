@@ -10,7 +10,8 @@ from typing import Protocol
 
 import structlog
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError
+from tinykube.client.calls import ERRORS
+from tinykube.errors import InvalidValue, TinykubeError
 from tinykube.kubelet.commands import RunningCommand, run_in
 from tinykube.kubelet.launch import START_FAILED_CODE, Launch
 from tinykube.kubelet.logs import last_lines
@@ -50,7 +51,7 @@ class Start:
 Prepare = Callable[[], Awaitable[Start]]
 
 
-class NotRunning(KubeEfsError):
+class NotRunning(TinykubeError):
     """The container is not running just now."""
 
 
@@ -232,7 +233,7 @@ class ContainerRunner:
         try:
             start = await prepare()
             await asyncio.to_thread(self._make_files)
-        except (KubeEfsError, OSError) as error:
+        except ERRORS as error:
             reason = (
                 "CreateContainerError" if isinstance(error, InvalidValue) else "CreateContainerConfigError"
             )

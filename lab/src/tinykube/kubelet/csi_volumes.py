@@ -13,7 +13,8 @@ from pathlib import Path
 
 import structlog
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError
+from tinykube.client.calls import ERRORS
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.drivers import Driver, Drivers
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.nfs import detach, mount_points
@@ -49,7 +50,7 @@ class CsiVolumes:
         self._locks: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def publish(self, pod: Pod, volume: Csi, directory: Path, *, read_only: bool) -> Path:
-        """The mounted volume, below the directory of the pod's volumes; raises NotYet and KubeError."""
+        """The mounted volume, below the directory of the pod's volumes; raises NotYet and InvalidValue."""
         place = directory / _FOLDER / volume.volume.replace("/", "~")
         target = place / "mount"
         # Two volumes of a pod may be the same claim.
@@ -83,7 +84,7 @@ class CsiVolumes:
         try:
             socket = self._drivers.get(published.driver).socket
             await self._calls.unpublish(socket, published.handle, self._host.there(published.target))
-        except KubeEfsError as error:
+        except ERRORS as error:
             log.warning("volume-not-unpublished", target=str(published.target), reason=str(error))
             return False
         await asyncio.to_thread(_remove_note, published.target.parent)
@@ -94,10 +95,10 @@ class CsiVolumes:
         terms = await self._cluster.driver_terms(volume.driver)
         if terms.attaches:
             raise InvalidValue(
-                "wants its volumes to be attached, which nobody does here",
+                "wants its volumes to be attached, which nobody does here; "
+                "make a CSIDriver of this name with attachRequired: false",
                 field="CSIDriver",
                 value=volume.driver,
-                remedy="make a CSIDriver of this name with attachRequired: false",
             )
         if not terms.wants_pod:
             return {}

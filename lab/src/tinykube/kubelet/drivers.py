@@ -11,7 +11,8 @@ from typing import Protocol
 
 import structlog
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
+from tinykube.client.calls import ERRORS
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.plugins import NodeInfo, PluginCalls, PluginInfo
 
@@ -35,10 +36,10 @@ class DriverBook(Protocol):
     """Where the cluster reads which drivers a node has."""
 
     async def add(self, driver: Driver) -> None:
-        """Enter it, or enter it anew; raises KubeError, and InvalidValue for what contradicts the Node."""
+        """Enter it, or enter it anew; raises InvalidValue for what contradicts the Node."""
 
     async def remove(self, name: str) -> None:
-        """Take it out; raises KubeError."""
+        """Take it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Drivers:
     async def _try(self, socket: _Socket, failure: "_Failure | None") -> None:
         try:
             driver = await self._register(socket.path)
-        except KubeEfsError as error:
+        except ERRORS as error:
             log.warning("driver-not-registered", socket=str(socket.path), reason=str(error))
             pause = min(2 * failure.pause, _LAST_BACK_OFF_SECONDS) if failure else _FIRST_BACK_OFF_SECONDS
             self._failures[socket] = _Failure(asyncio.get_running_loop().time() + pause, pause)
@@ -105,7 +106,7 @@ class Drivers:
         try:
             driver = await self._introduced(info)
             await self._book.add(driver)
-        except KubeEfsError as error:
+        except ERRORS as error:
             with suppress(NotYet):  # what went wrong first is what counts
                 await self._calls.notify_registration(socket, error=str(error))
             raise
@@ -126,7 +127,7 @@ class Drivers:
         driver = self._registered[socket]
         try:
             await self._book.remove(driver.name)
-        except KubeEfsError as error:
+        except ERRORS as error:
             log.warning("driver-not-forgotten", driver=driver.name, reason=str(error))
         else:
             del self._registered[socket]

@@ -12,8 +12,8 @@ import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Pod as PodObject
 
-from kube_efs.kube.events import EventRecorder
-from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from tinykube.client.events import EventRecorder
+from tinykube.client.following import Applied, Deleted, Listed, follow
 from tinykube.kubelet.cluster import Cluster
 from tinykube.kubelet.commands import RunningCommand
 from tinykube.kubelet.container_runner import ContainerRunner, NotRunning

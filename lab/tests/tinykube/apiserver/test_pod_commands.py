@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kube_efs.model.errors import NotYet
 from tinykube.api import ApiServer
 from tinykube.api.parameters import Parameters
 from tinykube.api.pod_commands import Channel, Order, parse_order, parse_size
+from tinykube.errors import NotYet
 from tinykube.objects.json_types import Json
 from tinykube.objects.statuses import ApiError
 from tinykube.objects.storage import Stored

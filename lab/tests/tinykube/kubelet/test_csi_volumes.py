@@ -12,8 +12,8 @@ import pytest
 from lab.tests.tinykube.kubelet.csi_plugin import NAME, Plugin
 
 from kube_efs.csi.protocol import csi_pb2
-from kube_efs.model.errors import InvalidValue, NotYet
 from kube_efs_lab.csi_calls import CsiCalls
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.cluster import Cluster, DriverTerms
 from tinykube.kubelet.csi_volumes import CsiVolumes, publish_request
 from tinykube.kubelet.drivers import Driver, Drivers

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unmounting import unmount
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
 from kube_efs_lab.csi_calls import CsiCalls
+from tinykube.errors import InvalidValue, NotYet, TinykubeError
 from tinykube.kubelet.cluster import BoundVolume, DriverTerms
 from tinykube.kubelet.csi_volumes import CsiVolumes
 from tinykube.kubelet.drivers import Driver, Drivers
@@ -121,7 +121,7 @@ async def test_keys_become_files(tmp_path: Path) -> None:
     ],
 )
 async def test_files_that_cannot_be(
-    tmp_path: Path, fields: dict[str, Any], error: type[KubeEfsError], text: str
+    tmp_path: Path, fields: dict[str, Any], error: type[TinykubeError], text: str
 ) -> None:
     with pytest.raises(error) as caught:
         await set_up(Files(**{"store": Store.CONFIG_MAP, "name": "config", **fields}), tmp_path)
