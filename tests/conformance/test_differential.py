@@ -113,9 +113,9 @@ ALLOWED = (
         path=r".*claimRef\.(f:)?resourceVersion",
     ),
     Allowed(
-        "the embedded controllers name and count their events as kube-efs does",
+        "an event has its moment in its name; how often it is told and for which version is chance",
         "binding-provisioned-at-once / it is told",
-        r"body\.items\[0\]\.(count|reportingInstance|.*f:reportingInstance|metadata.name|.*resourceVersion)",
+        r"body\.items\[0\]\.(count|metadata\.name|involvedObject\.resourceVersion)",
     ),
 )
 

@@ -103,7 +103,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             message=entry.message,
             source=self._source,
             reportingComponent=self._source.component,
-            reportingInstance=self._source.host or self._source.component,
+            reportingInstance=self._source.host or "",
             count=1,
             firstTimestamp=now,
             lastTimestamp=now,
