@@ -226,7 +226,8 @@ async def test_deployment_is_rolled_out_scaled_updated_and_removed(world: World)
     assert len(new) == 3
     assert not {pod["metadata"]["name"] for pod in new} & set(before)
     assert all(pod["spec"]["containers"][0]["env"] == [{"name": "CHANGED", "value": "yes"}] for pod in new)
-    assert (await world("get", "deployment", "app", "--no-headers")).split()[1:4] == ["3/3", "3", "3"]
+    counts = "jsonpath={.status.readyReplicas} {.status.updatedReplicas} {.status.availableReplicas}"
+    assert await world("get", "deployment", "app", "-o", counts) == "3 3 3"
 
     await world("delete", "deployment", "app")
 
