@@ -108,14 +108,12 @@ class ContainerRunner:
         return isinstance(self.state.state, Terminated) and self.state.state.final
 
     def run_command(
-        self, argv: tuple[str, ...], *, reads: bool, terminal: bool
+        self, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[RunningCommand]:
         """A further command in the container, to be entered as a context; raises NotRunning."""
         if not self.running or self._process is None or self._launch is None:
             raise NotRunning(f'container "{self.container.name}" is not running')
-        environment = {**({"TERM": "xterm"} if terminal else {}), **self._launch.env}
-        launch = replace(self._launch, argv=argv, env=environment)
-        return run_in(self._process.launcher, launch, reads=reads, terminal=terminal)
+        return run_in(self._process.launcher, replace(self._launch, argv=argv), reads=reads)
 
     def resume(self, earlier: Earlier) -> None:
         """Go on from what a kubelet before this one wrote; what it had running is gone with it."""

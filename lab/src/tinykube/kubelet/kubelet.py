@@ -123,13 +123,13 @@ class Kubelet:
                 yield chunk
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[RunningCommand]:
         """A further command in a container, to be entered as a context; raises NotRunning."""
         found = self._find(namespace, name, container)
         if found is None:
             raise NotRunning(f'container "{container}" is not running')
-        return found.run_command(argv, reads=reads, terminal=terminal)
+        return found.run_command(argv, reads=reads)
 
     def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
         for running in self._pods.values():
