@@ -16,7 +16,7 @@ from tinykube.kubelet.commands import RunningCommand, run_in
 from tinykube.kubelet.launch import START_FAILED_CODE, Launch
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.planning import ContainerPaths
-from tinykube.kubelet.pods import Container, Earlier, Pod, RestartPolicy
+from tinykube.kubelet.pods import Container, Pod, RestartPolicy
 from tinykube.kubelet.probes import Check, follow_readiness, until_dead
 from tinykube.kubelet.process import ContainerProcess, StartFailed
 from tinykube.kubelet.states import (
@@ -114,30 +114,6 @@ class ContainerRunner:
         if not self.running or self._process is None or self._launch is None:
             raise NotRunning(f'container "{self.container.name}" is not running')
         return run_in(self._process.launcher, replace(self._launch, argv=argv), reads=reads)
-
-    def resume(self, earlier: Earlier) -> None:
-        """Go on from what a kubelet before this one wrote; what it had running is gone with it."""
-        ended = None
-        if earlier.ended is not None:
-            found = earlier.ended
-            ended = Terminated(
-                exit_code=found.exit_code,
-                reason=found.reason,
-                message=found.message,
-                started_at=found.started_at,
-                finished_at=found.finished_at,
-            )
-        elif earlier.running_since is not None:
-            ended = Terminated(
-                exit_code=_KILLED_CODE,
-                reason="ContainerStatusUnknown",
-                message="The container could not be located when the kubelet started",
-                started_at=earlier.running_since,
-                finished_at=datetime.now(UTC),
-            )
-        self.state = replace(self.state, restarts=earlier.restarts)
-        if ended is not None:
-            self._end(ended)
 
     async def run(self, prepare: Prepare) -> int:
         """Run to the last end; its exit code. When cancelled, every process is gone afterwards."""

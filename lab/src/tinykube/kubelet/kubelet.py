@@ -23,14 +23,14 @@ from tinykube.kubelet.drivers import Drivers
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.images import Image
 from tinykube.kubelet.logs import read_log
-from tinykube.kubelet.nfs import NfsMounter, detach, mount_points
+from tinykube.kubelet.nfs import NfsMounter, mount_points
 from tinykube.kubelet.node import NodeDescription, keep_alive, register
 from tinykube.kubelet.plugins import PluginCalls
 from tinykube.kubelet.pod_runner import Node, PodRunner
 from tinykube.kubelet.pods import Pod
 from tinykube.kubelet.reading import read_pod
 from tinykube.kubelet.syscalls import MountFlag, mount, unmount
-from tinykube.kubelet.volumes import Volumes, remove_tree, standard_makers
+from tinykube.kubelet.volumes import Volumes, standard_makers
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,8 @@ class Kubelet:
     source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
     container gets besides its own variables and those by which it finds the API server. ``host`` knows the
     folders of the node that are elsewhere on this machine. With it, containers may hand mounts below the
-    folder of pods to the node, for that folder is a mount itself then.
+    folder of pods to the node, for that folder is a mount itself then. Pods of an earlier kubelet are
+    not taken over.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Kubelet:
             async for change in changes:
                 match change:
                     case Listed(objects):
-                        await self._replace([read_pod(found) for found in objects], node)
+                        self._replace([read_pod(found) for found in objects], node)
                     case Applied(found):
                         self._apply(read_pod(found), node)
                     case Deleted(found):
@@ -164,12 +165,11 @@ class Kubelet:
                         self._finished.discard(uid)
                         self._forget(uid)
 
-    async def _replace(self, pods: list[Pod], node: Node) -> None:
+    def _replace(self, pods: list[Pod], node: Node) -> None:
         present = {pod.uid for pod in pods}
         self._finished &= present
         for uid in self._pods.keys() - present:
             self._forget(uid)
-        await self._remove_leftovers(present)
         for pod in pods:
             self._apply(pod, node)
 
@@ -197,16 +197,6 @@ class Kubelet:
         if not task.cancelled() and task.exception() is not None:
             log.error("pod-runner-failed", pod=pod.name, namespace=pod.namespace, exc_info=task.exception())
 
-    async def _remove_leftovers(self, present: set[str]) -> None:
-        """Undo what a kubelet before this one, which was killed, has left behind of pods that are gone."""
-        for directory in await asyncio.to_thread(_children, self._pods_folder):
-            if directory.name in present or directory.name in self._pods:
-                continue
-            for point in sorted(mount_points(), reverse=True):
-                if Path(point).is_relative_to(directory):
-                    await detach(Path(point))
-            await asyncio.to_thread(remove_tree, directory)
-
     async def _stop_all(self) -> None:
         tasks = [running.task for running in self._pods.values()]
         for task in tasks:
@@ -231,7 +221,3 @@ def _api_server(url: str) -> dict[str, str]:
     found = urlsplit(url)
     port = found.port or (443 if found.scheme == "https" else 80)
     return {"KUBERNETES_SERVICE_HOST": found.hostname or "", "KUBERNETES_SERVICE_PORT": str(port)}
-
-
-def _children(directory: Path) -> list[Path]:
-    return list(directory.iterdir()) if directory.is_dir() else []

@@ -70,7 +70,7 @@ class PodRunner:
         self.pod = pod
         self._node = node
         self._directory = node.root / "pods" / pod.uid
-        self._started_at = pod.started_at or datetime.now(UTC)
+        self._started_at = datetime.now(UTC)
         self._clock = Clock()
         self._notes: tuple[Condition, ...] = (_HOST_PROCESSES,)
         self._failure = ("", "")
@@ -98,9 +98,7 @@ class PodRunner:
         """Live, end, and wait to be deleted."""
         writing = asyncio.create_task(self._status.run())
         try:
-            if self.pod.phase.ended or self.pod.deleting:
-                await self._tear_down()  # what a kubelet before this one may have left
-            else:
+            if not (self.pod.phase.ended or self.pod.deleting):
                 await self._live()
                 await self._status.flush()
             await self._deleted.wait()
@@ -113,9 +111,6 @@ class PodRunner:
 
     async def _live(self) -> None:
         """Until every container has ended for good, by itself, by deletion or by its deadline."""
-        for runner in self.containers:
-            if runner.container.name in self.pod.earlier:
-                runner.resume(self.pod.earlier[runner.container.name])
         self._status.changed()
         running = asyncio.create_task(self._run_containers())
         deleted = asyncio.create_task(self._deleted.wait())
