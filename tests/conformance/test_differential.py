@@ -93,10 +93,6 @@ ALLOWED = (
     ),
     Allowed("objects are answered in JSON only", values=r".*application/yaml.*"),
     Allowed(
-        "the refusal to show one object as a list has the words of other refusals",
-        ".* / a list's metadata of one",
-    ),
-    Allowed(
         "nobody watches over nodes, so they are not tainted until they are ready",
         path=r"body\.(spec|metadata\.annotations)",
         values=r".*(node.kubernetes.io/not-ready|node.alpha.kubernetes.io/ttl).*",
