@@ -93,10 +93,6 @@ ALLOWED = (
     ),
     Allowed("objects are answered in JSON only", values=r".*application/yaml.*"),
     Allowed(
-        "the refusal to show one object as a list has the words of other refusals",
-        ".* / a list's metadata of one",
-    ),
-    Allowed(
         "nobody watches over nodes, so they are not tainted until they are ready",
         path=r"body\.(spec|metadata\.annotations)",
         values=r".*(node.kubernetes.io/not-ready|node.alpha.kubernetes.io/ttl).*",
@@ -113,9 +109,9 @@ ALLOWED = (
         path=r".*claimRef\.(f:)?resourceVersion",
     ),
     Allowed(
-        "the embedded controllers name and count their events as kube-efs does",
+        "an event has its moment in its name; how often it is told and for which version is chance",
         "binding-provisioned-at-once / it is told",
-        r"body\.items\[0\]\.(count|reportingInstance|.*f:reportingInstance|metadata.name|.*resourceVersion)",
+        r"body\.items\[0\]\.(count|metadata\.name|involvedObject\.resourceVersion)",
     ),
 )
 

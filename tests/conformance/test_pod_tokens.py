@@ -12,8 +12,9 @@ from lightkube.resources.core_v1 import Pod
 from tests.conformance.programs import PROGRAMS
 
 from kube_efs.kube.client import connect, load_config
+from kube_efs_lab.csi_calls import CsiCalls
 from kube_efs_lab.real_control_plane import RealControlPlane
-from tinykube.kubelet.kubelet import Kubelet
+from tinykube.kubelet.kubelet import Kubelet, Mounters
 from tinykube.kubelet.nfs import KernelNfs
 from tinykube.kubelet.node import NodeDescription
 
@@ -29,7 +30,10 @@ async def test_a_program_in_a_pod_is_its_service_account(tmp_path: Path) -> None
         connect(load_config(plane.admin_kubeconfig)) as client,
     ):
         kubelet = Kubelet(
-            client, node=NodeDescription(name="node-1"), root=tmp_path / "kubelet", nfs=KernelNfs()
+            client,
+            node=NodeDescription(name="node-1"),
+            root=tmp_path / "kubelet",
+            mounters=Mounters(nfs=KernelNfs(), csi=CsiCalls()),
         )
         running = asyncio.create_task(kubelet.run())
         try:

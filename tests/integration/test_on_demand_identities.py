@@ -27,7 +27,7 @@ from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.promises import Holder, TunnelSpec
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -13,7 +13,7 @@ from fake_efs.tls_front import TlsFront
 from kube_efs.model.errors import AwsError, InvalidValue, KubeEfsError, NotYet
 from kube_efs.model.file_systems import FileSystem, dns_name
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 
 POLL_SECONDS = 0.5
 

@@ -17,7 +17,7 @@ from fake_efs.tls_stream import server_context
 from kube_efs.model.errors import NotYet
 from kube_efs.model.file_systems import MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId
-from tinykube.authority import ServerCertificate
+from tiny_ca.authority import ServerCertificate
 
 log = structlog.get_logger()
 

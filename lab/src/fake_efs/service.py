@@ -33,7 +33,7 @@ from kube_efs.model.errors import AwsNotFound, InvalidValue
 from kube_efs.model.file_systems import FileSystem, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region, ZoneName
 from kube_efs.model.volume_handles import AccessPointId
-from tinykube.authority import Authority, ServerCertificate
+from tiny_ca.authority import Authority, ServerCertificate
 
 DEFAULT_REGION = Region("us-east-1")
 # A client that waits for an answer is waited for by a pod.

@@ -11,7 +11,7 @@ from cryptography import x509
 from OpenSSL import SSL
 
 from kube_efs.model.errors import InvalidValue
-from tinykube.authority import ServerCertificate
+from tiny_ca.authority import ServerCertificate
 
 CHUNK_BYTES = 256 * 1024
 _RECORD_BYTES = 16 * 1024  # the largest TLS record; SSL_read gives one at a time

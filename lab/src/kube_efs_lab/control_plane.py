@@ -104,8 +104,8 @@ class _PodsLater:
                 yield chunk
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[RunningCommand]:
         if self.kubelet is None:
             raise NotRunning(f'container "{container}" is not running')
-        return self.kubelet.run_command(namespace, name, container, argv, reads=reads, terminal=terminal)
+        return self.kubelet.run_command(namespace, name, container, argv, reads=reads)

@@ -19,11 +19,12 @@ import structlog
 
 from fake_efs.service import EmbeddedEfs
 from kube_efs.model.directories import parse_directory
-from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet, PlatformError
+from kube_efs.model.errors import InvalidValue, KubeEfsError, PlatformError
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.probe import probe
 from kube_efs.tunnels.promises import TunnelSpec
+from tinykube.errors import NotYet
 from tinykube.kubelet.nfs import NfsFolders, served_folder
 from tinykube.kubelet.pods import Nfs
 
@@ -108,7 +109,7 @@ class _Answering:
         volume = Nfs(server=server.strip("[]"), path=f"/{path}", options=(options,))
         try:
             folder = await served_folder(self._folders, volume, Path(target))
-        except KubeEfsError as error:
+        except (KubeEfsError, NotYet) as error:
             return {"error": str(error)}
         log.info("folder-bound-for-mount", source=source, options=options, target=target, folder=str(folder))
         return {"folder": str(folder)}

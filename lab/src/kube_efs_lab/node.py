@@ -19,10 +19,11 @@ from kube_efs.model.ids import FileSystemId
 from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.settings import own_image
+from kube_efs_lab.csi_calls import CsiCalls
 from tinykube.kubelet.environment import STANDARD_PATH
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.images import Image, repository
-from tinykube.kubelet.kubelet import Kubelet
+from tinykube.kubelet.kubelet import Kubelet, Mounters
 from tinykube.kubelet.launch import Bind
 from tinykube.kubelet.nfs import FolderNfs, KernelNfs, NfsMounter, kernel_has_nfs
 from tinykube.kubelet.node import NodeDescription
@@ -80,7 +81,7 @@ def make_kubelet(
         client,
         node=NodeDescription(name=name, zone=efs.subnets[0].zone, region=efs.region),
         root=root,
-        nfs=nfs,
+        mounters=Mounters(nfs=nfs, csi=CsiCalls()),
         images={
             IMAGE: image,
             repository(own_image()): image,  # of any version

@@ -12,9 +12,9 @@ from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.tunnels.stunnel.process import StunnelProcess
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.node import IMAGE
+from kube_efs_lab.ports import reserved_base_port
 from kube_efs_lab.program import Program
 from tinykube.kubelet.host_folders import HostFolders
-from tinykube.ports import reserved_base_port
 
 NODE = "embedded"
 NAMESPACE = DEFAULT_NAMESPACE

@@ -26,7 +26,7 @@ from kube_efs.aws.connection import AwsConnection, AwsOptions
 from kube_efs.model.errors import InvalidValue, NotYet
 from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget, dns_name
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -20,7 +20,7 @@ from fake_efs.loopback import LoopbackRange
 from fake_efs.tls_front import NFS_PORT, Condition, TlsFront
 from fake_efs.tls_stream import server_context
 from kube_efs.model.errors import InvalidValue
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 
 NAME = "fs-01234567.efs.us-east-1.amazonaws.com"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -20,8 +20,6 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
-METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 _ANSWER_SECONDS = 20.0
 _POLL_SECONDS = 0.05

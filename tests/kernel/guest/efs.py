@@ -27,7 +27,7 @@ from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
 from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 
 REGION = Region("us-east-1")
 # The node is in the first.

@@ -9,7 +9,7 @@ from tests.scenarios.steps import Cluster
 
 from fake_efs.names import server_names
 from kube_efs.model.ids import FileSystemId
-from tinykube.authority import Authority, ServerCertificate
+from tiny_ca.authority import Authority, ServerCertificate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

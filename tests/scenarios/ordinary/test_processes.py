@@ -14,7 +14,7 @@ from tests.scenarios.steps import Cluster
 
 from kube_efs.model.tunnel_volumes import root_name
 from kube_efs_lab.program import Program
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 from tinykube.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.secure_metrics import SecureMetrics, TlsTerms
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 
 NAME = "aws-efs-csi-driver-controller-metrics.storage.svc"
 

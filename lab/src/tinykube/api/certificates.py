@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinykube.authority import Authority
+from tiny_ca.authority import Authority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

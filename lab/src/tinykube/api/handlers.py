@@ -233,15 +233,15 @@ class ResourceHandlers:
             except ApiError as error:
                 if error.code != 404:
                     raise
-        return _json(200, self._renderer(call, listing=True).page(page))
+        return _json(200, self._renderer(call).page(page))
 
     async def _list(self, call: Call) -> web.Response:
-        renderer = self._renderer(call, listing=True)
+        renderer = self._renderer(call)
         query = parse_list_query(self._selection(call), call.parameters)
         return _json(200, renderer.page(list_page(self._backend.store, query)))
 
     async def _watch(self, call: Call) -> web.StreamResponse:
-        renderer = self._renderer(call, listing=False)
+        renderer = self._renderer(call)
         query = parse_watch_query(self._selection(call), call.parameters)
         seconds = query.timeout_seconds or random.uniform(*_WATCH_SECONDS)  # noqa: S311 - spreads re-watches
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
@@ -264,9 +264,9 @@ class ResourceHandlers:
         return parse_selection(call.resource, call.path.namespace, call.path.name, call.parameters)
 
     def _one(self, call: Call, stored: Stored, *, code: int = 200) -> web.Response:
-        return _json(code, self._renderer(call, listing=False).one(stored) + b"\n")
+        return _json(code, self._renderer(call).one(stored) + b"\n")
 
-    def _renderer(self, call: Call, *, listing: bool) -> Renderer:
+    def _renderer(self, call: Call) -> Renderer:
         accept = call.request.headers.get("Accept", "")
         text = call.parameters.text("includeObject")
         if text not in {"", *IncludeObject}:
@@ -276,7 +276,7 @@ class ResourceHandlers:
             )
         return Renderer(
             resource=call.resource,
-            representation=representation(accept, listing=listing),
+            representation=representation(accept),
             include_object=IncludeObject(text) if text else IncludeObject.METADATA,
             now=self._backend.clock(),
         )

@@ -16,8 +16,6 @@ class Representation(StrEnum):
 
     OBJECT = "object"
     TABLE = "table"
-    METADATA = "metadata"
-    METADATA_LIST = "metadata list"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +33,6 @@ class MediaRange:
 
 _CONVERSIONS = {
     ("meta.k8s.io", "v1", "Table"): Representation.TABLE,
-    ("meta.k8s.io", "v1", "PartialObjectMetadata"): Representation.METADATA,
-    ("meta.k8s.io", "v1", "PartialObjectMetadataList"): Representation.METADATA_LIST,
     ("", "", ""): Representation.OBJECT,
 }
 
@@ -47,12 +43,11 @@ def parse_accept(header: str) -> list[MediaRange]:
     return [one for one, _ in sorted(ranges, key=lambda pair: -pair[1])]
 
 
-def representation(accept: str, *, listing: bool) -> Representation:
-    """How to show objects; ``listing`` for lists and watches. Raises 406 when JSON is not acceptable."""
-    unfit = Representation.METADATA if listing else Representation.METADATA_LIST
+def representation(accept: str) -> Representation:
+    """How to show objects. Raises 406 when neither JSON nor a table in JSON is acceptable."""
     for one in parse_accept(accept or "*/*"):
         found = _CONVERSIONS.get(one.conversion)
-        if one.media_type in _ANY and found is not None and found is not unfit:
+        if one.media_type in _ANY and found is not None:
             return found
     raise not_acceptable([JSON])
 

@@ -6,7 +6,6 @@ Version 5 lets the client close a channel, which version 4 has no words for.
 """
 
 import asyncio
-import json
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,9 +13,9 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
-from kube_efs.model.errors import KubeEfsError
 from tinykube.api.parameters import Parameters
 from tinykube.api.pod_logs import choose_container
+from tinykube.errors import TinykubeError
 from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.resources import GroupResource
 from tinykube.objects.statuses import bad_request, internal_error
@@ -49,12 +48,11 @@ class Channel(IntEnum):
     STDOUT = 1
     STDERR = 2
     ERROR = 3
-    RESIZE = 4
     CLOSE = 255
 
 
 class Command(Protocol):
-    """A command that runs; its outputs are the standard one and that for errors, or those of its terminal."""
+    """A command that runs; its outputs are the standard one and that for errors."""
 
     @property
     def input(self) -> asyncio.StreamWriter | None:
@@ -67,24 +65,21 @@ class Command(Protocol):
     async def wait(self) -> int:
         """The exit code, once it has ended."""
 
-    def resize(self, columns: int, rows: int) -> None:
-        """Tell its terminal how large it is."""
-
 
 class PodCommands(Protocol):
     """Runs commands in containers."""
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[Command]:
-        """The command, which ends with its context at the latest; raises KubeEfsError or OSError."""
+        """The command, which ends with its context at the latest; raises TinykubeError or OSError."""
 
 
 class NoPodCommands:
     """Where nobody runs pods."""
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[Command]:
         """Always refused."""
         raise bad_request(f"nobody runs pod {name} here")
@@ -97,7 +92,6 @@ class Order:
     container: str
     argv: tuple[str, ...]
     reads: bool
-    terminal: bool
 
 
 def parse_order(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> Order:
@@ -105,6 +99,8 @@ def parse_order(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> O
     container = choose_container(pod, parameters.text("container"))
     if not argv:
         raise bad_request("you must specify at least one command for the container")
+    if parameters.flag("tty"):
+        raise bad_request("commands have no terminal in the embedded cluster: leave out --tty")
     if not lookup(pod.json, "spec", "nodeName"):
         raise bad_request(f"pod {pod.key.name} does not have a host assigned")
     state = _state(pod.json, container)
@@ -114,7 +110,6 @@ def parse_order(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> O
         container=container,
         argv=argv,
         reads=parameters.flag("stdin"),
-        terminal=parameters.flag("tty"),
     )
 
 
@@ -138,10 +133,10 @@ async def _run(socket: web.WebSocketResponse, pod: Stored, order: Order, command
     key = pod.key
     try:
         async with commands.run_command(
-            key.namespace, key.name, order.container, order.argv, reads=order.reads, terminal=order.terminal
+            key.namespace, key.name, order.container, order.argv, reads=order.reads
         ) as command:
             return ended(await _serve(socket, command))
-    except (KubeEfsError, OSError) as error:
+    except (TinykubeError, OSError) as error:
         return internal_error(f"error executing command in container: {error}").status
 
 
@@ -187,8 +182,6 @@ async def _feed(socket: web.WebSocketResponse, command: Command) -> None:
             await _drained(command.input)
         elif channel == Channel.CLOSE and content == bytes([Channel.STDIN]) and command.input is not None:
             command.input.close()
-        elif channel == Channel.RESIZE and (size := parse_size(content)):
-            command.resize(*size)
 
 
 async def _drained(writer: asyncio.StreamWriter) -> None:
@@ -198,22 +191,9 @@ async def _drained(writer: asyncio.StreamWriter) -> None:
         writer.close()  # the command reads no more, which is its own affair
 
 
-def parse_size(content: bytes) -> tuple[int, int] | None:
-    """The columns and rows in a message about the size of a terminal; None for any other."""
-    try:
-        given = json.loads(content)
-        columns, rows = int(given["Width"]), int(given["Height"])
-    except (ValueError, TypeError, KeyError):
-        return None
-    return (columns, rows) if 0 < columns < 1 << 16 and 0 < rows < 1 << 16 else None
-
-
 async def _show(socket: web.WebSocketResponse, channel: Channel, output: asyncio.StreamReader) -> None:
-    try:
-        while chunk := await output.read(_CHUNK_BYTES):
-            await _send(socket, channel, chunk)
-    except OSError:
-        return  # how a terminal says that nobody is left to print there
+    while chunk := await output.read(_CHUNK_BYTES):
+        await _send(socket, channel, chunk)
 
 
 async def _send(socket: web.WebSocketResponse, channel: Channel, content: bytes) -> None:

@@ -15,7 +15,6 @@ from tinykube.objects.storage import Stored, encode
 from tinykube.printers.printers import printer_for
 from tinykube.printers.tables import IncludeObject, table_for
 
-_META = "meta.k8s.io/v1"
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 
@@ -30,43 +29,29 @@ class Renderer:
 
     def one(self, stored: Stored) -> bytes:
         """The answer to a request about one object."""
-        match self.representation:
-            case Representation.TABLE:
-                version = stored.json["metadata"].get("resourceVersion", "")
-                return encode(self._table([self._wire(stored)], {"resourceVersion": version}))
-            case Representation.METADATA:
-                return encode(_metadata_only(self._wire(stored)))
-            case _:
-                return self._encoded(stored)
+        if self.representation is Representation.TABLE:
+            version = stored.json["metadata"].get("resourceVersion", "")
+            return encode(self._table([self._wire(stored)], {"resourceVersion": version}))
+        return self._encoded(stored)
 
     def page(self, page: Page) -> bytes:
         """The answer to a list request."""
-        match self.representation:
-            case Representation.TABLE:
-                return encode(self._table((self._wire(stored) for stored in page.items), page.metadata))
-            case Representation.METADATA_LIST:
-                items = [encode(_metadata_only(self._wire(stored))) for stored in page.items]
-                return _list(_META, "PartialObjectMetadataList", page.metadata, items)
-            case _:
-                items = [self._item(stored) for stored in page.items]
-                # Lists of custom resources come from another encoder, which writes the empty text too.
-                metadata = {"continue": "", **page.metadata} if self.resource.custom else page.metadata
-                return _list(self.resource.api_version, self.resource.list_name, metadata, items)
+        if self.representation is Representation.TABLE:
+            return encode(self._table((self._wire(stored) for stored in page.items), page.metadata))
+        items = [self._item(stored) for stored in page.items]
+        # Lists of custom resources come from another encoder, which writes the empty text too.
+        metadata = {"continue": "", **page.metadata} if self.resource.custom else page.metadata
+        return _list(self.resource.api_version, self.resource.list_name, metadata, items)
 
     def event(self, event: WatchEvent, *, first: bool) -> bytes:
         """One line of a watch; the first table of a watch has the column heads, as in Kubernetes."""
         if self.representation is Representation.OBJECT and event.stored is not None:
             return event_line(event.type, self._encoded(event.stored))
         wire = self._bookmark(event) if event.stored is None else self._wire(event.stored)
-        match self.representation:
-            case Representation.TABLE:
-                table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
-                shown = table if first else {**table, "columnDefinitions": None}
-            case Representation.METADATA:
-                shown = _metadata_only(wire)
-            case _:
-                shown = wire
-        return event_line(event.type, encode(shown))
+        if self.representation is Representation.TABLE:
+            table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
+            wire = table if first else {**table, "columnDefinitions": None}
+        return event_line(event.type, encode(wire))
 
     def _bookmark(self, event: WatchEvent) -> Json:
         """An object with nothing but the version, and the mark that the initial events end here."""
@@ -98,10 +83,6 @@ class Renderer:
 def event_line(event_type: EventType, shown: bytes) -> bytes:
     """A watch event as a line of JSON."""
     return b'{"type":"' + event_type.value.encode() + b'","object":' + shown + b"}\n"
-
-
-def _metadata_only(wire: Json) -> Json:
-    return {"kind": "PartialObjectMetadata", "apiVersion": _META, "metadata": wire["metadata"]}
 
 
 def _list(api_version: str, kind: str, metadata: Json, items: list[bytes]) -> bytes:

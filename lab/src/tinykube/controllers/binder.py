@@ -4,15 +4,13 @@ import asyncio
 
 import structlog
 from lightkube import AsyncClient
+from lightkube.models.core_v1 import ObjectReference
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass as StorageClassObject
 from lightkube.types import PatchType
 
-from kube_efs.kube.errors import translated
-from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.claims import ClaimPhase
-from kube_efs.model.errors import KubeNotFound
-from kube_efs.model.volumes import VolumePhase
+from tinykube.client.calls import unless_missing
+from tinykube.client.events import EventRecorder
 from tinykube.controllers.binding import (
     ReferClaim,
     Report,
@@ -27,11 +25,13 @@ from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.patches import on_top_of
 from tinykube.controllers.values import (
     Claim,
+    ClaimPhase,
     ClaimReference,
     Key,
     Pod,
     StorageClass,
     Volume,
+    VolumePhase,
 )
 from tinykube.controllers.work_queue import WorkQueue
 
@@ -131,12 +131,8 @@ class Binder:
         if known is not None:
             return known
         # Class and claim often come in one manifest: the claim may be seen first.
-        try:
-            with translated(f"StorageClass {claim.class_name}"):
-                found = await self._client.get(StorageClassObject, claim.class_name)
-        except KubeNotFound:
-            return None
-        return self._caches.classes.remember(found)
+        found = await unless_missing(self._client.get(StorageClassObject, claim.class_name))
+        return None if found is None else self._caches.classes.remember(found)
 
     async def _claim_of(self, volume: Volume, reference: ClaimReference) -> Claim | None:
         known = self._caches.claims.values.get(reference.key)
@@ -144,14 +140,10 @@ class Binder:
         if settled or not reference.uid or (known is not None and known.meta.uid == reference.uid):
             return known
         # Released means that data may be deleted: never say so because the claim's own watch is late.
-        try:
-            with translated(f"PersistentVolumeClaim {reference.key}"):
-                found = await self._client.get(
-                    PersistentVolumeClaim, reference.key.name, namespace=reference.key.namespace
-                )
-        except KubeNotFound:
-            return None
-        return self._caches.claims.remember(found)
+        found = await unless_missing(
+            self._client.get(PersistentVolumeClaim, reference.key.name, namespace=reference.key.namespace)
+        )
+        return None if found is None else self._caches.claims.remember(found)
 
     async def _take(self, steps: Steps) -> None:
         """Make the writes one by one, each on top of what the one before made of the object."""
@@ -171,16 +163,14 @@ class Binder:
         if self._last_words.get(uid) == words:
             return
         self._last_words[uid] = words
-        kind = EventType.WARNING if step.warning else EventType.NORMAL
-        self._events.publish(_subject(step.about), kind, step.reason, step.message)
+        self._events.publish(_subject(step.about), step.reason, step.message, warning=step.warning)
 
     async def _write_volume(self, step: ReferClaim | SetVolumePhase, versions: dict[str, str]) -> None:
         meta = step.volume.meta
         kind = PersistentVolume.Status if isinstance(step, SetVolumePhase) else PersistentVolume
-        with translated(f"PersistentVolume {meta.key}"):
-            written = await self._client.patch(
-                kind, meta.key.name, on_top_of(meta, versions, step), patch_type=PatchType.MERGE
-            )
+        written = await self._client.patch(
+            kind, meta.key.name, on_top_of(meta, versions, step), patch_type=PatchType.MERGE
+        )
         value = self._caches.volumes.remember(written)
         if value is not None:
             versions[meta.uid] = value.meta.version
@@ -189,14 +179,13 @@ class Binder:
     async def _write_claim(self, step: SetClaim | SetClaimStatus, versions: dict[str, str]) -> None:
         meta = step.claim.meta
         kind = PersistentVolumeClaim.Status if isinstance(step, SetClaimStatus) else PersistentVolumeClaim
-        with translated(f"PersistentVolumeClaim {meta.key}"):
-            written = await self._client.patch(
-                kind,
-                meta.key.name,
-                on_top_of(meta, versions, step),
-                namespace=meta.key.namespace,
-                patch_type=PatchType.MERGE,
-            )
+        written = await self._client.patch(
+            kind,
+            meta.key.name,
+            on_top_of(meta, versions, step),
+            namespace=meta.key.namespace,
+            patch_type=PatchType.MERGE,
+        )
         value = self._caches.claims.remember(written)
         if value is not None:
             versions[meta.uid] = value.meta.version
@@ -204,14 +193,14 @@ class Binder:
             log.info("claim-bound", claim=str(meta.key), volume=step.volume.meta.key.name)
 
 
-def _subject(about: Claim | Volume) -> Subject:
+def _subject(about: Claim | Volume) -> ObjectReference:
     kind = "PersistentVolumeClaim" if isinstance(about, Claim) else "PersistentVolume"
     meta = about.meta
-    return Subject(
-        api_version="v1",
+    return ObjectReference(
+        apiVersion="v1",
         kind=kind,
-        namespace=meta.key.namespace,
+        namespace=meta.key.namespace or None,
         name=meta.key.name,
         uid=meta.uid,
-        resource_version=meta.version,
+        resourceVersion=meta.version,
     )

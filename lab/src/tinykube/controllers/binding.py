@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from kube_efs.model.claims import ClaimPhase, ReclaimPolicy
-from kube_efs.model.volumes import PROVISIONED_BY, VolumePhase
 from tinykube.controllers.matching import best_match, mismatch
 from tinykube.controllers.values import (
     BETA_STORAGE_PROVISIONER,
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
+    PROVISIONED_BY,
     SELECTED_NODE,
     STORAGE_PROVISIONER,
     Claim,
+    ClaimPhase,
     ClaimReference,
     Key,
+    ReclaimPolicy,
     StorageClass,
     Volume,
+    VolumePhase,
     nothing,
 )
 

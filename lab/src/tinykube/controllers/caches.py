@@ -14,8 +14,7 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.storage_v1 import StorageClass as StorageClassObject
 
-from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.model.errors import InvalidValue
+from tinykube.client.following import Applied, Deleted, Listed, follow
 from tinykube.controllers.reading import (
     read_claim,
     read_node,
@@ -24,6 +23,7 @@ from tinykube.controllers.reading import (
     read_volume,
 )
 from tinykube.controllers.values import Claim, Key, Meta, Node, Pod, StorageClass, Volume
+from tinykube.errors import InvalidValue
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from lightkube import AsyncClient
 from lightkube.resources.apps_v1 import DaemonSet as DaemonSetObject
 from lightkube.resources.core_v1 import Pod as PodObject
 
-from kube_efs.kube.events import EventRecorder
+from tinykube.client.events import EventRecorder
 from tinykube.controllers.adoption import concerned
 from tinykube.controllers.caches import Cache, Change
 from tinykube.controllers.daemon_planning import (

@@ -7,7 +7,7 @@ from lightkube.resources.apps_v1 import Deployment as DeploymentObject
 from lightkube.resources.apps_v1 import ReplicaSet as ReplicaSetObject
 from lightkube.resources.core_v1 import Pod as PodObject
 
-from kube_efs.kube.events import EventRecorder
+from tinykube.client.events import EventRecorder
 from tinykube.controllers.adoption import concerned
 from tinykube.controllers.caches import Cache, Change
 from tinykube.controllers.replica_planning import (

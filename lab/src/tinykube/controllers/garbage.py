@@ -12,9 +12,8 @@ from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Event
 from lightkube.types import CascadeType, PatchType
 
-from kube_efs.kube.errors import translated
-from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.model.errors import KubeError, KubeNotFound
+from tinykube.client.calls import CALL_ERRORS, unless_missing
+from tinykube.client.following import Applied, Deleted, Listed, follow
 from tinykube.controllers.kinds import OWNING, Kind, custom_kinds, is_namespaced, kind_name
 from tinykube.controllers.ownership import Delete, Disown, Graph, Owned, Owner, Unlock, decide
 from tinykube.controllers.reading import read_meta
@@ -125,49 +124,41 @@ class GarbageCollector:
             if await self._exists(owner, target.meta.key.namespace):
                 return  # its own watch is late; it will bring the owner
         log.info("garbage-deleted", kind=target.kind, name=str(target.meta.key))
-        with translated(f"{target.kind} {target.meta.key}"):
-            await self._untyped.delete(
-                self._kinds[target.kind],
-                target.meta.key.name,
-                cascade=CascadeType.BACKGROUND,
-                **_scope(self._kinds[target.kind], target.meta.key.namespace),
-            )
+        await self._untyped.delete(
+            self._kinds[target.kind],
+            target.meta.key.name,
+            cascade=CascadeType.BACKGROUND,
+            **_scope(self._kinds[target.kind], target.meta.key.namespace),
+        )
 
     async def _exists(self, owner: Owner, namespace: str) -> bool:
         kind = self._kinds[f"{owner.api_version}/{owner.kind}"]
-        try:
-            with translated(f"{owner.kind} {owner.name}"):
-                found = await self._untyped.get(kind, owner.name, **_scope(kind, namespace))
-        except KubeNotFound:
-            return False
-        return bool(read_meta(found.metadata).uid == owner.uid)
+        found = await unless_missing(self._untyped.get(kind, owner.name, **_scope(kind, namespace)))
+        return found is not None and read_meta(found.metadata).uid == owner.uid
 
     async def _patch(self, target: Owned, metadata: dict[str, object], how: PatchType) -> None:
         kind, meta = self._kinds[target.kind], target.meta
         body = {"metadata": {**metadata, "resourceVersion": meta.version, "uid": meta.uid}}
-        with translated(f"{target.kind} {meta.key}"):
-            await self._untyped.patch(
-                kind, meta.key.name, body, patch_type=how, **_scope(kind, meta.key.namespace)
-            )
+        await self._untyped.patch(
+            kind, meta.key.name, body, patch_type=how, **_scope(kind, meta.key.namespace)
+        )
 
     async def _sweep_events(self) -> None:
         while True:
             try:
                 await self._delete_old_events(datetime.now(UTC) - _EVENTS_LIVE)
-            except KubeError as error:
+            except CALL_ERRORS as error:
                 log.warning("events-not-swept", reason=str(error))
             await asyncio.sleep(_SWEEP_SECONDS)
 
     async def _delete_old_events(self, before: datetime) -> None:
-        with translated("events"):
-            events = [event async for event in self._client.list(Event, namespace="*")]
+        events = [event async for event in self._client.list(Event, namespace="*")]
         for event in events:
             last = event.lastTimestamp or event.eventTime or event.metadata.creationTimestamp
             if last is not None and last < before:
-                with translated(f"event {event.metadata.name}"):
-                    await self._client.delete(
-                        Event, event.metadata.name or "", namespace=event.metadata.namespace
-                    )
+                await self._client.delete(
+                    Event, event.metadata.name or "", namespace=event.metadata.namespace
+                )
 
     @property
     def _untyped(self) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out

@@ -6,8 +6,7 @@ Node affinity is not looked at: the embedded cluster has one node.
 from collections.abc import Iterable
 from decimal import Decimal
 
-from kube_efs.model.volumes import VolumePhase
-from tinykube.controllers.values import Claim, Volume
+from tinykube.controllers.values import Claim, Volume, VolumePhase
 
 
 def best_match(claim: Claim, volumes: Iterable[Volume], *, reserved_only: bool = False) -> Volume | None:

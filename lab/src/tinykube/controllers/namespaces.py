@@ -5,7 +5,6 @@ As pkg/controller/namespace and the root-ca-cert-publisher of Kubernetes do.
 
 import asyncio
 import base64
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -15,14 +14,14 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import ConfigMap, Namespace
 
-from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeAlreadyExists, KubeNotFound, NotYet
+from tinykube.client.calls import unless_exists, unless_missing
 from tinykube.controllers.caches import Cache, Change
 from tinykube.controllers.kinds import NAMESPACED, Kind, custom_kinds, is_namespaced
 from tinykube.controllers.ownership import Owned
 from tinykube.controllers.reading import read_meta
 from tinykube.controllers.values import Key
 from tinykube.controllers.work_queue import WorkQueue
+from tinykube.errors import NotYet
 
 log = structlog.get_logger(__name__)
 
@@ -63,35 +62,31 @@ class NamespaceKeeper:
         """Make what the namespace's pods know the API server by."""
         data = {"ca.crt": self._certificate}
         wanted = ConfigMap(metadata=ObjectMeta(namespace=key.name, name=_ROOT_CA), data=data)
-        with suppress(KubeAlreadyExists), translated(f"ConfigMap {key}/{_ROOT_CA}"):
-            await self._client.create(wanted)
+        await unless_exists(self._client.create(wanted))
 
     async def _finish(self, key: Key) -> None:
         for kind in (*await self._custom_kinds(), *NAMESPACED):
             await self._empty(kind, key.name)
-        with translated(f"Namespace {key}"):
-            body = await self._client.get(Namespace, key.name)
-            body.spec = NamespaceSpec(finalizers=[])
-            await self._client.replace(Namespace.Finalize(metadata=body.metadata, spec=body.spec), key.name)
+        body = await self._client.get(Namespace, key.name)
+        body.spec = NamespaceSpec(finalizers=[])
+        await self._client.replace(Namespace.Finalize(metadata=body.metadata, spec=body.spec), key.name)
         log.info("namespace-deleted", namespace=key.name)
 
     async def _custom_kinds(self) -> list[Kind]:
-        with translated("CustomResourceDefinitions"):
-            definitions = [item async for item in self._client.list(CustomResourceDefinition)]
+        definitions = [item async for item in self._client.list(CustomResourceDefinition)]
         return [kind for kind in custom_kinds(definitions) if is_namespaced(kind)]
 
     async def _empty(self, kind: Kind, namespace: str) -> None:
         """Delete everything of that kind; raises NotYet while something needs time to end."""
-        try:
-            with translated(f"{kind.__name__} of {namespace}"):
-                left = [item async for item in self._client.list(kind, namespace=namespace)]
-                if left:
-                    await self._client.deletecollection(kind, namespace=namespace)
-                    left = [item async for item in self._client.list(kind, namespace=namespace)]
-        except KubeNotFound:
-            return  # a kind that this server does not have
+        left = await unless_missing(self._list(kind, namespace))
+        if left:
+            await self._client.deletecollection(kind, namespace=namespace)
+            left = await self._list(kind, namespace)
         if left:
             raise NotYet(f"still has {len(left)} {kind.__name__}", field=f"namespace {namespace}")
+
+    async def _list(self, kind: Kind, namespace: str) -> list[Any]:
+        return [item async for item in self._client.list(kind, namespace=namespace)]
 
 
 def _read(found: Any) -> Owned:  # noqa: ANN401 - any object

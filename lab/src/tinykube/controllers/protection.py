@@ -12,8 +12,6 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.types import PatchType
 
-from kube_efs.kube.errors import translated
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.reading import read_pod
 from tinykube.controllers.values import (
@@ -24,6 +22,7 @@ from tinykube.controllers.values import (
     Meta,
     Pod,
     Volume,
+    VolumePhase,
 )
 from tinykube.controllers.work_queue import WorkQueue
 
@@ -81,19 +80,17 @@ class Protection:
             return
         if is_used(key, self._caches.pods.values.values()) or await self._is_used_now(key):
             return
-        with translated(f"PersistentVolumeClaim {key}"):
-            await self._client.patch(
-                PersistentVolumeClaim,
-                key.name,
-                _without(claim.meta, CLAIM_PROTECTION),
-                namespace=key.namespace,
-                patch_type=PatchType.MERGE,
-            )
+        await self._client.patch(
+            PersistentVolumeClaim,
+            key.name,
+            _without(claim.meta, CLAIM_PROTECTION),
+            namespace=key.namespace,
+            patch_type=PatchType.MERGE,
+        )
 
     async def _is_used_now(self, key: Key) -> bool:
         # The cache may not know of a new pod yet, and a claim under a pod must never go.
-        with translated(f"pods of {key.namespace}"):
-            found = [read_pod(pod) async for pod in self._client.list(PodObject, namespace=key.namespace)]
+        found = [read_pod(pod) async for pod in self._client.list(PodObject, namespace=key.namespace)]
         return is_used(key, found)
 
     async def _look_at_volume(self, key: Key) -> None:
@@ -102,13 +99,12 @@ class Protection:
             return
         if volume.phase is VolumePhase.BOUND:
             return
-        with translated(f"PersistentVolume {key}"):
-            await self._client.patch(
-                PersistentVolume,
-                key.name,
-                _without(volume.meta, VOLUME_PROTECTION),
-                patch_type=PatchType.MERGE,
-            )
+        await self._client.patch(
+            PersistentVolume,
+            key.name,
+            _without(volume.meta, VOLUME_PROTECTION),
+            patch_type=PatchType.MERGE,
+        )
 
 
 def _without(meta: Meta, finalizer: str) -> dict[str, dict[str, object]]:

@@ -19,13 +19,11 @@ from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources import core_v1, storage_v1
 from lightkube.utils.quantity import parse_quantity
 
-from kube_efs.model.claims import ClaimPhase, ReclaimPolicy
-from kube_efs.model.errors import InvalidValue
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.values import (
     BETA_STORAGE_CLASS,
     UNSCHEDULABLE,
     Claim,
+    ClaimPhase,
     ClaimReference,
     Controller,
     Key,
@@ -33,10 +31,13 @@ from tinykube.controllers.values import (
     Node,
     Operator,
     Pod,
+    ReclaimPolicy,
     Requirement,
     StorageClass,
     Volume,
+    VolumePhase,
 )
+from tinykube.errors import InvalidValue
 
 
 def read_meta(found: ObjectMeta | None) -> Meta:
@@ -181,4 +182,4 @@ def _bytes(quantity: object, field: str) -> Decimal:
     try:
         return parse_quantity(None if quantity is None else str(quantity)) or Decimal(0)
     except ValueError as error:
-        raise InvalidValue("is no quantity", field=field, value=quantity, remedy="use e.g. 1Gi") from error
+        raise InvalidValue("is no quantity", field=field, value=quantity) from error

@@ -5,7 +5,7 @@ import asyncio
 from lightkube import AsyncClient
 from lightkube.resources import apps_v1
 
-from kube_efs.kube.events import EventRecorder
+from tinykube.client.events import EventRecorder
 from tinykube.controllers.binder import Binder
 from tinykube.controllers.caches import Cache, Caches
 from tinykube.controllers.daemon_sets import DaemonSets

@@ -11,8 +11,7 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.types import PatchType
 from msgspec import field
 
-from kube_efs.kube.errors import translated
-from kube_efs.kube.events import EventRecorder, EventType, Subject
+from tinykube.client.events import EventRecorder
 from tinykube.controllers.binding import ReferClaim, SetClaim
 from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.patches import on_top_of
@@ -91,11 +90,8 @@ class Scheduler:
             metadata=ObjectMeta(name=key.name, namespace=key.namespace, uid=pod.meta.uid),
             target=ObjectReference(apiVersion="v1", kind="Node", name=self._node),
         )
-        with translated(f"Pod {key}"):
-            await self._client.create(binding, key.name, namespace=key.namespace)
-        self._events.publish(
-            _subject(pod), EventType.NORMAL, "Scheduled", f"Successfully assigned {key} to {self._node}"
-        )
+        await self._client.create(binding, key.name, namespace=key.namespace)
+        self._events.publish(_subject(pod), "Scheduled", f"Successfully assigned {key} to {self._node}")
 
     async def _refuse(self, pod: Pod, message: str) -> None:
         if pod.unschedulable_message == message:
@@ -106,16 +102,15 @@ class Scheduler:
             "reason": "Unschedulable",
             "message": message,
         }
-        with translated(f"Pod {pod.meta.key}"):
-            written = await self._client.patch(
-                PodObject.Status,
-                pod.meta.key.name,
-                {"metadata": {"uid": pod.meta.uid}, "status": {"conditions": [condition]}},
-                namespace=pod.meta.key.namespace,
-                patch_type=PatchType.STRATEGIC,
-            )
+        written = await self._client.patch(
+            PodObject.Status,
+            pod.meta.key.name,
+            {"metadata": {"uid": pod.meta.uid}, "status": {"conditions": [condition]}},
+            namespace=pod.meta.key.namespace,
+            patch_type=PatchType.STRATEGIC,
+        )
         self._caches.pods.remember(written)
-        self._events.publish(_subject(pod), EventType.WARNING, "FailedScheduling", message)
+        self._events.publish(_subject(pod), "FailedScheduling", message, warning=True)
 
     async def _reserve(self, claim: Claim, volume: Volume) -> None:
         """Give a waiting claim this volume; the binder does the rest."""
@@ -123,19 +118,15 @@ class Scheduler:
         patch: dict[str, Any] = on_top_of(
             volume.meta, {}, ReferClaim(volume=volume, claim=reference, by_controller=True)
         )
-        with translated(f"PersistentVolume {volume.meta.key}"):
-            await self._client.patch(
-                PersistentVolume, volume.meta.key.name, patch, patch_type=PatchType.MERGE
-            )
+        await self._client.patch(PersistentVolume, volume.meta.key.name, patch, patch_type=PatchType.MERGE)
 
     async def _select_node(self, claim: Claim) -> None:
         """Let the claim's provisioner begin."""
         key = claim.meta.key
         patch = on_top_of(claim.meta, {}, SetClaim(claim=claim, annotations={SELECTED_NODE: self._node}))
-        with translated(f"PersistentVolumeClaim {key}"):
-            await self._client.patch(
-                PersistentVolumeClaim, key.name, patch, namespace=key.namespace, patch_type=PatchType.MERGE
-            )
+        await self._client.patch(
+            PersistentVolumeClaim, key.name, patch, namespace=key.namespace, patch_type=PatchType.MERGE
+        )
 
 
 def _wants_node(pod: Pod) -> bool:
@@ -143,13 +134,13 @@ def _wants_node(pod: Pod) -> bool:
     return ours and not (pod.node_name or pod.meta.deleting or pod.finished or pod.gated)
 
 
-def _subject(pod: Pod) -> Subject:
+def _subject(pod: Pod) -> ObjectReference:
     key = pod.meta.key
-    return Subject(
-        api_version="v1",
+    return ObjectReference(
+        apiVersion="v1",
         kind="Pod",
         namespace=key.namespace,
         name=key.name,
         uid=pod.meta.uid,
-        resource_version=pod.meta.version,
+        resourceVersion=pod.meta.version,
     )

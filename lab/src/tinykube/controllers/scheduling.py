@@ -7,12 +7,12 @@ of a class that waits for a consumer get a volume or a provisioner now.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kube_efs.model.claims import ClaimPhase
 from tinykube.controllers.matching import best_match
 from tinykube.controllers.values import (
     NO_PROVISIONER,
     SELECTED_NODE,
     Claim,
+    ClaimPhase,
     Key,
     Pod,
     StorageClass,

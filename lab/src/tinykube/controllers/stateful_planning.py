@@ -1,7 +1,7 @@
 """What is done next about one StatefulSet, by the rules of pkg/controller/statefulset of Kubernetes.
 
-Pods come and go in the order of their ordinals, one at a time unless they are managed in parallel; an
-update goes from the last pod to the first. Claims are made with their pods, and are never removed.
+Pods come and go in the order of their ordinals, one at a time; an update goes from the last pod to the
+first. Claims are made with their pods, and are never removed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -67,31 +67,24 @@ def plan_stateful_set(
     """The next steps; ``claims`` are the names of all in its namespace."""
     if found.meta.deleting:
         return ()
-    steps: list[Step] = []
     for ordinal in found.ordinals:
         pod = pods.get(ordinal)
-        steps += _of_replica(found, ordinal, pod, claims)
-        if not found.parallel and not _is_well(pod):
-            return tuple(steps)
-    steps += _shrink(found, pods)
-    return tuple(steps or _update(found, pods))
+        if not _is_well(pod):
+            return tuple(_of_replica(found, ordinal, pod, claims))
+    # All are in order: the last one too many goes next, else the last one of an old template.
+    for ordinal in sorted(pods, reverse=True):
+        last = pods[ordinal]
+        if ordinal not in found.ordinals or _revision(last) != found.revision:
+            return () if last.meta.deleting else (RemovePod(pod=last),)
+    return ()
 
 
 def status_of(found: StatefulSet, pods: Mapping[int, Pod]) -> StatefulSetStatus:
-    """What is to be said of the set; an update is over once all its pods are new and in order."""
-    live = [pod for pod in pods.values() if not pod.meta.deleting]
-    total, ready = len(pods), sum(_is_well(pod) for pod in live)
-    current = found.status.current_revision or found.revision
-    updated = sum(_revision(pod) == found.revision for pod in live)
-    if found.partition is not None and updated == total and ready == total:
-        current = found.revision
+    """What is to be said of the set."""
     return StatefulSetStatus(
         observed_generation=found.generation,
-        replicas=Replicas(total=total, ready=ready),
-        current=sum(_revision(pod) == current for pod in live),
-        updated=updated,
-        current_revision=current,
-        update_revision=found.revision,
+        replicas=Replicas(total=len(pods), ready=sum(_is_well(pod) for pod in pods.values())),
+        updated=sum(_revision(pod) == found.revision for pod in pods.values() if not pod.meta.deleting),
     )
 
 
@@ -104,28 +97,6 @@ def _of_replica(found: StatefulSet, ordinal: int, pod: Pod | None, claims: Colle
         yield MakePod(ordinal=ordinal)
     elif pod.finished and not pod.meta.deleting:
         yield RemovePod(pod=pod)
-
-
-def _shrink(found: StatefulSet, pods: Mapping[int, Pod]) -> Iterator[Step]:
-    """The last pod first; the next one when it is gone, or all at once."""
-    for ordinal in sorted(pods.keys() - set(found.ordinals), reverse=True):
-        if not pods[ordinal].meta.deleting:
-            yield RemovePod(pod=pods[ordinal])
-        if not found.parallel:
-            return
-
-
-def _update(found: StatefulSet, pods: Mapping[int, Pod]) -> Iterator[Step]:
-    """The last pod of an old template, if all after it are in order again."""
-    if found.partition is None:
-        return
-    for ordinal in sorted(set(found.ordinals) & pods.keys(), reverse=True):
-        pod = pods[ordinal]
-        if ordinal >= found.partition and _revision(pod) != found.revision and not pod.meta.deleting:
-            yield RemovePod(pod=pod)
-            return
-        if not _is_well(pod):
-            return
 
 
 def _is_well(pod: Pod | None) -> bool:

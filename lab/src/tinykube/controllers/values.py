@@ -7,14 +7,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kube_efs.model.claims import ClaimPhase, ReclaimPolicy
-from kube_efs.model.volumes import VolumePhase
-
 # Kubernetes' well-known annotations (component-helpers/storage/volume/pv_helpers.go).
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
 BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -38,6 +36,32 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class ClaimPhase(StrEnum):
+    """``status.phase`` of a claim."""
+
+    PENDING = "Pending"
+    BOUND = "Bound"
+    LOST = "Lost"
+
+
+class VolumePhase(StrEnum):
+    """``status.phase`` of a volume."""
+
+    PENDING = "Pending"
+    AVAILABLE = "Available"
+    BOUND = "Bound"
+    RELEASED = "Released"
+    FAILED = "Failed"
+
+
+class ReclaimPolicy(StrEnum):
+    """What becomes of a volume when its claim is deleted (``persistentVolumeReclaimPolicy``)."""
+
+    DELETE = "Delete"
+    RETAIN = "Retain"
+    RECYCLE = "Recycle"
 
 
 class Operator(StrEnum):

@@ -1,18 +1,23 @@
 """Keys that wait to be looked at: each once, never by two workers at a time, failed ones again later."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable
+from http import HTTPStatus
 from typing import Generic, TypeVar
 
 import structlog
+from lightkube import ApiError
 
-from kube_efs.model.errors import KubeConflict, KubeEfsError, KubeNotFound, NotYet
+from tinykube.client.calls import ERRORS
+from tinykube.errors import NotYet
 
 log = structlog.get_logger(__name__)
 
 _FIRST_BACK_OFF_SECONDS = 0.01
 _LAST_BACK_OFF_SECONDS = 10.0
 _WAIT_SECONDS = 0.5
+_OVERTAKEN = {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}
 
 K = TypeVar("K", bound=Hashable)
 
@@ -57,15 +62,14 @@ class WorkQueue(Generic[K]):
     async def _look_at(self, key: K) -> None:
         try:
             await self._handle(key)
-        except (KubeConflict, KubeNotFound) as error:
-            # Somebody else was quicker: ordinary, and the watch will bring the news.
-            log.debug("overtaken", queue=self._name, key=str(key), reason=str(error))
-            self._later(key)
         except NotYet as error:
             log.debug("waiting", queue=self._name, key=str(key), reason=str(error))
             self._later(key, at_most=_WAIT_SECONDS)
-        except KubeEfsError as error:
-            log.warning("failed", queue=self._name, key=str(key), reason=str(error))
+        except ERRORS as error:
+            # When somebody else was quicker, the watch brings the news.
+            overtaken = isinstance(error, ApiError) and error.status.code in _OVERTAKEN
+            level = logging.DEBUG if overtaken else logging.WARNING
+            log.log(level, "failed", queue=self._name, key=str(key), reason=str(error))
             self._later(key)
         else:
             self._failures.pop(key, None)

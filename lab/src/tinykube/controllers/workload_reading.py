@@ -35,15 +35,10 @@ def read_stateful_set(found: apps_v1.StatefulSet) -> StatefulSet:
     meta = read_meta(found.metadata)
     spec = found.spec or models.StatefulSetSpec(selector=LabelSelector(), template=PodTemplateSpec())
     status = found.status or models.StatefulSetStatus(replicas=0)
-    update = spec.updateStrategy or models.StatefulSetUpdateStrategy()
-    rolling = update.rollingUpdate or models.RollingUpdateStatefulSetStrategy()
     return StatefulSet(
         meta=meta,
         generation=_generation(found.metadata),
         replicas=1 if spec.replicas is None else spec.replicas,
-        start=(spec.ordinals and spec.ordinals.start) or 0,
-        parallel=spec.podManagementPolicy == "Parallel",
-        partition=None if update.type == "OnDelete" else rolling.partition or 0,
         service_name=spec.serviceName or "",
         selector=read_selector(spec.selector),
         match_labels=MappingProxyType(dict(spec.selector.matchLabels or {})),
@@ -53,10 +48,7 @@ def read_stateful_set(found: apps_v1.StatefulSet) -> StatefulSet:
         status=StatefulSetStatus(
             observed_generation=status.observedGeneration or 0,
             replicas=Replicas(total=status.replicas or 0, ready=status.readyReplicas or 0),
-            current=status.currentReplicas or 0,
             updated=status.updatedReplicas or 0,
-            current_revision=status.currentRevision or "",
-            update_revision=status.updateRevision or "",
         ),
     )
 
@@ -144,13 +136,8 @@ def hash_of(template: PodTemplateSpec) -> str:
 
 def render_stateful_set_status(status: StatefulSetStatus) -> dict[str, Any]:
     """The status as a merge patch."""
-    return {
-        **_counts(status.observed_generation, status.replicas),
-        "currentReplicas": status.current,
-        "updatedReplicas": status.updated,
-        "currentRevision": status.current_revision,
-        "updateRevision": status.update_revision,
-    }
+    counts = _counts(status.observed_generation, status.replicas)
+    return {**counts, "updatedReplicas": status.updated}
 
 
 def render_replica_set_status(status: ReplicaSetStatus) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightkube import AsyncClient
+from lightkube.models.core_v1 import ObjectReference
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.types import CascadeType, PatchType
 
-from kube_efs.kube.errors import translated
-from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.errors import KubeError, KubeNotFound
+from tinykube.client.calls import CALL_ERRORS, unless_missing
+from tinykube.client.events import EventRecorder
 from tinykube.controllers.adoption import Adopt, Controlled, Release, Selecting, plan_adoption
 from tinykube.controllers.caches import Cache
 from tinykube.controllers.kinds import Kind
@@ -27,12 +27,11 @@ class WorkloadWriter:
         self._kind: Any = kind
 
     async def make(self, owner: Meta, found: Any, cache: Cache[Any]) -> None:  # noqa: ANN401 - any object
-        """Create an object of the workload's, and know it before its watch does; raises KubeError."""
+        """Create an object of the workload's, and know it before its watch does."""
         what = f"{type(found).__name__} {found.metadata.name or found.metadata.generateName}"
         try:
-            with translated(what):
-                made = await self._client.create(found)
-        except KubeError as error:
+            made = await self._client.create(found)
+        except CALL_ERRORS as error:
             self._say(owner, "FailedCreate", f"create {what} failed: {error}", warning=True)
             raise
         cache.remember(made)
@@ -41,7 +40,7 @@ class WorkloadWriter:
     async def adopt(
         self, owner: Selecting, kind: Kind, found: Iterable[Controlled], cache: Cache[Any]
     ) -> None:
-        """Take over and let go of objects of a kind, as the workload's selector says; raises KubeError."""
+        """Take over and let go of objects of a kind, as the workload's selector says."""
         steps = tuple(plan_adoption(owner, found))
         # What nobody controls may have been left behind by the very deletion that is not heard of yet.
         if not steps or not await self._lives(owner.meta):
@@ -55,59 +54,49 @@ class WorkloadWriter:
             await self._write_owner(kind, target, reference, cache)
 
     async def remove(self, owner: Meta, pod: Pod) -> None:
-        """Delete a pod, with its grace; raises KubeError."""
+        """Delete a pod, with its grace."""
         key = pod.meta.key
-        with translated(f"Pod {key}"):
-            await self._client.delete(PodObject, key.name, namespace=key.namespace)
+        await self._client.delete(PodObject, key.name, namespace=key.namespace)
         self._say(owner, "SuccessfulDelete", f"delete Pod {key.name} successful")
 
     async def resize(
         self, owner: Meta, kind: Kind, target: Meta, replicas: int, cache: Cache[Any], told: str
     ) -> None:
-        """Give another workload that many replicas, and tell so; raises KubeError."""
+        """Give another workload that many replicas, and tell so."""
         body = {
             "metadata": {"uid": target.uid, "resourceVersion": target.version},
             "spec": {"replicas": replicas},
         }
         key = target.key
-        with translated(f"{kind.__name__} {key}"):
-            cache.remember(
-                await self._client.patch(
-                    kind, key.name, body, namespace=key.namespace, patch_type=PatchType.MERGE
-                )
+        cache.remember(
+            await self._client.patch(
+                kind, key.name, body, namespace=key.namespace, patch_type=PatchType.MERGE
             )
+        )
         self._say(owner, "ScalingReplicaSet", told)
 
     async def discard(self, kind: Kind, target: Meta) -> None:
-        """Delete another workload with all that is its own, if it is there; raises KubeError."""
+        """Delete another workload with all that is its own, if it is there."""
         key = target.key
-        try:
-            with translated(f"{kind.__name__} {key}"):
-                await self._client.delete(
-                    kind, key.name, namespace=key.namespace, cascade=CascadeType.BACKGROUND
-                )
-        except KubeNotFound:
-            return
+        await unless_missing(
+            self._client.delete(kind, key.name, namespace=key.namespace, cascade=CascadeType.BACKGROUND)
+        )
 
     async def write_status(self, owner: Meta, status: dict[str, Any], cache: Cache[Any]) -> None:
-        """Write the workload's own status; raises KubeError."""
+        """Write the workload's own status."""
         key = owner.key
-        with translated(f"{self._kind.__name__} {key}"):
-            written = await self._client.patch(
-                self._kind.Status,
-                key.name,
-                {"metadata": {"uid": owner.uid}, "status": status},
-                namespace=key.namespace,
-                patch_type=PatchType.MERGE,
-            )
+        written = await self._client.patch(
+            self._kind.Status,
+            key.name,
+            {"metadata": {"uid": owner.uid}, "status": status},
+            namespace=key.namespace,
+            patch_type=PatchType.MERGE,
+        )
         cache.remember(written)
 
     async def _lives(self, owner: Meta) -> bool:
         key = owner.key
-        with translated(f"{self._kind.__name__} {key}"):
-            found = read_meta(
-                (await self._client.get(self._kind, key.name, namespace=key.namespace)).metadata
-            )
+        found = read_meta((await self._client.get(self._kind, key.name, namespace=key.namespace)).metadata)
         return found.uid == owner.uid and not found.deleting
 
     async def _write_owner(
@@ -116,23 +105,22 @@ class WorkloadWriter:
         """Change one of an object's owners, unless it is another object by now, or has changed."""
         metadata = {"uid": target.uid, "resourceVersion": target.version, "ownerReferences": [reference]}
         key = target.key
-        with translated(f"{kind.__name__} {key}"):
-            written = await self._client.patch(
-                kind,
-                key.name,
-                {"metadata": metadata},
-                namespace=key.namespace,
-                patch_type=PatchType.STRATEGIC,
-            )
+        written = await self._client.patch(
+            kind,
+            key.name,
+            {"metadata": metadata},
+            namespace=key.namespace,
+            patch_type=PatchType.STRATEGIC,
+        )
         cache.remember(written)
 
     def _say(self, owner: Meta, reason: str, message: str, *, warning: bool = False) -> None:
-        subject = Subject(
-            api_version="apps/v1",
+        about = ObjectReference(
+            apiVersion="apps/v1",
             kind=self._kind.__name__,
             namespace=owner.key.namespace,
             name=owner.key.name,
             uid=owner.uid,
-            resource_version=owner.version,
+            resourceVersion=owner.version,
         )
-        self._events.publish(subject, EventType.WARNING if warning else EventType.NORMAL, reason, message)
+        self._events.publish(about, reason, message, warning=warning)

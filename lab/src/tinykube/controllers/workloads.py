@@ -27,29 +27,20 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatefulSetStatus:
-    """``status`` of a StatefulSet; ``current`` and ``updated`` count pods of these revisions."""
+    """``status`` of a StatefulSet; ``updated`` counts pods of the present template."""
 
     observed_generation: int = 0
     replicas: Replicas = Replicas()
-    current: int = 0
     updated: int = 0
-    current_revision: str = ""
-    update_revision: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatefulSet:
-    """A StatefulSet; ``revision`` tells its template from others.
-
-    ``partition`` is the first ordinal that is updated, None when people do that themselves (OnDelete).
-    """
+    """A StatefulSet; ``revision`` tells its template from others."""
 
     meta: Meta
     generation: int
     replicas: int
-    start: int = 0
-    parallel: bool = False
-    partition: int | None = 0
     service_name: str = ""
     selector: tuple[Requirement, ...] = ()
     match_labels: Mapping[str, str] = field(default_factory=nothing)
@@ -61,7 +52,7 @@ class StatefulSet:
     @property
     def ordinals(self) -> range:
         """The pods that there are to be."""
-        return range(self.start, self.start + self.replicas)
+        return range(self.replicas)
 
     def pod_name(self, ordinal: int) -> str:
         """The pod of that ordinal."""

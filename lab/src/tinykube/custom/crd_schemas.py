@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import jsonschema
 from jsonschema.protocols import Validator
 
-from kube_efs.model.errors import InvalidValue
 from tinykube.custom.schema_validation import causes_of, duplicates_in, validator_for
+from tinykube.errors import InvalidValue
 from tinykube.objects.json_types import Json, JsonValue
 from tinykube.objects.statuses import Cause
 
@@ -55,7 +55,7 @@ def compile_schema(schema: Json) -> StructuralSchema:
         return StructuralSchema(schema=schema, validator=validator_for(schema))
     except jsonschema.SchemaError as error:
         path = ".".join(["openAPIV3Schema", *map(str, error.path)])
-        raise InvalidValue(error.message, field=path, remedy="write a valid OpenAPI v3 schema") from error
+        raise InvalidValue(error.message, field=path) from error
 
 
 def _part(schema: Json, key: str) -> Json | None:

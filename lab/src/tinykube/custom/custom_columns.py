@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
-from kube_efs.model.errors import InvalidValue
+from tinykube.errors import InvalidValue
 from tinykube.objects.json_types import Json, JsonValue, json_equal
 from tinykube.printers.tables import Cell, Column, Printer, age, name_of, parse_time
 

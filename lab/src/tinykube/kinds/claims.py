@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from kube_efs.kube.quantities import parse_quantity
 from tinykube.kinds.defaulting import Defaults
 from tinykube.kinds.label_selectors import selector_problems
 from tinykube.objects.json_types import Json, json_equal, lookup, without
 from tinykube.objects.metadata import IMMUTABLE
 from tinykube.objects.names import subdomain_problem
+from tinykube.objects.quantities import parse_quantity
 from tinykube.objects.statuses import Cause, forbidden_field, invalid, not_supported, required
 from tinykube.objects.strategies import Strategy
 

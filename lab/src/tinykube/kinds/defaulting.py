@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from kube_efs.kube.quantities import PATTERN_PROBLEM, canonical_quantity
 from tinykube.objects.json_types import Json, JsonValue
+from tinykube.objects.quantities import PATTERN_PROBLEM, canonical_quantity
 from tinykube.objects.statuses import Undecodable
 
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})

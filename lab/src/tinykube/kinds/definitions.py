@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kube_efs.model.errors import InvalidValue
 from tinykube.custom.crd_schemas import compile_schema
 from tinykube.custom.custom_columns import printer_for_definition
+from tinykube.errors import InvalidValue
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
 from tinykube.objects.json_types import Json, lookup

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from kube_efs.kube.quantities import parse_quantity
 from tinykube.kinds.claims import VOLUME_MODES, access_mode_problems, class_name_problems
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.json_types import Json, json_equal, lookup
 from tinykube.objects.label_syntax import label_key_problem
 from tinykube.objects.metadata import IMMUTABLE
+from tinykube.objects.quantities import parse_quantity
 from tinykube.objects.statuses import Cause, forbidden_field, invalid, not_supported, required
 from tinykube.objects.strategies import Strategy
 

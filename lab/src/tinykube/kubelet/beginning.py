@@ -1,9 +1,7 @@
 """How a command begins inside a container, for the programs that start one; the standard library only."""
 
-import fcntl
 import os
 import signal
-import termios
 from pathlib import Path
 
 from tinykube.kubelet.launch import KILL_SIGNAL, START_FAILED_CODE, Launch
@@ -14,10 +12,7 @@ PASSED_ON = {signal.SIGTERM, KILL_SIGNAL}
 
 
 def begin(launch: Launch, *, standard_input: int | None) -> int:
-    """The pid of the command, which is running by now; raises OSError with what cannot be run.
-
-    It reads what is given, which becomes its terminal if it is one, or nothing.
-    """
+    """The pid of the command, which runs and reads what is given; raises OSError with what cannot be run."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -61,9 +56,6 @@ def _become_container(launch: Launch, standard_input: int | None) -> None:
         signal.signal(number, signal.SIG_DFL)  # what Python has changed
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     Path(launch.working_dir).mkdir(parents=True, exist_ok=True)
-    if standard_input is not None and os.isatty(standard_input):
-        os.fchown(standard_input, launch.uid, launch.gid)
-        fcntl.ioctl(standard_input, termios.TIOCSCTTY, 0)
     os.setgroups(launch.groups)
     os.setgid(launch.gid)
     os.setuid(launch.uid)

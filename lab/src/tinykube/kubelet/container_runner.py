@@ -10,12 +10,13 @@ from typing import Protocol
 
 import structlog
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError
+from tinykube.client.calls import ERRORS
+from tinykube.errors import InvalidValue, TinykubeError
 from tinykube.kubelet.commands import RunningCommand, run_in
 from tinykube.kubelet.launch import START_FAILED_CODE, Launch
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.planning import ContainerPaths
-from tinykube.kubelet.pods import Container, Earlier, Pod, RestartPolicy
+from tinykube.kubelet.pods import Container, Pod, RestartPolicy
 from tinykube.kubelet.probes import Check, follow_readiness, until_dead
 from tinykube.kubelet.process import ContainerProcess, StartFailed
 from tinykube.kubelet.states import (
@@ -50,7 +51,7 @@ class Start:
 Prepare = Callable[[], Awaitable[Start]]
 
 
-class NotRunning(KubeEfsError):
+class NotRunning(TinykubeError):
     """The container is not running just now."""
 
 
@@ -107,38 +108,12 @@ class ContainerRunner:
         return isinstance(self.state.state, Terminated) and self.state.state.final
 
     def run_command(
-        self, argv: tuple[str, ...], *, reads: bool, terminal: bool
+        self, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[RunningCommand]:
         """A further command in the container, to be entered as a context; raises NotRunning."""
         if not self.running or self._process is None or self._launch is None:
             raise NotRunning(f'container "{self.container.name}" is not running')
-        environment = {**({"TERM": "xterm"} if terminal else {}), **self._launch.env}
-        launch = replace(self._launch, argv=argv, env=environment)
-        return run_in(self._process.launcher, launch, reads=reads, terminal=terminal)
-
-    def resume(self, earlier: Earlier) -> None:
-        """Go on from what a kubelet before this one wrote; what it had running is gone with it."""
-        ended = None
-        if earlier.ended is not None:
-            found = earlier.ended
-            ended = Terminated(
-                exit_code=found.exit_code,
-                reason=found.reason,
-                message=found.message,
-                started_at=found.started_at,
-                finished_at=found.finished_at,
-            )
-        elif earlier.running_since is not None:
-            ended = Terminated(
-                exit_code=_KILLED_CODE,
-                reason="ContainerStatusUnknown",
-                message="The container could not be located when the kubelet started",
-                started_at=earlier.running_since,
-                finished_at=datetime.now(UTC),
-            )
-        self.state = replace(self.state, restarts=earlier.restarts)
-        if ended is not None:
-            self._end(ended)
+        return run_in(self._process.launcher, replace(self._launch, argv=argv), reads=reads)
 
     async def run(self, prepare: Prepare) -> int:
         """Run to the last end; its exit code. When cancelled, every process is gone afterwards."""
@@ -232,7 +207,7 @@ class ContainerRunner:
         try:
             start = await prepare()
             await asyncio.to_thread(self._make_files)
-        except (KubeEfsError, OSError) as error:
+        except ERRORS as error:
             reason = (
                 "CreateContainerError" if isinstance(error, InvalidValue) else "CreateContainerConfigError"
             )

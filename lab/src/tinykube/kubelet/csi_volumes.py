@@ -13,13 +13,12 @@ from pathlib import Path
 
 import structlog
 
-from kube_efs.csi.protocol import csi_pb2
-from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.model.errors import InvalidValue, KubeEfsError
-from tinykube.kubelet.calls import MOUNT_SECONDS, connected
+from tinykube.client.calls import ERRORS
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.drivers import Driver, Drivers
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.nfs import detach, mount_points
+from tinykube.kubelet.plugins import PluginCalls, PublishRequest
 from tinykube.kubelet.pods import Csi, Pod
 from tinykube.kubelet.volume_makers import PodObjects
 
@@ -29,8 +28,6 @@ _FOLDER = "kubernetes.io~csi"
 _NOTE = "vol_data.json"
 _FIRST_BACK_OFF_SECONDS = 0.2
 _LAST_BACK_OFF_SECONDS = 5.0
-
-_Mode = csi_pb2.VolumeCapability.AccessMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +42,15 @@ class _Published:
 class CsiVolumes:
     """Has volumes published and unpublished by the drivers of this node."""
 
-    def __init__(self, cluster: PodObjects, drivers: Drivers, host: HostFolders) -> None:
+    def __init__(self, cluster: PodObjects, calls: PluginCalls, drivers: Drivers, host: HostFolders) -> None:
         self._cluster = cluster
+        self._calls = calls
         self._drivers = drivers
         self._host = host
         self._locks: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def publish(self, pod: Pod, volume: Csi, directory: Path, *, read_only: bool) -> Path:
-        """The mounted volume, below the directory of the pod's volumes; raises NotYet and KubeError."""
+        """The mounted volume, below the directory of the pod's volumes; raises NotYet and InvalidValue."""
         place = directory / _FOLDER / volume.volume.replace("/", "~")
         target = place / "mount"
         # Two volumes of a pod may be the same claim.
@@ -61,10 +59,9 @@ class CsiVolumes:
                 driver = self._drivers.get(volume.driver)
                 context = {**volume.attributes, **await self._about(pod, volume)}
                 await asyncio.to_thread(_write_note, place, pod.node, volume)
-                async with connected(driver.socket) as channel:
-                    path = self._host.there(target)
-                    request = publish_request(driver, volume, path, context, read_only=read_only)
-                    await NodeStub(channel).NodePublishVolume(request, timeout=MOUNT_SECONDS)
+                path = self._host.there(target)
+                request = publish_request(driver, volume, path, context, read_only=read_only)
+                await self._calls.publish(driver.socket, request)
         return target
 
     async def unpublish_all(self, directory: Path) -> None:
@@ -84,13 +81,10 @@ class CsiVolumes:
             self._locks.pop(published.target, None)
 
     async def _unpublished(self, published: _Published) -> bool:
-        request = csi_pb2.NodeUnpublishVolumeRequest(
-            volume_id=published.handle, target_path=self._host.there(published.target)
-        )
         try:
-            async with connected(self._drivers.get(published.driver).socket) as channel:
-                await NodeStub(channel).NodeUnpublishVolume(request, timeout=MOUNT_SECONDS)
-        except KubeEfsError as error:
+            socket = self._drivers.get(published.driver).socket
+            await self._calls.unpublish(socket, published.handle, self._host.there(published.target))
+        except ERRORS as error:
             log.warning("volume-not-unpublished", target=str(published.target), reason=str(error))
             return False
         await asyncio.to_thread(_remove_note, published.target.parent)
@@ -101,10 +95,10 @@ class CsiVolumes:
         terms = await self._cluster.driver_terms(volume.driver)
         if terms.attaches:
             raise InvalidValue(
-                "wants its volumes to be attached, which nobody does here",
+                "wants its volumes to be attached, which nobody does here; "
+                "make a CSIDriver of this name with attachRequired: false",
                 field="CSIDriver",
                 value=volume.driver,
-                remedy="make a CSIDriver of this name with attachRequired: false",
             )
         if not terms.wants_pod:
             return {}
@@ -119,31 +113,28 @@ class CsiVolumes:
 
 def publish_request(
     driver: Driver, volume: Csi, target: str, context: Mapping[str, str], *, read_only: bool
-) -> csi_pb2.NodePublishVolumeRequest:
+) -> PublishRequest:
     """The call for a volume that is mounted there."""
-    mount = csi_pb2.VolumeCapability.MountVolume(fs_type=volume.fs_type, mount_flags=volume.options)
-    mode = _Mode(mode=_mode(volume.access_mode, knows_single_writers=driver.knows_single_writers))
-    return csi_pb2.NodePublishVolumeRequest(
-        volume_id=volume.handle,
-        target_path=target,
-        volume_capability=csi_pb2.VolumeCapability(mount=mount, access_mode=mode),
-        readonly=read_only,
-        volume_context=context,
+    return PublishRequest(
+        handle=volume.handle,
+        target=target,
+        access_mode=_access_mode(volume, knows_single_writers=driver.node.knows_single_writers),
+        fs_type=volume.fs_type,
+        options=volume.options,
+        context=context,
+        read_only=read_only,
     )
 
 
-def _mode(access_mode: str, *, knows_single_writers: bool) -> _Mode.Mode.ValueType:
+def _access_mode(volume: Csi, *, knows_single_writers: bool) -> str:
     """The protocol's word for the first access mode of a volume."""
-    modes = {
-        "ReadOnlyMany": _Mode.MULTI_NODE_READER_ONLY,
-        "ReadWriteMany": _Mode.MULTI_NODE_MULTI_WRITER,
-    }
+    modes = {"ReadOnlyMany": "MULTI_NODE_READER_ONLY", "ReadWriteMany": "MULTI_NODE_MULTI_WRITER"}
     if knows_single_writers:
         modes |= {
-            "ReadWriteOnce": _Mode.SINGLE_NODE_MULTI_WRITER,
-            "ReadWriteOncePod": _Mode.SINGLE_NODE_SINGLE_WRITER,
+            "ReadWriteOnce": "SINGLE_NODE_MULTI_WRITER",
+            "ReadWriteOncePod": "SINGLE_NODE_SINGLE_WRITER",
         }
-    return modes.get(access_mode, _Mode.SINGLE_NODE_WRITER)
+    return modes.get(volume.access_mode, "SINGLE_NODE_WRITER")
 
 
 def _write_note(place: Path, node: str, volume: Csi) -> None:

@@ -12,8 +12,8 @@ from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
 
-from kube_efs.kube.errors import translated
-from kube_efs.model.errors import InvalidValue, KubeAlreadyExists
+from tinykube.client.calls import unless_exists
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.drivers import Driver
 
 # The library's own class takes no null for a list, which the API server gives for an empty one.
@@ -32,15 +32,15 @@ class NodeDriverBook:
         """Enter the driver in CSINode, and its ids and topology on the Node."""
         node = await self._read_node()
         labels = (node.metadata and node.metadata.labels) or {}
-        for label, value in driver.topology.items():
+        for label, value in driver.node.topology.items():
             if labels.get(label, value) != value:
                 raise InvalidValue(
                     f"collides with the node's own value {labels[label]}",
                     field=f"topology {label}",
                     value=value,
                 )
-        ids = {**_node_ids(node), driver.name: driver.node_id}
-        await self._patch_node({"labels": dict(driver.topology), "annotations": {_NODE_IDS: _text(ids)}})
+        ids = {**_node_ids(node), driver.name: driver.node.node_id}
+        await self._patch_node({"labels": dict(driver.node.topology), "annotations": {_NODE_IDS: _text(ids)}})
         await self._create(node)
         await self._patch_drivers(_entry(driver))
 
@@ -52,37 +52,31 @@ class NodeDriverBook:
         await self._patch_node({"annotations": {_NODE_IDS: _text(ids) if ids else None}})
 
     async def _read_node(self) -> Node:
-        with translated(f"Node {self._node}"):
-            return await self._client.get(Node, self._node)
+        return await self._client.get(Node, self._node)
 
     async def _patch_node(self, metadata: dict[str, Any]) -> None:
-        with translated(f"Node {self._node}"):
-            await self._client.patch(Node, self._node, {"metadata": metadata}, patch_type=PatchType.MERGE)
+        await self._client.patch(Node, self._node, {"metadata": metadata}, patch_type=PatchType.MERGE)
 
     async def _create(self, node: Node) -> None:
         """Make the CSINode unless it is there; it goes with its Node."""
         uid = (node.metadata and node.metadata.uid) or ""
         owner = OwnerReference(apiVersion="v1", kind="Node", name=self._node, uid=uid)
         metadata = ObjectMeta(name=self._node, ownerReferences=[owner])
-        try:
-            with translated(f"CSINode {self._node}"):
-                await self._client.create(_CsiNode(metadata=metadata, spec={"drivers": []}))
-        except KubeAlreadyExists:
-            return
+        await unless_exists(self._client.create(_CsiNode(metadata=metadata, spec={"drivers": []})))
 
     async def _patch_drivers(self, entry: dict[str, Any]) -> None:
-        with translated(f"CSINode {self._node}"):
-            await self._client.patch(
-                _CsiNode, self._node, {"spec": {"drivers": [entry]}}, patch_type=PatchType.STRATEGIC
-            )
+        await self._client.patch(
+            _CsiNode, self._node, {"spec": {"drivers": [entry]}}, patch_type=PatchType.STRATEGIC
+        )
 
 
 def _entry(driver: Driver) -> dict[str, Any]:
-    limit = {"allocatable": {"count": driver.most_volumes}} if driver.most_volumes else {}
+    node = driver.node
+    limit = {"allocatable": {"count": node.most_volumes}} if node.most_volumes else {}
     return {
         "name": driver.name,
-        "nodeID": driver.node_id,
-        "topologyKeys": sorted(driver.topology) or None,
+        "nodeID": node.node_id,
+        "topologyKeys": sorted(node.topology) or None,
         **limit,
     }
 

@@ -4,53 +4,42 @@ As in pkg/kubelet/pluginmanager. The folder is looked through time and again; wh
 """
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import grpc.aio
 import structlog
 
-from kube_efs.csi.protocol import csi_pb2, registration_pb2
-from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
-from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
-from tinykube.kubelet.calls import ANSWER_SECONDS, connected
+from tinykube.client.calls import ERRORS
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.host_folders import HostFolders
-
-if TYPE_CHECKING:  # the generated module has this name for type checkers only
-    from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationAsyncStub
+from tinykube.kubelet.plugins import NodeInfo, PluginCalls, PluginInfo
 
 log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS = 0.2
 _FIRST_BACK_OFF_SECONDS = 0.5
 _LAST_BACK_OFF_SECONDS = 10.0
-_Rpc = csi_pb2.NodeServiceCapability.RPC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """A registered driver, by what it says of itself; ``most_volumes`` zero sets no limit."""
+    """A registered driver, and what it says of this node."""
 
     name: str
     socket: Path
-    node_id: str
-    most_volumes: int
-    topology: Mapping[str, str]
-    knows_single_writers: bool
+    node: NodeInfo
 
 
 class DriverBook(Protocol):
     """Where the cluster reads which drivers a node has."""
 
     async def add(self, driver: Driver) -> None:
-        """Enter it, or enter it anew; raises KubeError, and InvalidValue for what contradicts the Node."""
+        """Enter it, or enter it anew; raises InvalidValue for what contradicts the Node."""
 
     async def remove(self, name: str) -> None:
-        """Take it out; raises KubeError."""
+        """Take it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +54,9 @@ class _Socket:
 class Drivers:
     """The drivers whose sockets are in the folder, while ``run`` runs."""
 
-    def __init__(self, folder: Path, book: DriverBook, host: HostFolders) -> None:
+    def __init__(self, folder: Path, calls: PluginCalls, book: DriverBook, host: HostFolders) -> None:
         self._folder = folder
+        self._calls = calls
         self._host = host
         self._book = book
         self._registered: dict[_Socket, Driver] = {}
@@ -102,34 +92,42 @@ class Drivers:
     async def _try(self, socket: _Socket, failure: "_Failure | None") -> None:
         try:
             driver = await self._register(socket.path)
-        except KubeEfsError as error:
+        except ERRORS as error:
             log.warning("driver-not-registered", socket=str(socket.path), reason=str(error))
             pause = min(2 * failure.pause, _LAST_BACK_OFF_SECONDS) if failure else _FIRST_BACK_OFF_SECONDS
             self._failures[socket] = _Failure(asyncio.get_running_loop().time() + pause, pause)
         else:
             self._failures.pop(socket, None)
             self._registered[socket] = driver
-            log.info("driver-registered", driver=driver.name, node_id=driver.node_id)
+            log.info("driver-registered", driver=driver.name, node_id=driver.node.node_id)
 
     async def _register(self, socket: Path) -> Driver:
-        async with connected(socket) as channel:
-            stub = RegistrationStub(channel)
-            info = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=ANSWER_SECONDS)
-            try:
-                driver = await _introduced(info, self._host)
-                await self._book.add(driver)
-            except KubeEfsError as error:
-                with suppress(grpc.aio.AioRpcError):  # what went wrong first is what counts
-                    await _tell(stub, error=str(error))
-                raise
-            await _tell(stub)
+        info = await self._calls.plugin_info(socket)
+        try:
+            driver = await self._introduced(info)
+            await self._book.add(driver)
+        except ERRORS as error:
+            with suppress(NotYet):  # what went wrong first is what counts
+                await self._calls.notify_registration(socket, error=str(error))
+            raise
+        await self._calls.notify_registration(socket)
         return driver
+
+    async def _introduced(self, info: PluginInfo) -> Driver:
+        """What serves at the endpoint that a plugin has named; raises InvalidValue for what is of no use."""
+        if info.kind != "CSIPlugin":
+            raise InvalidValue("is no kind of plugin that this node takes", field="type", value=info.kind)
+        if not any(version.lstrip("v").startswith("1.") for version in info.versions):
+            versions = ", ".join(info.versions)
+            raise InvalidValue("has no 1.x", field="supported_versions", value=versions)
+        socket = self._host.here(info.endpoint).resolve()  # which may be shorter, as paths of sockets must be
+        return Driver(name=info.name, socket=socket, node=await self._calls.node_info(socket))
 
     async def _forget(self, socket: _Socket) -> None:
         driver = self._registered[socket]
         try:
             await self._book.remove(driver.name)
-        except KubeEfsError as error:
+        except ERRORS as error:
             log.warning("driver-not-forgotten", driver=driver.name, reason=str(error))
         else:
             del self._registered[socket]
@@ -140,35 +138,6 @@ class Drivers:
 class _Failure:
     next_try: float
     pause: float
-
-
-async def _tell(stub: "RegistrationAsyncStub", *, error: str = "") -> None:
-    status = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
-    await stub.NotifyRegistrationStatus(status, timeout=ANSWER_SECONDS)
-
-
-async def _introduced(info: registration_pb2.PluginInfo, host: HostFolders) -> Driver:
-    """What serves at the endpoint that a plugin has named; raises InvalidValue for what is of no use here."""
-    if info.type != "CSIPlugin":
-        raise InvalidValue("is no kind of plugin that this node takes", field="type", value=info.type)
-    if not any(version.lstrip("v").startswith("1.") for version in info.supported_versions):
-        versions = ", ".join(info.supported_versions)
-        raise InvalidValue("has no 1.x", field="supported_versions", value=versions)
-    socket = host.here(info.endpoint).resolve()  # which may be shorter, as paths of sockets must be
-    async with connected(socket) as channel:
-        stub = NodeStub(channel)
-        node = await stub.NodeGetInfo(csi_pb2.NodeGetInfoRequest(), timeout=ANSWER_SECONDS)
-        answer = await stub.NodeGetCapabilities(csi_pb2.NodeGetCapabilitiesRequest(), timeout=ANSWER_SECONDS)
-    return Driver(
-        name=info.name,
-        socket=socket,
-        node_id=node.node_id,
-        most_volumes=node.max_volumes_per_node,
-        topology=dict(node.accessible_topology.segments),
-        knows_single_writers=any(
-            one.rpc.type == _Rpc.SINGLE_NODE_MULTI_WRITER for one in answer.capabilities
-        ),
-    )
 
 
 def _sockets(folder: Path) -> frozenset[_Socket]:

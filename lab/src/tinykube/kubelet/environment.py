@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kube_efs.model.errors import InvalidValue, NotYet
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.images import Image, find_image
 from tinykube.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from kube_efs.model.errors import InvalidValue, NotYet
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.environment import field_of
 from tinykube.kubelet.pods import (
     AccountToken,

@@ -12,8 +12,8 @@ import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Pod as PodObject
 
-from kube_efs.kube.events import EventRecorder
-from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from tinykube.client.events import EventRecorder
+from tinykube.client.following import Applied, Deleted, Listed, follow
 from tinykube.kubelet.cluster import Cluster
 from tinykube.kubelet.commands import RunningCommand
 from tinykube.kubelet.container_runner import ContainerRunner, NotRunning
@@ -23,13 +23,14 @@ from tinykube.kubelet.drivers import Drivers
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.images import Image
 from tinykube.kubelet.logs import read_log
-from tinykube.kubelet.nfs import NfsMounter, detach, mount_points
+from tinykube.kubelet.nfs import NfsMounter, mount_points
 from tinykube.kubelet.node import NodeDescription, keep_alive, register
+from tinykube.kubelet.plugins import PluginCalls
 from tinykube.kubelet.pod_runner import Node, PodRunner
 from tinykube.kubelet.pods import Pod
 from tinykube.kubelet.reading import read_pod
 from tinykube.kubelet.syscalls import MountFlag, mount, unmount
-from tinykube.kubelet.volumes import Volumes, remove_tree, standard_makers
+from tinykube.kubelet.volumes import Volumes, standard_makers
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,14 @@ class _Running:
     task: asyncio.Task[None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounters:
+    """Who mounts the volumes of NFS servers, and the calls to the CSI drivers."""
+
+    nfs: NfsMounter
+    csi: PluginCalls
+
+
 class Kubelet:
     """Runs pods while ``run`` runs; none of their processes and mounts is left when it ends.
 
@@ -49,7 +58,8 @@ class Kubelet:
     source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
     container gets besides its own variables and those by which it finds the API server. ``host`` knows the
     folders of the node that are elsewhere on this machine. With it, containers may hand mounts below the
-    folder of pods to the node, for that folder is a mount itself then.
+    folder of pods to the node, for that folder is a mount itself then. Pods of an earlier kubelet are
+    not taken over.
     """
 
     def __init__(
@@ -58,7 +68,7 @@ class Kubelet:
         *,
         node: NodeDescription,
         root: Path,
-        nfs: NfsMounter,
+        mounters: Mounters,
         images: Mapping[str, Image] = MappingProxyType({}),
         environment: Mapping[str, str] = MappingProxyType({}),
         host: HostFolders | None = None,
@@ -66,7 +76,7 @@ class Kubelet:
         self._client = client
         self._description = node
         self._root = root.resolve()  # as the table of mounts has it
-        self._nfs = nfs
+        self._mounters = mounters
         self._images = images
         self._environment = environment
         self._host = host or HostFolders()
@@ -80,14 +90,14 @@ class Kubelet:
         async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
             cluster = Cluster(self._client)
             book = NodeDriverBook(self._client, self._description.name)
-            drivers = Drivers(self._root / "plugins_registry", book, self._host)
-            csi = CsiVolumes(cluster, drivers, self._host)
+            drivers = Drivers(self._root / "plugins_registry", self._mounters.csi, book, self._host)
+            csi = CsiVolumes(cluster, self._mounters.csi, drivers, self._host)
             node = Node(
                 name=self._description.name,
                 address=self._description.address,
                 root=self._root,
                 cluster=cluster,
-                volumes=Volumes(standard_makers(cluster, self._nfs, csi, self._host)),
+                volumes=Volumes(standard_makers(cluster, self._mounters.nfs, csi, self._host)),
                 events=events,
                 images=self._images,
                 shares_mounts=self._shares_mounts,
@@ -114,13 +124,13 @@ class Kubelet:
                 yield chunk
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool, terminal: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[RunningCommand]:
         """A further command in a container, to be entered as a context; raises NotRunning."""
         found = self._find(namespace, name, container)
         if found is None:
             raise NotRunning(f'container "{container}" is not running')
-        return found.run_command(argv, reads=reads, terminal=terminal)
+        return found.run_command(argv, reads=reads)
 
     def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
         for running in self._pods.values():
@@ -147,7 +157,7 @@ class Kubelet:
             async for change in changes:
                 match change:
                     case Listed(objects):
-                        await self._replace([read_pod(found) for found in objects], node)
+                        self._replace([read_pod(found) for found in objects], node)
                     case Applied(found):
                         self._apply(read_pod(found), node)
                     case Deleted(found):
@@ -155,12 +165,11 @@ class Kubelet:
                         self._finished.discard(uid)
                         self._forget(uid)
 
-    async def _replace(self, pods: list[Pod], node: Node) -> None:
+    def _replace(self, pods: list[Pod], node: Node) -> None:
         present = {pod.uid for pod in pods}
         self._finished &= present
         for uid in self._pods.keys() - present:
             self._forget(uid)
-        await self._remove_leftovers(present)
         for pod in pods:
             self._apply(pod, node)
 
@@ -188,16 +197,6 @@ class Kubelet:
         if not task.cancelled() and task.exception() is not None:
             log.error("pod-runner-failed", pod=pod.name, namespace=pod.namespace, exc_info=task.exception())
 
-    async def _remove_leftovers(self, present: set[str]) -> None:
-        """Undo what a kubelet before this one, which was killed, has left behind of pods that are gone."""
-        for directory in await asyncio.to_thread(_children, self._pods_folder):
-            if directory.name in present or directory.name in self._pods:
-                continue
-            for point in sorted(mount_points(), reverse=True):
-                if Path(point).is_relative_to(directory):
-                    await detach(Path(point))
-            await asyncio.to_thread(remove_tree, directory)
-
     async def _stop_all(self) -> None:
         tasks = [running.task for running in self._pods.values()]
         for task in tasks:
@@ -222,7 +221,3 @@ def _api_server(url: str) -> dict[str, str]:
     found = urlsplit(url)
     port = found.port or (443 if found.scheme == "https" else 80)
     return {"KUBERNETES_SERVICE_HOST": found.hostname or "", "KUBERNETES_SERVICE_PORT": str(port)}
-
-
-def _children(directory: Path) -> list[Path]:
-    return list(directory.iterdir()) if directory.is_dir() else []

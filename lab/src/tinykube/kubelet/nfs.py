@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from kube_efs.model.errors import NotYet
+from tinykube.errors import NotYet
 from tinykube.kubelet.pods import Nfs
 
 _MOUNT_SECONDS = 110.0

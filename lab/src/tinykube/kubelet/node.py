@@ -18,8 +18,7 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Node as NodeObject
 from lightkube.types import PatchType
 
-from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeAlreadyExists, KubeError
+from tinykube.client.calls import CALL_ERRORS, unless_exists
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +45,7 @@ async def register(client: AsyncClient, node: NodeDescription) -> None:
     while True:
         try:
             await _write_node(client, node)
-        except KubeError as error:
+        except CALL_ERRORS as error:
             log.warning("node-not-registered", node=node.name, reason=str(error))
             await asyncio.sleep(_RETRY_SECONDS)
         else:
@@ -59,7 +58,7 @@ async def keep_alive(client: AsyncClient, node: NodeDescription) -> None:
     while True:
         try:
             await _renew(client, node.name)
-        except KubeError as error:
+        except CALL_ERRORS as error:
             log.warning("lease-not-renewed", node=node.name, reason=str(error))
         await asyncio.sleep(_RENEW_SECONDS)
 
@@ -125,28 +124,19 @@ def _node_info(node: NodeDescription) -> dict[str, str]:
 
 
 async def _write_node(client: AsyncClient, node: NodeDescription) -> None:
-    what, labels = f"Node {node.name}", node_labels(node)
-    try:
-        with translated(what):
-            await client.create(
-                NodeObject(metadata=ObjectMeta(name=node.name, labels=labels), spec=NodeSpec())
-            )
-    except KubeAlreadyExists:
-        with translated(what):
-            relabelled = {"metadata": {"labels": labels}}
-            await client.patch(NodeObject, node.name, relabelled, patch_type=PatchType.MERGE)
-    with translated(what):
-        status = {"status": render_node_status(node, datetime.now(UTC))}
-        await client.patch(NodeObject.Status, node.name, status, patch_type=PatchType.MERGE)
+    labels = node_labels(node)
+    wanted = NodeObject(metadata=ObjectMeta(name=node.name, labels=labels), spec=NodeSpec())
+    if not await unless_exists(client.create(wanted)):
+        relabelled = {"metadata": {"labels": labels}}
+        await client.patch(NodeObject, node.name, relabelled, patch_type=PatchType.MERGE)
+    status = {"status": render_node_status(node, datetime.now(UTC))}
+    await client.patch(NodeObject.Status, node.name, status, patch_type=PatchType.MERGE)
 
 
 async def _renew(client: AsyncClient, name: str) -> None:
-    what, now = f"Lease {name}", datetime.now(UTC)
-    try:
-        with translated(what):
-            spec = LeaseSpec(holderIdentity=name, leaseDurationSeconds=_LEASE_SECONDS, renewTime=now)
-            await client.create(Lease(metadata=ObjectMeta(name=name, namespace=_LEASES), spec=spec))
-    except KubeAlreadyExists:
-        with translated(what):
-            renewed = {"spec": {"renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
-            await client.patch(Lease, name, renewed, namespace=_LEASES, patch_type=PatchType.MERGE)
+    now = datetime.now(UTC)
+    spec = LeaseSpec(holderIdentity=name, leaseDurationSeconds=_LEASE_SECONDS, renewTime=now)
+    wanted = Lease(metadata=ObjectMeta(name=name, namespace=_LEASES), spec=spec)
+    if not await unless_exists(client.create(wanted)):
+        renewed = {"spec": {"renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
+        await client.patch(Lease, name, renewed, namespace=_LEASES, patch_type=PatchType.MERGE)

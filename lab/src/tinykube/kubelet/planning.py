@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kube_efs.model.errors import InvalidValue
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.launch import Bind, Launch
 from tinykube.kubelet.pods import Container, Pod
 from tinykube.kubelet.volume_makers import Mounted

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from lightkube.models.core_v1 import ObjectReference
 
-from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.errors import KubeEfsError
+from tinykube.client.calls import ERRORS
+from tinykube.client.events import EventRecorder
 from tinykube.kubelet.cluster import Cluster
 from tinykube.kubelet.container_runner import ContainerRunner, Start
 from tinykube.kubelet.environment import (
@@ -69,7 +70,7 @@ class PodRunner:
         self.pod = pod
         self._node = node
         self._directory = node.root / "pods" / pod.uid
-        self._started_at = pod.started_at or datetime.now(UTC)
+        self._started_at = datetime.now(UTC)
         self._clock = Clock()
         self._notes: tuple[Condition, ...] = (_HOST_PROCESSES,)
         self._failure = ("", "")
@@ -97,9 +98,7 @@ class PodRunner:
         """Live, end, and wait to be deleted."""
         writing = asyncio.create_task(self._status.run())
         try:
-            if self.pod.phase.ended or self.pod.deleting:
-                await self._tear_down()  # what a kubelet before this one may have left
-            else:
+            if not (self.pod.phase.ended or self.pod.deleting):
                 await self._live()
                 await self._status.flush()
             await self._deleted.wait()
@@ -112,9 +111,6 @@ class PodRunner:
 
     async def _live(self) -> None:
         """Until every container has ended for good, by itself, by deletion or by its deadline."""
-        for runner in self.containers:
-            if runner.container.name in self.pod.earlier:
-                runner.resume(self.pod.earlier[runner.container.name])
         self._status.changed()
         running = asyncio.create_task(self._run_containers())
         deleted = asyncio.create_task(self._deleted.wait())
@@ -165,7 +161,7 @@ class PodRunner:
         while True:
             try:
                 await self._node.cluster.remove(self.pod)
-            except KubeEfsError as error:
+            except ERRORS as error:
                 log.warning("pod-not-removed", pod=self.pod.name, reason=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LAST_BACK_OFF_SECONDS)
@@ -187,7 +183,7 @@ class PodRunner:
         while True:
             try:
                 self._mounted[volume.name] = await self._node.volumes.set_up(self.pod, volume, directory)
-            except (KubeEfsError, OSError) as error:
+            except ERRORS as error:
                 problem = f'MountVolume.SetUp failed for volume "{volume.name}" : {error}'
                 self._report("FailedMount", problem)
                 log.info("volume-not-ready", pod=self.pod.name, volume=volume.name, reason=str(error))
@@ -287,13 +283,12 @@ class PodRunner:
 
     def _report(self, reason: str, message: str, *, warning: bool = True) -> None:
         pod = self.pod
-        subject = Subject(
-            api_version="v1",
+        about = ObjectReference(
+            apiVersion="v1",
             kind="Pod",
             namespace=pod.namespace,
             name=pod.name,
             uid=pod.uid,
-            resource_version=pod.version,
+            resourceVersion=pod.version,
         )
-        kind = EventType.WARNING if warning else EventType.NORMAL
-        self._node.events.publish(subject, kind, reason, message)
+        self._node.events.publish(about, reason, message, warning=warning)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -213,27 +212,6 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a container ended before this kubelet knew of it."""
-
-    exit_code: int
-    reason: str = ""
-    message: str = ""
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
-    """What the pod's status says of a container: it may come from a kubelet before this one."""
-
-    name: str
-    restarts: int = 0
-    running_since: datetime | None = None
-    ended: Ended | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod; ``grace_seconds`` is how long its processes may take to end once it is being deleted."""
 
@@ -256,8 +234,6 @@ class Pod:
     grace_seconds: float = 30.0
     deleting: bool = False
     phase: Phase = Phase.PENDING
-    started_at: datetime | None = None
-    earlier: Mapping[str, Earlier] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def key(self) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from kube_efs.model.errors import InvalidValue
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.pods import Container, Probe
 
 # Kubernetes too asks sooner than its period while a container is not ready.

@@ -8,7 +8,7 @@ from asyncio.subprocess import Process
 from contextlib import suppress
 from pathlib import Path
 
-from kube_efs.model.errors import KubeEfsError
+from tinykube.errors import TinykubeError
 from tinykube.kubelet.launch import KILL_SIGNAL, Launch, render_launch
 
 _LAUNCHER = "tinykube.kubelet.launcher"
@@ -17,7 +17,7 @@ _START_SECONDS = 60.0
 _KILL_SECONDS = 5.0
 
 
-class StartFailed(KubeEfsError):
+class StartFailed(TinykubeError):
     """The container's command could not be started; the text is the launcher's."""
 
 

@@ -11,9 +11,7 @@ from tinykube.kubelet.pods import (
     ClaimSource,
     Container,
     Csi,
-    Earlier,
     EmptyDir,
-    Ended,
     EnvVar,
     Files,
     HostPath,
@@ -63,8 +61,6 @@ def read_pod(found: core_v1.Pod) -> Pod:
         grace_seconds=30.0 if grace is None else float(grace),
         deleting=meta is not None and meta.deletionTimestamp is not None,
         phase=Phase(status.phase or "Pending"),
-        started_at=status.startTime,
-        earlier=_read_earlier([*(status.initContainerStatuses or ()), *(status.containerStatuses or ())]),
     )
 
 
@@ -247,25 +243,3 @@ def _files(
 
 def _mode(given: int | None) -> int:
     return 0o644 if given is None else given
-
-
-def _read_earlier(statuses: Iterable[models.ContainerStatus]) -> MappingProxyType[str, Earlier]:
-    found = {}
-    for status in statuses:
-        state = status.state or models.ContainerState()
-        ended = state.terminated
-        found[status.name] = Earlier(
-            name=status.name,
-            restarts=status.restartCount,
-            running_since=state.running.startedAt if state.running else None,
-            ended=Ended(
-                exit_code=ended.exitCode,
-                reason=ended.reason or "",
-                message=ended.message or "",
-                started_at=ended.startedAt,
-                finished_at=ended.finishedAt,
-            )
-            if ended
-            else None,
-        )
-    return MappingProxyType(found)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from kube_efs.model.errors import KubeError, KubeNotFound
+from tinykube.client.calls import CALL_ERRORS
 from tinykube.kubelet.pods import Pod
 
 log = structlog.get_logger(__name__)
@@ -17,8 +17,9 @@ _RETRY_SECONDS = 0.5
 class StatusApi(Protocol):
     """Where statuses go (see ``Cluster``)."""
 
-    async def write_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
-        """Write it; raises KubeError."""
+    async def write_status(self, pod: Pod, status: Mapping[str, Any]) -> bool:
+        """Write it; False when the pod is gone."""
+        ...
 
 
 class StatusWriter:
@@ -47,14 +48,12 @@ class StatusWriter:
     async def run(self) -> None:
         """Write until cancelled, or until the pod is gone."""
         try:
-            while True:
+            while not self._gone:
                 await self._dirty.wait()
                 self._dirty.clear()
                 await self._write()
                 if not self._dirty.is_set():
                     self._clean.set()
-        except KubeNotFound:
-            log.debug("pod-gone", pod=self._pod.name, namespace=self._pod.namespace)
         finally:
             self._gone = True
             self._clean.set()
@@ -64,10 +63,8 @@ class StatusWriter:
         if status == self._written:
             return
         try:
-            await self._cluster.write_status(self._pod, status)
-        except KubeNotFound:
-            raise
-        except KubeError as error:
+            self._gone = not await self._cluster.write_status(self._pod, status)
+        except CALL_ERRORS as error:
             log.warning("status-not-written", pod=self._pod.name, reason=str(error))
             await asyncio.sleep(_RETRY_SECONDS)
             self._dirty.set()

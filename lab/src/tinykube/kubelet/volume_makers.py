@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kube_efs.model.errors import InvalidValue
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.cluster import BoundVolume, DriverTerms
 from tinykube.kubelet.pods import AccountToken, Pod, Store, Unsupported, VolumeSource
 
@@ -28,7 +28,7 @@ class PodObjects(Protocol):
         """The keys of a ConfigMap or Secret, None when there is none of that name."""
 
     async def token(self, pod: Pod, wanted: AccountToken) -> str:
-        """A token of the pod's service account; raises KubeError."""
+        """A token of the pod's service account."""
 
     async def bound_volume(self, namespace: str, claim_name: str) -> BoundVolume:
         """What a claim is bound to; raises NotYet."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
-from kube_efs.model.errors import NotYet
+from tinykube.errors import NotYet
 from tinykube.kubelet.csi_volumes import CsiVolumes
 from tinykube.kubelet.file_volumes import FileVolumes
 from tinykube.kubelet.host_folders import HostFolders
@@ -119,7 +119,7 @@ class Volumes:
         self._makers = makers
 
     async def set_up(self, pod: Pod, volume: Volume, directory: Path) -> Mounted:
-        """One volume, in its own directory below this one; raises NotYet, InvalidValue or KubeError."""
+        """One volume, in its own directory below this one; raises one of ERRORS."""
         maker = self._makers.get(type(volume.source))
         if maker is None:
             raise wrong_source(volume.source)

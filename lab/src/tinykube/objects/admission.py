@@ -4,10 +4,10 @@ These are the admission plugins of kube-apiserver that users of storage notice: 
 DefaultStorageClass, StorageObjectInUseProtection, PersistentVolumeClaimResize and ServiceAccount.
 """
 
-from kube_efs.kube.quantities import parse_quantity
 from tinykube.objects.account_volumes import wants_token, with_token
 from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.metadata import with_metadata
+from tinykube.objects.quantities import parse_quantity
 from tinykube.objects.resources import GroupKind, GroupResource, ResourceType
 from tinykube.objects.statuses import Cause, CauseReason, Subject, forbidden, not_found
 from tinykube.objects.storage import ObjectKey, Store

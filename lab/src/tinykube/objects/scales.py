@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.metadata import with_metadata
-from tinykube.printers.workload_printers import selector_text
 
 _SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
@@ -20,7 +19,7 @@ def scale_of(workload: Json) -> Json:
         "spec": {"replicas": replicas} if replicas else {},
         "status": {
             "replicas": lookup(workload, "status", "replicas") or 0,
-            "selector": selector_text(lookup(workload, "spec", "selector")),
+            "selector": _selector_text(lookup(workload, "spec", "selector")),
         },
     }
 
@@ -35,3 +34,18 @@ def scaling(change: Callable[[Json], Json]) -> Callable[[Json], Json]:
         return with_metadata({**workload, "spec": spec}, **({"resourceVersion": version} if version else {}))
 
     return changed
+
+
+def _selector_text(selector: Json | None) -> str:
+    """A structured label selector in the form that ``kubectl -l`` takes."""
+    if selector is None:
+        return "<none>"
+    terms = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
+    for expression in selector.get("matchExpressions") or ():
+        key, operator = expression["key"], expression["operator"]
+        values = ",".join(sorted(expression.get("values") or ()))
+        text = {"Exists": key, "DoesNotExist": f"!{key}"}.get(
+            operator, f"{key} {operator.lower()} ({values})"
+        )
+        terms.append((key, text))
+    return ",".join(text for _, text in sorted(terms)) or "<none>"

@@ -9,9 +9,9 @@ a manager's list of fields is never folded into ``ancient-changes``.
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Final
 
-from kube_efs.model.errors import KubeConflict
+from tinykube.errors import TinykubeError
 from tinykube.objects.json_types import Json, JsonValue, json_equal, lookup, without
 from tinykube.objects.zero_objects import completed
 from tinykube.patch.field_sets import (
@@ -54,14 +54,12 @@ class Conflict:
         return path_text(self.path)
 
 
-class ApplyConflict(KubeConflict):
+class ApplyConflict(TinykubeError):
     """Other managers own fields that were applied with other values; ``problem`` is Kubernetes' sentence."""
-
-    retryable: ClassVar[bool] = False
 
     def __init__(self, conflicts: Collection[Conflict]) -> None:
         self.conflicts = tuple(sorted(conflicts, key=_in_kubernetes_order))
-        super().__init__(self._message(), remedy="apply with force to take the fields over")
+        super().__init__(self._message())
 
     def _message(self) -> str:
         if len(self.conflicts) == 1:

@@ -2,7 +2,7 @@
 
 import jsonpatch
 
-from kube_efs.model.errors import InvalidValue
+from tinykube.errors import InvalidValue
 from tinykube.objects.json_types import Json, JsonValue, go_kind
 
 

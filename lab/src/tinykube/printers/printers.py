@@ -1,4 +1,4 @@
-"""The columns of the built-in kinds, as ``kubectl get`` shows them on a real cluster."""
+"""The columns of built-in kinds, as ``kubectl get`` shows them on a real cluster."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -22,13 +22,12 @@ from tinykube.printers.tables import (
     named,
     text,
 )
-from tinykube.printers.workload_printers import WORKLOADS, label_text
 
 _ROLE_PREFIX = "node-role.kubernetes.io/"
 
 
 def printer_for(group: str, kind: str) -> Printer:
-    """The printer of a built-in kind; name and age when Kubernetes has no other columns for it."""
+    """The printer of a built-in kind; name and age for one without columns here."""
     return _PRINTERS.get((group, kind), NAME_AND_AGE)
 
 
@@ -86,61 +85,10 @@ def _first(json_object: Json, *fields: str) -> JsonValue:
     return next((json_object[field] for field in fields if json_object.get(field)), None)
 
 
-def _service(service: Json, now: datetime) -> list[Cell]:
-    spec = service.get("spec", {})
-    addresses = spec.get("clusterIPs") or [spec.get("clusterIP") or NONE]
-    ports = [
-        f"{port['port']}{':{}'.format(port['nodePort']) if port.get('nodePort') else ''}"
-        f"/{port.get('protocol', 'TCP')}"
-        for port in spec.get("ports") or ()
-    ]
-    return [
-        name_of(service),
-        text(spec, "type", default="ClusterIP"),
-        addresses[0],
-        _external_address(service),
-        ",".join(ports) or NONE,
-        age_of(service, now),
-        label_text(spec.get("selector")),
-    ]
-
-
-def _external_address(service: Json) -> str:
-    spec = service.get("spec", {})
-    if spec.get("type") == "ExternalName":
-        return text(spec, "externalName")
-    balanced = {
-        ingress.get("ip") or ingress.get("hostname", "")
-        for ingress in lookup(service, "status", "loadBalancer", "ingress") or ()
-    }
-    addresses = [*sorted(balanced - {""}), *(spec.get("externalIPs") or ())]
-    return ",".join(addresses) or ("<pending>" if spec.get("type") == "LoadBalancer" else NONE)
-
-
-def _binding(binding: Json, now: datetime) -> list[Cell]:
-    subjects = binding.get("subjects") or ()
-    named = {
-        kind: ", ".join(subject["name"] for subject in subjects if subject["kind"] == kind)
-        for kind in ("User", "Group")
-    }
-    accounts = (f"{s.get('namespace', '')}/{s['name']}" for s in subjects if s["kind"] == "ServiceAccount")
-    return [
-        name_of(binding),
-        f"{text(binding, 'roleRef', 'kind')}/{text(binding, 'roleRef', 'name')}",
-        age_of(binding, now),
-        named["User"],
-        named["Group"],
-        ", ".join(accounts),
-    ]
-
-
 NAME_AND_AGE: Final = Printer(columns=columns("Name", "Age"), cells=named(lambda _: []))
 _NAME_AND_CREATION = Printer(
     columns=(Column(name="Name", format="name"), Column(name="Created At", type="date")),
     cells=lambda json_object, _: [name_of(json_object), text(json_object, "metadata", "creationTimestamp")],
-)
-_BINDING = Printer(
-    columns=columns("Name", "Role", "Age", wide=("Users", "Groups", "ServiceAccounts")), cells=_binding
 )
 _EVENT_COLUMNS = (
     *(Column(name=name) for name in ("Last Seen", "Type", "Reason", "Object")),
@@ -176,12 +124,6 @@ _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
             columns=columns("Name", "Type", "Data", "Age"),
             cells=named(lambda s: [text(s, "type"), count(s, "data")]),
         ),
-        ("", "Service"): Printer(
-            columns=columns(
-                "Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", wide=("Selector",)
-            ),
-            cells=_service,
-        ),
         ("", "ServiceAccount"): Printer(
             columns=columns("Name", "Secrets", "Age"), cells=named(lambda a: [count(a, "secrets")])
         ),
@@ -191,10 +133,7 @@ _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
             cells=named(lambda lease: [text(lease, "spec", "holderIdentity")]),
         ),
         ("rbac.authorization.k8s.io", "ClusterRole"): _NAME_AND_CREATION,
-        ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _BINDING,
         ("rbac.authorization.k8s.io", "Role"): _NAME_AND_CREATION,
-        ("rbac.authorization.k8s.io", "RoleBinding"): _BINDING,
         **STORAGE,
-        **WORKLOADS,
     }
 )

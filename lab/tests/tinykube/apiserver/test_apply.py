@@ -101,7 +101,6 @@ def test_one_conflict_is_named() -> None:
     assert [(conflict.manager, conflict.field) for conflict in refusal.value.conflicts] == [
         ('"a"', ".metadata.labels.x")
     ]
-    assert not refusal.value.retryable
 
 
 def test_many_conflicts_are_named_by_manager() -> None:

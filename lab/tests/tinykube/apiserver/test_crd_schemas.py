@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.errors import InvalidValue
 from tinykube.custom.crd_schemas import compile_schema
+from tinykube.errors import InvalidValue
 from tinykube.objects.statuses import CauseReason
 
 Json = dict[str, Any]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kube_efs.model.errors import InvalidValue
 from tinykube.custom.custom_columns import parse_path, printer_for_definition
+from tinykube.errors import InvalidValue
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 SHARED_VOLUME = {

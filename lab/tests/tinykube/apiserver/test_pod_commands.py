@@ -4,16 +4,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import pytest
 
-from kube_efs.model.errors import NotYet
 from tinykube.api import ApiServer
 from tinykube.api.parameters import Parameters
-from tinykube.api.pod_commands import Channel, Order, parse_order, parse_size
+from tinykube.api.pod_commands import Channel, Order, parse_order
+from tinykube.errors import NotYet
 from tinykube.objects.json_types import Json
 from tinykube.objects.statuses import ApiError
 from tinykube.objects.storage import Stored
@@ -34,9 +34,7 @@ def _pod(state: Json | None = None, *, node: str = "node-a") -> Stored:
 
 def test_an_order_is_read_from_the_query() -> None:
     query = Parameters({"stdin": "true", "tty": "false"})
-    assert parse_order(_pod(), query, ("sh", "-c")) == Order(
-        container="main", argv=("sh", "-c"), reads=True, terminal=False
-    )
+    assert parse_order(_pod(), query, ("sh", "-c")) == Order(container="main", argv=("sh", "-c"), reads=True)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +42,7 @@ def test_an_order_is_read_from_the_query() -> None:
     [
         (_pod(), {}, (), "you must specify at least one command"),
         (_pod(), {"container": "other"}, ("ls",), "container other is not valid for pod one"),
+        (_pod(), {"tty": "true"}, ("ls",), "leave out --tty"),
         (_pod(node=""), {}, ("ls",), "pod one does not have a host assigned"),
         (
             _pod({"waiting": {"reason": "CrashLoopBackOff"}}),
@@ -54,7 +53,7 @@ def test_an_order_is_read_from_the_query() -> None:
         (_pod({"terminated": {}}), {}, ("ls",), "it is terminated"),
         (_pod({}), {}, ("ls",), "it is waiting"),
     ],
-    ids=["no command", "no such container", "no node", "backing off", "ended", "not begun"],
+    ids=["no command", "no such container", "a terminal", "no node", "backing off", "ended", "not begun"],
 )
 def test_what_cannot_be_run_is_refused(
     pod: Stored, query: dict[str, str], argv: tuple[str, ...], told: str
@@ -65,21 +64,6 @@ def test_what_cannot_be_run_is_refused(
     assert told in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("content", "size"),
-    [
-        (b'{"Width":80,"Height":24}', (80, 24)),
-        (b'{"Width":0,"Height":24}', None),
-        (b'{"Width":70000,"Height":24}', None),
-        (b'{"Width":80}', None),
-        (b"[]", None),
-        (b"\xff", None),
-    ],
-)
-def test_sizes_of_terminals(content: bytes, size: tuple[int, int] | None) -> None:
-    assert parse_size(content) == size
-
-
 @dataclass
 class Cat:
     """A command that prints what it is given, and ends with its input and the exit code 3."""
@@ -87,13 +71,9 @@ class Cat:
     process: Any = None
     input: Any = None
     outputs: tuple[asyncio.StreamReader, ...] = ()
-    sizes: list[tuple[int, int]] = field(default_factory=list)
 
     async def wait(self) -> int:
         return int(await self.process.wait())
-
-    def resize(self, columns: int, rows: int) -> None:
-        self.sizes.append((columns, rows))
 
 
 class Commands:
@@ -157,7 +137,6 @@ async def _all(socket: aiohttp.ClientWebSocketResponse) -> dict[int, bytes]:
 async def test_input_output_and_exit_code_have_their_channels(world: World) -> None:
     async with world.open(_V5, _V4) as socket:
         assert socket.protocol == _V5
-        await socket.send_bytes(b"\x04" + b'{"Width":80,"Height":24}')
         await socket.send_bytes(b"\x00words")
         await socket.send_bytes(bytes([Channel.CLOSE, Channel.STDIN]))
         found = await _all(socket)
@@ -165,7 +144,6 @@ async def test_input_output_and_exit_code_have_their_channels(world: World) -> N
     status = json.loads(found[Channel.ERROR])
     assert (status["status"], status["reason"]) == ("Failure", "NonZeroExitCode")
     assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
-    assert world.commands.command.sizes == [(80, 24)]
 
 
 async def test_a_command_that_does_not_start_is_told_on_the_channel_for_errors(world: World) -> None:

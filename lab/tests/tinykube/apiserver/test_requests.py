@@ -65,27 +65,25 @@ def test_no_path_is_a_surprise(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "listing", "expected"),
+    ("accept", "expected"),
     [
-        ("", False, Representation.OBJECT),
-        ("*/*", True, Representation.OBJECT),
-        ("application/json", True, Representation.OBJECT),
-        (f"{TABLE},application/json", True, Representation.TABLE),
-        (f"application/json;q=0.5,{TABLE}", False, Representation.TABLE),
-        ("application/vnd.kubernetes.protobuf,application/json", False, Representation.OBJECT),
-        (METADATA, False, Representation.METADATA),
-        (METADATA.replace("Metadata;", "MetadataList;"), True, Representation.METADATA_LIST),
-        (f"{METADATA};q=0.9,application/json;q=0.8", True, Representation.OBJECT),
-        ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", True, Representation.OBJECT),
+        ("", Representation.OBJECT),
+        ("*/*", Representation.OBJECT),
+        ("application/json", Representation.OBJECT),
+        (f"{TABLE},application/json", Representation.TABLE),
+        (f"application/json;q=0.5,{TABLE}", Representation.TABLE),
+        ("application/vnd.kubernetes.protobuf,application/json", Representation.OBJECT),
+        (f"{METADATA};q=0.9,application/json;q=0.8", Representation.OBJECT),
+        ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Representation.OBJECT),
     ],
 )
-def test_the_first_acceptable_form_wins(accept: str, listing: bool, expected: Representation) -> None:
-    assert representation(accept, listing=listing) is expected
+def test_the_first_acceptable_form_wins(accept: str, expected: Representation) -> None:
+    assert representation(accept) is expected
 
 
 def test_protocol_buffers_alone_are_not_answered() -> None:
     with refused(406, "406: Not Acceptable"):
-        representation("application/vnd.kubernetes.protobuf", listing=False)
+        representation("application/vnd.kubernetes.protobuf")
 
 
 def test_bodies_are_json_or_yaml() -> None:

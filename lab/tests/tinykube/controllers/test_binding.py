@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from kube_efs.model.claims import ClaimPhase, ReclaimPolicy
-from kube_efs.model.volumes import PROVISIONED_BY, VolumePhase
 from tinykube.controllers.binding import (
     ReferClaim,
     Report,
@@ -19,12 +17,16 @@ from tinykube.controllers.binding import (
 from tinykube.controllers.values import (
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
+    PROVISIONED_BY,
     Claim,
+    ClaimPhase,
     ClaimReference,
     Key,
     Meta,
+    ReclaimPolicy,
     StorageClass,
     Volume,
+    VolumePhase,
 )
 
 Make = Callable[..., Any]

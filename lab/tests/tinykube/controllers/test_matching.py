@@ -3,9 +3,8 @@ from typing import Any
 
 import pytest
 
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.matching import best_match, mismatch
-from tinykube.controllers.values import Claim, ClaimReference, Key, Operator, Requirement, Volume
+from tinykube.controllers.values import Claim, ClaimReference, Key, Operator, Requirement, Volume, VolumePhase
 
 Make = Callable[..., Any]
 AVAILABLE = VolumePhase.AVAILABLE

@@ -3,11 +3,16 @@ from typing import Any
 
 import pytest
 
-from kube_efs.model.claims import ClaimPhase
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.binding import ReferClaim, Report, SetClaim, SetClaimStatus, SetVolumePhase
 from tinykube.controllers.patches import on_top_of, render_patch
-from tinykube.controllers.values import BIND_COMPLETED, BOUND_BY_CONTROLLER, ClaimReference, Key
+from tinykube.controllers.values import (
+    BIND_COMPLETED,
+    BOUND_BY_CONTROLLER,
+    ClaimPhase,
+    ClaimReference,
+    Key,
+    VolumePhase,
+)
 
 Make = Callable[..., Any]
 REFERENCE = ClaimReference(key=Key("team", "data"), uid="claim-uid")

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from lightkube.codecs import from_dict
 
-from kube_efs.model.errors import InvalidValue
 from tinykube.controllers.reading import (
     read_claim,
     read_node,
@@ -13,6 +12,7 @@ from tinykube.controllers.reading import (
     read_volume,
 )
 from tinykube.controllers.values import ClaimReference, Key, Operator, Requirement
+from tinykube.errors import InvalidValue
 
 META = {"name": "data", "namespace": "team", "uid": "u", "resourceVersion": "7"}
 

@@ -3,20 +3,20 @@ from typing import Any
 
 import pytest
 
-from kube_efs.model.claims import ClaimPhase
-from kube_efs.model.volumes import VolumePhase
 from tinykube.controllers.scheduling import Prepare, Refuse, Run, place
 from tinykube.controllers.values import (
     BIND_COMPLETED,
     NO_PROVISIONER,
     SELECTED_NODE,
     Claim,
+    ClaimPhase,
     ClaimReference,
     Key,
     Meta,
     Pod,
     StorageClass,
     Volume,
+    VolumePhase,
 )
 
 Make = Callable[..., Any]

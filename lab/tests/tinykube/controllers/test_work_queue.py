@@ -2,7 +2,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from kube_efs.model.errors import KubeConflict
+import httpx2
+
 from tinykube.controllers.work_queue import WorkQueue
 
 
@@ -67,7 +68,7 @@ async def test_failed_key_is_tried_again() -> None:
         nonlocal tries
         tries += 1
         if tries < 3:
-            raise KubeConflict("answered 409", field=key)
+            raise httpx2.ConnectError("the server is away")
         done.set()
 
     async with working(handle) as queue:

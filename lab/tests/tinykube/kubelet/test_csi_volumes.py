@@ -12,12 +12,14 @@ import pytest
 from lab.tests.tinykube.kubelet.csi_plugin import NAME, Plugin
 
 from kube_efs.csi.protocol import csi_pb2
-from kube_efs.model.errors import InvalidValue, NotYet
+from kube_efs_lab.csi_calls import CsiCalls
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.cluster import Cluster, DriverTerms
 from tinykube.kubelet.csi_volumes import CsiVolumes, publish_request
 from tinykube.kubelet.drivers import Driver, Drivers
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.nfs import mount_points
+from tinykube.kubelet.plugins import NodeInfo
 from tinykube.kubelet.pods import Csi, Pod
 from tinykube.kubelet.syscalls import MountFlag, mount
 
@@ -30,6 +32,7 @@ VOLUME = Csi(
     attributes={"encryptInTransit": "true"},
     options=("tls", "iam"),
 )
+NODE = NodeInfo(node_id="i-1", most_volumes=0, topology={}, knows_single_writers=True)
 Modes = csi_pb2.VolumeCapability.AccessMode
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounting is root's")
 
@@ -58,14 +61,7 @@ class OneDriver(Drivers):
 @pytest.fixture
 async def driver(plugin: Plugin) -> AsyncIterator[Driver]:
     async with plugin.running():
-        yield Driver(
-            name=NAME,
-            socket=plugin.socket,
-            node_id="i-1",
-            most_volumes=0,
-            topology={},
-            knows_single_writers=True,
-        )
+        yield Driver(name=NAME, socket=plugin.socket, node=NODE)
 
 
 @pytest.fixture
@@ -74,7 +70,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def volumes(driver: Driver | None, terms: DriverTerms | None = None) -> CsiVolumes:
-    return CsiVolumes(Terms(terms or DriverTerms(attaches=False)), OneDriver(driver), HostFolders())
+    cluster = Terms(terms or DriverTerms(attaches=False))
+    return CsiVolumes(cluster, CsiCalls(), OneDriver(driver), HostFolders())
 
 
 async def test_a_volume_is_published_and_unpublished_as_the_kubelet_does(
@@ -181,23 +178,17 @@ async def test_what_is_mounted_is_not_published_again_and_goes_when_nobody_waits
 @pytest.mark.parametrize(
     ("given", "knows_single_writers", "mode"),
     [
-        ("ReadWriteMany", True, Modes.MULTI_NODE_MULTI_WRITER),
-        ("ReadOnlyMany", False, Modes.MULTI_NODE_READER_ONLY),
-        ("ReadWriteOnce", True, Modes.SINGLE_NODE_MULTI_WRITER),
-        ("ReadWriteOnce", False, Modes.SINGLE_NODE_WRITER),
-        ("ReadWriteOncePod", True, Modes.SINGLE_NODE_SINGLE_WRITER),
-        ("ReadWriteOncePod", False, Modes.SINGLE_NODE_WRITER),
+        ("ReadWriteMany", True, "MULTI_NODE_MULTI_WRITER"),
+        ("ReadOnlyMany", False, "MULTI_NODE_READER_ONLY"),
+        ("ReadWriteOnce", True, "SINGLE_NODE_MULTI_WRITER"),
+        ("ReadWriteOnce", False, "SINGLE_NODE_WRITER"),
+        ("ReadWriteOncePod", True, "SINGLE_NODE_SINGLE_WRITER"),
+        ("ReadWriteOncePod", False, "SINGLE_NODE_WRITER"),
     ],
 )
-def test_access_modes(given: str, knows_single_writers: bool, mode: Modes.Mode.ValueType) -> None:
+def test_access_modes(given: str, knows_single_writers: bool, mode: str) -> None:
     driver = Driver(
-        name=NAME,
-        socket=Path("/s"),
-        node_id="i-1",
-        most_volumes=0,
-        topology={},
-        knows_single_writers=knows_single_writers,
+        name=NAME, socket=Path("/s"), node=replace(NODE, knows_single_writers=knows_single_writers)
     )
     volume = replace(VOLUME, access_mode=given)
-    request = publish_request(driver, volume, "/t", {}, read_only=False)
-    assert request.volume_capability.access_mode.mode == mode
+    assert publish_request(driver, volume, "/t", {}, read_only=False).access_mode == mode

@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+import httpx2
 import pytest
 from lab.tests.tinykube.kubelet.csi_plugin import NAME, Plugin, Rpc
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeUnavailable, NotYet
+from kube_efs_lab.csi_calls import CsiCalls
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.drivers import Driver, Drivers
 from tinykube.kubelet.host_folders import HostFolders
+from tinykube.kubelet.plugins import NodeInfo
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
@@ -21,7 +24,7 @@ class Book:
 
     drivers: dict[str, Driver] = field(default_factory=dict)
     added: int = 0
-    failures: list[KubeEfsError] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
 
     async def add(self, driver: Driver) -> None:
         if self.failures:
@@ -37,7 +40,7 @@ class Book:
 
 @asynccontextmanager
 async def following(plugin: Plugin, book: Book) -> AsyncIterator[Drivers]:
-    drivers = Drivers(plugin.registry, book, HostFolders())
+    drivers = Drivers(plugin.registry, CsiCalls(), book, HostFolders())
     running = asyncio.create_task(drivers.run())
     try:
         yield drivers
@@ -60,10 +63,7 @@ async def test_a_driver_is_registered_by_what_it_says_of_itself(
         assert book.drivers[NAME] == Driver(
             name=NAME,
             socket=plugin.socket,
-            node_id="i-1",
-            most_volumes=7,
-            topology={"zone": "a"},
-            knows_single_writers=True,
+            node=NodeInfo(node_id="i-1", most_volumes=7, topology={"zone": "a"}, knows_single_writers=True),
         )
 
 
@@ -82,7 +82,7 @@ async def test_one_that_ends_is_forgotten_and_its_successor_registered(
     async with following(plugin, book) as drivers:
         async with plugin.running():
             await eventually(lambda: is_told(plugin))
-        book.failures = [KubeUnavailable("is away")]  # which is retried
+        book.failures = [httpx2.ConnectError("is away")]  # which is retried
         await eventually(is_forgotten)
         with pytest.raises(NotYet, match=f"driver name {NAME} not found in the list of registered CSI"):
             drivers.get(NAME)

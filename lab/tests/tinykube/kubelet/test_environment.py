@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
+from tinykube.errors import InvalidValue, NotYet, TinykubeError
 from tinykube.kubelet.environment import (
     expand,
     placeholder,
@@ -112,7 +112,7 @@ def test_optional_reference_that_is_missing_leaves_no_variable() -> None:
     ],
 )
 def test_what_cannot_be_resolved(
-    var: EnvVar, stores: dict[Any, Any], error: type[KubeEfsError], text: str
+    var: EnvVar, stores: dict[Any, Any], error: type[TinykubeError], text: str
 ) -> None:
     with pytest.raises(error) as caught:
         resolve(Container(name="c", env=(var,)), stores)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_efs.model.errors import NotYet
+from tinykube.errors import NotYet
 from tinykube.kubelet import nfs
 from tinykube.kubelet.nfs import KernelNfs, kernel_has_nfs, mount_arguments, mount_points, port_of
 from tinykube.kubelet.pods import Nfs

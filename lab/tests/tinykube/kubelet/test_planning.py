@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from kube_efs.model.errors import InvalidValue
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.launch import Bind, Launch
 from tinykube.kubelet.planning import ContainerPaths, NodePaths, plan_launch
 from tinykube.kubelet.pods import Container, Identity, Pod, VolumeMount

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from tests.serving import answering, serving
 
-from kube_efs.model.errors import InvalidValue
+from tinykube.errors import InvalidValue
 from tinykube.kubelet.pods import Container, Probe
 from tinykube.kubelet.probes import Check, ask, check_of, follow_readiness, until_dead
 from tinykube.ports import free_port

@@ -8,7 +8,6 @@ from tinykube.kubelet.pods import (
     ClaimSource,
     Csi,
     EmptyDir,
-    Ended,
     EnvVar,
     Files,
     HostPath,
@@ -153,17 +152,6 @@ def test_container() -> None:
     assert main.mounts == (VolumeMount(volume="v", path="/v", sub_path="s", read_only=True),)
     assert (main.identity, main.read_only_root, main.message_from_logs) == (Identity(uid=0), True, True)
     assert (found.identity, found.fs_group) == (Identity(uid=5), 6)
-
-
-def test_earlier_states() -> None:
-    terminated = {"exitCode": 3, "reason": "Error", "message": "m"}
-    statuses = [
-        {"name": "a", "image": "", "imageID": "", "ready": False, "restartCount": 2, "state": state}
-        for state in ({"terminated": terminated},)
-    ]
-    found = pod(status={"phase": "Running", "containerStatuses": statuses})
-    assert found.earlier["a"].restarts == 2
-    assert found.earlier["a"].ended == Ended(exit_code=3, reason="Error", message="m")
 
 
 def test_persistent_volume() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.unmounting import unmount
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError, NotYet
+from kube_efs_lab.csi_calls import CsiCalls
+from tinykube.errors import InvalidValue, NotYet, TinykubeError
 from tinykube.kubelet.cluster import BoundVolume, DriverTerms
 from tinykube.kubelet.csi_volumes import CsiVolumes
 from tinykube.kubelet.drivers import Driver, Drivers
@@ -78,8 +79,9 @@ class Exports:
 
 def volumes(cluster: Any = None, exports: Path | None = None) -> Volumes:
     cluster = cluster or Contents()
-    csi = CsiVolumes(cluster, Drivers(Path("/nowhere"), NoBook(), HostFolders()), HostFolders())
-    return Volumes(standard_makers(cluster, FolderNfs(Exports(exports)), csi, HostFolders()))
+    host, calls = HostFolders(), CsiCalls()
+    csi = CsiVolumes(cluster, calls, Drivers(Path("/nowhere"), calls, NoBook(), host), host)
+    return Volumes(standard_makers(cluster, FolderNfs(Exports(exports)), csi, host))
 
 
 async def set_up(source: Any, directory: Path, pod: Pod = POD, **parts: Any) -> Mounted:
@@ -119,7 +121,7 @@ async def test_keys_become_files(tmp_path: Path) -> None:
     ],
 )
 async def test_files_that_cannot_be(
-    tmp_path: Path, fields: dict[str, Any], error: type[KubeEfsError], text: str
+    tmp_path: Path, fields: dict[str, Any], error: type[TinykubeError], text: str
 ) -> None:
     with pytest.raises(error) as caught:
         await set_up(Files(**{"store": Store.CONFIG_MAP, "name": "config", **fields}), tmp_path)

@@ -9,7 +9,7 @@ from tests.conformance.differential.objects import (
     storage_class,
     volume,
 )
-from tests.conformance.differential.player import METADATA, METADATA_LIST, TABLE, Player
+from tests.conformance.differential.player import TABLE, Player
 
 
 async def lists_and_selectors(play: Player) -> None:
@@ -78,7 +78,6 @@ async def watches(play: Player) -> None:
     await play.watch(
         "one name from a version", "secrets", {**since, "fieldSelector": "metadata.name=b"}, events=3
     )
-    await play.watch("as metadata", "secrets", since, events=2, accept=METADATA)
     await play.watch("as tables", "secrets", since, events=2, accept=TABLE)
     await play.create("create a third", "secrets", secret("c"))
     await play.watch("from the start", "secrets", events=1)
@@ -90,7 +89,6 @@ async def watches(play: Player) -> None:
     }
     await play.watch("the initial events", "secrets", initial, events=2)
     await play.watch("the initial events as tables", "secrets", initial, events=2, accept=TABLE)
-    await play.watch("the initial events as metadata", "secrets", initial, events=2, accept=METADATA)
     await play.watch("until it ends", "secrets", {"timeoutSeconds": "1"}, events=9)
     await play.watch("one object", "secrets/c", events=1)
 
@@ -134,9 +132,6 @@ async def tables(play: Player) -> None:
     await play.get("leases", "leases", accept=TABLE)
     await play.get("a namespace", f"namespaces/{play.namespace}", accept=TABLE)
     await play.get("an unknown includeObject", "secrets", {"includeObject": "Some"}, accept=TABLE)
-    await play.get("metadata of one", "secrets/one", accept=METADATA)
-    await play.get("metadata of many", "secrets", accept=METADATA_LIST)
-    await play.get("a list's metadata of one", "secrets/one", accept=METADATA_LIST)
     await play.get("what nobody accepts", "secrets/one", accept="text/html")
     await play.get("a table or else JSON", "secrets/one", accept=f"{TABLE},application/json")
     await play.get("what is not there as a table", "secrets/none", accept=TABLE)

@@ -6,7 +6,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from fake_efs.names import server_names
 from kube_efs.model.ids import FileSystemId, Region
-from tinykube.authority import Authority, ServerCertificate
+from tiny_ca.authority import Authority, ServerCertificate
 
 NAME = "fs-0123456789abcdef0.efs.eu-west-1.amazonaws.com"
 NAMES = server_names(FileSystemId("fs-0123456789abcdef0"), Region("eu-west-1"))

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from kube_efs.model.errors import PlatformError
-from tinykube.ports import reserved_base_port
+from kube_efs_lab.ports import reserved_base_port
 
 
 @pytest.fixture

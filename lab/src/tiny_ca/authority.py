@@ -1,4 +1,4 @@
-"""Certificate authorities of this machine's own, made anew at every start, and what they issue."""
+"""Certificate authorities, made anew at every start, and what they issue."""
 
 import ipaddress
 from collections.abc import Sequence

@@ -1,0 +1,1 @@
+"""What the controllers and the kubelet need of a Kubernetes client besides lightkube's own."""
