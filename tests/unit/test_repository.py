@@ -46,7 +46,18 @@ def test_the_version_is_the_changelog_s_newest() -> None:
     assert newest.group(1) == version
 
 
-_OURS = {"bench", "conftest", "fake_efs", "kube_efs", "kube_efs_lab", "lab", "scripts", "tests", "tinykube"}
+_OURS = {
+    "bench",
+    "conftest",
+    "fake_efs",
+    "kube_efs",
+    "kube_efs_lab",
+    "lab",
+    "scripts",
+    "tests",
+    "tiny_ca",
+    "tinykube",
+}
 _LAB = "lab/pyproject.toml"
 # Parts of a dependency that its own documentation tells to import.
 _PART_OF = {"botocore": "aiobotocore", "pydantic-core": "pydantic", "lightkube-models": "lightkube"}

@@ -7,7 +7,7 @@ A mount cannot change its port later, so a port is a promise. It is kept like th
   promise: name and first port follow from what the tunnel is for.
 * There are two states, both in the plan. ``wanted`` changes at once, in one step without waiting, so that two
   calls never choose the same port. ``promises`` follows it when the disk has it, and only ``promises`` is
-  served. A change that could not be written stays wanted, and is written with the next one.
+  served. A change that could not be written stays wanted, and is written with the next one or the next look.
 * Many changes that wait for the disk at the same time are one write.
 * A tunnel is closed only when it has no holder and, for minutes, no look at the kernel's tables showed a
   connection. What cannot be read closes nothing. While a call requests it, it is not closed either.
@@ -161,8 +161,10 @@ class OnDemandTunnels:
         closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
         if closing:
             log.info("demanded-tunnels-closed", tunnels=sorted(closing))
-            with suppress(TunnelNotReady):  # logged; it is remembered with the next change
-                await self._remember(self._want(self._plan.wanted.close(closing)))
+            self._want(self._plan.wanted.close(closing))
+        if self._changes_remembered < self._changes:
+            with suppress(TunnelNotReady):  # logged; the next look writes it
+                await self._remember(self._changes)
         self._forget_certificates()
 
     async def _promise(self, spec: TunnelSpec, holder: Holder) -> int:
@@ -206,7 +208,7 @@ class OnDemandTunnels:
         """Return when this change is on the disk and served; raises TunnelNotReady.
 
         Those who wait for the disk at the same time are written together. A change that could not be
-        written stays wanted: a repeated call, or the next change, writes it.
+        written stays wanted: a repeated call, the next change or the next look writes it.
         """
         async with self._remembering:
             if self._changes_remembered < change:

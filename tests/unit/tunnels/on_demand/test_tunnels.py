@@ -195,6 +195,23 @@ async def test_what_cannot_be_written_is_not_promised(agent: Agent) -> None:
     assert agent.tunnels.promises.holders == load_promises(agent.path).promises.holders == frozenset()
 
 
+async def test_a_look_writes_what_could_not_be_written(agent: Agent) -> None:
+    await agent.tunnels.ensure(spec(), POD)
+    hidden = agent.path.with_name("elsewhere")
+    agent.path.rename(hidden)
+    agent.path.mkdir()
+    with pytest.raises(TunnelNotReady):
+        await agent.tunnels.release(POD)
+    await agent.look(seconds=200, times=20)
+    assert agent.open == 1
+    agent.path.rmdir()
+    hidden.rename(agent.path)
+    # Nobody asks for anything any more.
+    await agent.look()
+    assert agent.open == 0
+    assert load_promises(agent.path).promises.tunnels == {}
+
+
 async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
     agent.path.mkdir()
     with pytest.raises(TunnelNotReady):
