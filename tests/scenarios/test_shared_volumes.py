@@ -166,7 +166,7 @@ async def test_volume_and_claim_are_those_of_the_older_system(cluster: Cluster) 
     assert shared.finalizers == (FINALIZER,)
     assert (shared.status.claim_name, shared.status.message) == ("pvc-sv1", "")
     assert (shared.status.bound, shared.status.matches) == (True, True)
-    assert "leads to access point" in await volumes.told("Ready")
+    assert "uses access point" in await volumes.told("Ready")
     await volumes.removed()
 
 

@@ -36,27 +36,26 @@ class ClaimStore:
     async def record_file_system(self, claim: Claim, chosen: FileSystemId) -> None:
         """Annotate the claim with the file system that was chosen for it, and with its own uid.
 
-        Two controllers can read the same claim, and choose different file systems. The write therefore has
-        the version of the claim that this one has read, and the API server accepts one of the two. The
-        annotation is checked also if the claim has it already, since watches can be late. Raises NotYet if
-        the annotation has changed since the claim was read.
+        Two controllers can choose different file systems for a claim. The write therefore has the version of
+        the claim that was read before, and the API server accepts one of the two. Raises NotYet if the
+        annotation has changed since ``claim`` was read.
         """
-        known = claim if claim.file_system != chosen else await self._live(claim)
         for _ in range(_CHANGES_FOLLOWED):
-            if known is None or known.file_system == chosen:
+            # The claim of a watch is usually old already: Kubernetes annotates each new claim.
+            live = await self._live(claim)
+            if live is None or live.file_system == chosen:
                 return
-            if known.file_system != claim.file_system:
+            if live.file_system != claim.file_system:
                 raise NotYet(
                     f"is recorded for claim {claim.key}, and was not when {chosen} was chosen",
                     field="file system",
-                    value=known.file_system or "none",
+                    value=live.file_system or "none",
                     remedy="no action is necessary; the file system is chosen again",
                 )
-            version = {"resourceVersion": known.resource_version}
+            version = {"resourceVersion": live.resource_version}
             with suppress(KubeConflict):
                 await self._annotate(claim, {CHOSEN_FILE_SYSTEM: f"{chosen}/{claim.uid}"}, version)
                 return
-            known = await self._live(claim)
         raise KubeConflict(
             "changed too often", field=f"claim {claim.key}", remedy="no action is necessary; it is retried"
         )

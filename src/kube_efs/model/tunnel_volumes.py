@@ -70,17 +70,17 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelRequest:
-    """A valid request of a claim."""
+    """A valid request of a claim.
+
+    ``is_chosen``: neither the claim nor its class names the file system, so the choice must be recorded on
+    the claim before anything is made.
+    """
 
     claim: Claim
+    is_chosen: bool
     location: Location
     reclaim_policy: ReclaimPolicy
     mount_options: tuple[str, ...]
-
-    @property
-    def names_file_system(self) -> bool:
-        """Whether the claim itself names its file system, which nobody can change then."""
-        return FILE_SYSTEM_LABEL in (self.claim.match_labels or {})
 
 
 def parse_class(storage_class: StorageClass) -> TunnelClass:
@@ -132,8 +132,10 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
     directory = BASE / claim.namespace / volume_name
     file_system_id = _choose_file_system(claim, storage_class, directory, view)
+    is_auto = parse_class(storage_class).default is DefaultFileSystem.AUTO
     return TunnelRequest(
         claim=claim,
+        is_chosen=is_auto and FILE_SYSTEM_LABEL not in labels,
         location=Location(file_system_id=file_system_id, directory=directory),
         reclaim_policy=policy,
         mount_options=tunnel_mount_options(storage_class),
@@ -177,8 +179,8 @@ def _choose_file_system(
     """The file system that the claim names, else that of its class, else one by what is there.
 
     The name of a volume contains its file system, so the API server would not reject a second volume on
-    another one. If the claim does not name the file system, the choice is therefore recorded on the claim,
-    and after a crash it is not changed while the volume of the earlier leader can still appear.
+    another one. A choice by ``auto`` is therefore recorded on the claim, and after a crash it is not changed
+    while the volume of the earlier leader can still appear.
     """
     rules, named = parse_class(storage_class), (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
     if named is not None:

@@ -63,8 +63,8 @@ class TunnelPlan:
         return ()
 
     async def prepare(self) -> None:
-        """Record the file system on the claim, if the claim does not name it."""
-        if not self.request.names_file_system:
+        """Record the file system on the claim, if it was chosen by ``auto``."""
+        if self.request.is_chosen:
             await self.record_choice(self.claim, self.request.location.file_system_id)
 
     async def make(self) -> Self:
