@@ -276,6 +276,22 @@ class People:
             lambda body: body["spec"].update(persistentVolumeReclaimPolicy=policy),
         )
 
+    def annotate_unknown(self) -> None:
+        """Do what the controller asks for: name the file system of volumes whose port is unknown."""
+        ports = published(self._server, NAMESPACE)
+        for record in self._volumes(by_people=True):
+            if record.port is None or record.port in ports or record.place is None:
+                continue
+            self._annotate(record, record.place[0])
+
+    def _annotate(self, record: Record, file_system_id: str) -> None:
+        self._history.note("people annotate {} with {}", record.name, file_system_id)
+        self._server.update(
+            "persistentvolumes",
+            record.name,
+            lambda body: body["metadata"]["annotations"].update({FILE_SYSTEM_ID: file_system_id}),
+        )
+
     def _delete_volume(self) -> None:
         volumes = self._volumes(by_people=False)
         if volumes:

@@ -41,6 +41,8 @@ _ACTIVE_SECONDS = 240.0
 # Longer than a volume is kept for the calls of an earlier leader.
 _STANDSTILL_SECONDS = (200.0, 300.0)
 _SETTLING_SECONDS = 1500.0
+# Until then the controller knows all file systems again, and says which volumes it cannot understand.
+_ADVICE_SECONDS = 150.0
 # Methods of the simulation, for what goes wrong beside the weather.
 _TROUBLES = (
     "kill",
@@ -314,6 +316,7 @@ class Simulation:
         self._is_calm = self.nodes.is_calm = True
         self.weather.clear()
         self.people.leave()
+        self.loop.after(_ADVICE_SECONDS, self.people.annotate_unknown)
         for one in self.efs.file_systems.values():
             one.is_full = False
             if not one.listed:

@@ -53,6 +53,9 @@ class Record:
     committed: int | None = None
     was_to_go: bool = False
     gone: int | None = None
+    gone_at: float = 0.0
+    # The directory that was still there when the volume was gone.
+    left: Folder | None = None
     # The directory that goes with it: its own, or its access point's.
     root: "tuple[str, Parts] | None" = None
     # Whether a call of csi-provisioner removes it: nothing shows then how long that may take.
@@ -229,7 +232,8 @@ class Truth:
         was_to_go = record.is_to_go
         record.body = body
         if new is None:
-            record.gone = self._server.version
+            record.gone, record.gone_at = self._server.version, self._clock()
+            record.left = self.folder_of(record)
             self._history.note("volume {} is gone", record.name)
             return
         if "deletionTimestamp" in body["metadata"] and record.committed is None:
@@ -379,8 +383,17 @@ class Truth:
             and self._is_steady(one.place[0])
             and not one.by_people
         }
-        if homes and all(one.place != record.place for one in users):
+        is_at_home = any(one.place == record.place for one in users) or self._was_left_just_now(record)
+        if homes and not is_at_home:
             self.fail(f"volume {record.name} is made at {record.place} though {homes} have that directory")
+
+    def _was_left_just_now(self, record: Record) -> bool:
+        """Whether its directory is one that a volume has left behind, which not everybody may know of."""
+        folder = self.folder_of(record)
+        return folder is not None and any(
+            one.left is folder and self._clock() <= one.gone_at + _STEADY_SECONDS
+            for one in self.records.values()
+        )
 
     def _is_steady(self, file_system_id: str) -> bool:
         found = self._efs.file_systems[file_system_id]

@@ -228,7 +228,10 @@ def _choose_automatically(
         raise _none_at_all(rules, discovery)
     volumes = {fs: view.volumes_at(Location(file_system_id=fs, directory=directory)) for fs in candidates}
     begun = _begun_by_others(claim, view)
-    homes = [fs for fs in candidates if fs in begun or any(not one.to_be_reclaimed for one in volumes[fs])]
+    kept = {fs: [one for one in volumes[fs] if not one.to_be_reclaimed] for fs in candidates}
+    homes = [fs for fs in candidates if fs in begun or kept[fs]]
+    # A volume that is being deleted leaves its data, but nothing shows that when the volume is gone.
+    homes = [fs for fs in homes if fs in begun or not all(one.deleting for one in kept[fs])] or homes
     reachable = [fs for fs in homes or candidates if _is_reachable(fs, discovery)]
     if not reachable:
         raise _no_mount_target(homes or candidates, directory if homes else None, discovery)

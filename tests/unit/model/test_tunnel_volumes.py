@@ -377,6 +377,7 @@ PORTS = TunnelTargets(
 RETAINED = Volume(name="kept", phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)
 SHARED = Volume(name="shared", phase=VolumePhase.BOUND, reclaim_policy=ReclaimPolicy.DELETE)
 GOING = Volume(name="going", phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.DELETE)
+DELETED = replace(RETAINED, name="deleted", deleting=True)
 
 
 def with_volumes(**volumes: Volume) -> Callable[[Location], list[Volume]]:
@@ -416,6 +417,15 @@ LISTED = storage_class(default_file_system_id="auto", file_system_ids="fs-9,fs-1
             both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=GOING)), AUTO, NEW, id="data that stays first"
         ),
         pytest.param(both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=SHARED)), AUTO, OLD, id="data on both"),
+        pytest.param(
+            both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=DELETED)),
+            AUTO,
+            NEW,
+            id="a volume that stays first",
+        ),
+        pytest.param(
+            both(volumes_at=with_volumes(fs_1=DELETED)), AUTO, NEW, id="data of a volume that is deleted"
+        ),
         pytest.param(
             view(system(OLD), system(NEW, mount_target(NEW)), targets=PORTS),
             AUTO,

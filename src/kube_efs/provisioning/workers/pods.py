@@ -88,6 +88,10 @@ class Busy(WorkerFailed):
     """Another worker pod that has not ended works on a directory of this one, or near it."""
 
 
+class ReportMissing(WorkerFailed):
+    """A pod left no report, so any of its directories can be the cause, or their number."""
+
+
 class WorkerPods:
     """The worker pods of one pool, as long as ``watch`` runs, and what others in the namespace do."""
 
@@ -140,7 +144,7 @@ class WorkerPods:
         items: Sequence[Item],
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> WorkerReport:
-        """What became of the items; raises WorkerFailed or KubeError when that is not known.
+        """What became of the items; raises ReportMissing, WorkerFailed or KubeError when that is not known.
 
         ``confirm`` is called immediately before the pod starts; what it raises ends the pod before it
         has begun.
@@ -280,7 +284,7 @@ class WorkerPods:
         return created
 
     async def _ended(self, name: str) -> ObservedPod:
-        """The pod in its last state; raises WorkerFailed when it does not exist or never ends."""
+        """The pod in its last state; raises ReportMissing if it never ends, WorkerFailed if there is none."""
         limit = self._options.longest_seconds
         try:
             async with asyncio.timeout(limit):
@@ -293,7 +297,7 @@ class WorkerPods:
             await self._delete(name)
             remedy = "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
             problem = f"did not end after {limit:.0f} s"
-            raise WorkerFailed(problem, field="worker pod", value=name, remedy=remedy) from error
+            raise ReportMissing(problem, field="worker pod", value=name, remedy=remedy) from error
 
     async def _ended_or_missing(self, name: str) -> ObservedPod | None:
         async with self._pods_changed:
@@ -325,7 +329,7 @@ class WorkerPods:
         if report is not None and report.failed:
             return report
         remedy = f"see kubectl logs -n {self._options.namespace} {name}"
-        raise WorkerFailed(
+        raise ReportMissing(
             f"failed ({message or 'no message'})", field="worker pod", value=name, remedy=remedy
         )
 

@@ -3,6 +3,9 @@
 At most one worker pod of a pool changes a file system at any moment, and each does everything that waits: a
 burst of a hundred claims costs a few pods. What is near the directory of a pod that should have ended and has
 not waits for that pod, and nothing else does.
+
+A pod that is killed leaves no report: it had too many directories for its time, or one of them hangs. The
+next pod would fail with the same ones again, so it gets half as many. After each report it is twice as many.
 """
 
 import asyncio
@@ -31,7 +34,7 @@ from kube_efs.provisioning.workers.orders import (
     WorkerReport,
 )
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
-from kube_efs.provisioning.workers.pods import Busy, WorkerPods
+from kube_efs.provisioning.workers.pods import Busy, ReportMissing, WorkerPods
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 # A burst of claims arrives over some hundred milliseconds; a pod that waited for its end serves all of it.
@@ -59,8 +62,9 @@ class _Task:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The work that waits for one file system."""
+    """The work that waits for one file system, of which the next pod gets at most ``batch_max`` items."""
 
+    batch_max: int
     waiting: list[_Task] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -161,7 +165,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     ) -> _Found:
         lane = self._lanes.get(file_system_id)
         if lane is None:
-            lane = self._lanes[file_system_id] = _Lane()
+            lane = self._lanes[file_system_id] = _Lane(self._options.batch_max)
             self._background.append(self._tasks.create_task(self._serve(file_system_id, lane)))
         loop = asyncio.get_running_loop()
         task = _Task(job, item, loop.create_future(), since=loop.time(), confirm=confirm)
@@ -191,6 +195,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             if isinstance(reason, Busy):
                 await self._pods.changed(within_seconds=_LOOK_AGAIN_SECONDS)
         except KubeEfsError as error:
+            if isinstance(error, ReportMissing):
+                lane.batch_max = max(1, len(batch) // 2)
             for task in batch:
                 if not task.done.done():
                     task.done.set_exception(error)
@@ -199,13 +205,14 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
                 task.done.cancel()
             raise
         else:
+            lane.batch_max = min(2 * lane.batch_max, self._options.batch_max)
             _settle(batch, report)
 
     async def _gather(self, lane: _Lane) -> None:
         """Return when nothing has arrived for a moment, or enough has."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _GATHERING_MAX_SECONDS
-        while loop.time() < deadline and len(lane.waiting) < self._options.batch_max:
+        while loop.time() < deadline and len(lane.waiting) < lane.batch_max:
             lane.arrived.clear()
             try:
                 async with asyncio.timeout(_QUIET_SECONDS):
@@ -217,7 +224,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """The oldest task that can be done and all others of its kind, up to the most a pod is given."""
         lane.waiting = [task for task in lane.waiting if not task.done.done()]
         free = [task for task in lane.waiting if not self._is_blocked(file_system_id, task)]
-        batch = [task for task in free if task.fits(free[0])][: self._options.batch_max]
+        batch = [task for task in free if task.fits(free[0])][: lane.batch_max]
         taken = set(map(id, batch))
         lane.waiting = [task for task in lane.waiting if id(task) not in taken and not task.done.done()]
         if lane.waiting:

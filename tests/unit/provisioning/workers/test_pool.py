@@ -83,6 +83,11 @@ async def pods(client: AsyncClient) -> list[str]:
     return [name_of(pod) async for pod in client.list(Pod, namespace="default")]
 
 
+def _directories_of(pod: Pod) -> list[str]:
+    assert pod.spec is not None
+    return (pod.spec.containers[0].args or [])[5:]
+
+
 async def begun(client: AsyncClient) -> bool:
     """Whether there is a pod whose gate was lifted."""
     found = [pod async for pod in client.list(Pod, namespace="default")]
@@ -332,6 +337,36 @@ async def test_a_pod_that_failed_without_a_reason_fails_all(
         f"worker pod: {name!r} failed ({said}); see kubectl logs -n default {name}"
     ] * 2
     assert "worker-failed" in [line["event"] for line in logs]
+
+
+async def test_after_a_pod_without_a_report_the_next_ones_get_half_as_many_directories(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    """A pod that has too much to do in its time would fail with the same directories for ever."""
+    kubelet.ending = lambda pod: ("Failed", "") if len(_directories_of(pod)) > 3 else None
+    paths = {f"/d{number}" for number in range(8)}
+    async with deadline(), pool_of(kube) as pool:
+        while paths:
+            asked = sorted(paths)
+            errors = await asyncio.gather(
+                *(pool.make(at(path), PLAIN) for path in asked), return_exceptions=True
+            )
+            paths = {path for path, error in zip(asked, errors, strict=True) if error is not None}
+    assert [len(arguments[5:]) for arguments in kubelet.arguments] == [8, 4, 2, 2, 4, 2, 2]
+
+
+async def test_a_directory_that_ends_its_pod_does_not_fail_the_others_for_ever(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    kubelet.ending = lambda pod: ("Failed", "") if "/d0" in _directories_of(pod) else None
+    paths = {f"/d{number}" for number in range(8)}
+    async with deadline(), pool_of(kube) as pool:
+        while paths != {"/d0"}:
+            asked = sorted(paths)
+            errors = await asyncio.gather(
+                *(pool.make(at(path), PLAIN) for path in asked), return_exceptions=True
+            )
+            paths = {path for path, error in zip(asked, errors, strict=True) if error is not None}
 
 
 async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, kubelet: Kubelet) -> None:
