@@ -80,18 +80,18 @@ def mounter(place: Path) -> FolderMounter:
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[TunnelNode]:
     """A tunnel agent, which lets go of everything in the end, so that stunnel ends with it."""
-    demand = on_demand_options(tmp_path / "tunnel.sock")
+    on_demand = on_demand_options(tmp_path / "tunnel.sock")
     options = TunnelOptions(
         region=Region("us-east-1"),
         conf_path=tmp_path / "stunnel.conf",
         ca_file=Authority(tmp_path, "ca").file,
         probe_interval_seconds=0.1,
         retry_seconds=0.1,
-        on_demand=demand,
+        on_demand=on_demand,
     )
     async with running(options) as node:
         yield node
-        async with connect_tunnels(demand.socket_path) as client:
+        async with connect_tunnels(on_demand.socket_path) as client:
             for holder in {one for tunnel in await client.tunnels() for one in tunnel.holders}:
                 await client.release(holder)
 

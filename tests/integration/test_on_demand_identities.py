@@ -136,14 +136,16 @@ async def efs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embedde
 async def site(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[Site]:
     socket, profiles = tmp_path / "run" / "tunnel.sock", tmp_path / "credentials"
     profiles.write_text(PROFILES.format(known=CREDENTIALS))
-    demand = on_demand_options(socket, files=ProfileFiles(credentials=profiles, config=tmp_path / "config"))
-    credentials = replace(demand.credentials, metadata_endpoint=efs.metadata_url)
+    on_demand = on_demand_options(
+        socket, files=ProfileFiles(credentials=profiles, config=tmp_path / "config")
+    )
+    credentials = replace(on_demand.credentials, metadata_endpoint=efs.metadata_url)
     options = TunnelOptions(
         region=REGION,
         conf_path=tmp_path / "stunnel.conf",
         ca_file=efs.ca_file,
         retry_seconds=0.1,
-        on_demand=replace(demand, credentials=credentials),
+        on_demand=replace(on_demand, credentials=credentials),
     )
     aws_options = AwsOptions(region=REGION, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
     file_system = await efs.create_file_system("data", zones=[ZoneName("us-east-1a")])

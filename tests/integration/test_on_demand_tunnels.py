@@ -328,9 +328,9 @@ async def test_an_identity_is_signed_for(
     profiles.write_text("[team]\naws_access_key_id = AKIATEAM\naws_secret_access_key = hidden\n")
     files = ProfileFiles(credentials=profiles, config=tmp_path / "config")
     assert options.on_demand
-    demand = on_demand_options(options.on_demand.socket_path, files=files)
+    on_demand = on_demand_options(options.on_demand.socket_path, files=files)
     spec = spec_at(backend, iam=IamOptions(profile="team"))
-    async with serving(replace(options, on_demand=demand)):
+    async with serving(replace(options, on_demand=on_demand)):
         await client.ensure(spec, POD)
         certificate = certificate_in(options, replace(spec, region=Region("us-east-1")).name)
         signed = certificate.extensions.get_extension_for_oid(IAM_OID).value.public_bytes()
@@ -343,8 +343,8 @@ async def test_an_identity_is_signed_for(
 async def test_no_port_left_is_told(options: TunnelOptions, client: TunnelClient, backend: Backend) -> None:
     assert options.on_demand
     first = options.on_demand.ports.first
-    demand = replace(options.on_demand, ports=PortRange(first=first, last=first))
-    async with serving(replace(options, on_demand=demand)):
+    on_demand = replace(options.on_demand, ports=PortRange(first=first, last=first))
+    async with serving(replace(options, on_demand=on_demand)):
         await client.ensure(spec_at(backend), POD)
         with pytest.raises(NoTunnelPort) as failed:
             await client.ensure(spec_at(backend, access_point_id=access_point(1)), OTHER_POD)
@@ -617,8 +617,8 @@ async def test_a_socket_that_cannot_be_had_is_told_at_the_start(
     options: TunnelOptions, tmp_path: Path
 ) -> None:
     assert options.on_demand
-    demand = replace(options.on_demand, socket_path=tmp_path / ("long" * 40) / "tunnel.sock")
-    agent = TunnelAgent(replace(options, on_demand=demand), TunnelMetrics(CollectorRegistry()))
+    on_demand = replace(options.on_demand, socket_path=tmp_path / ("long" * 40) / "tunnel.sock")
+    agent = TunnelAgent(replace(options, on_demand=on_demand), TunnelMetrics(CollectorRegistry()))
 
     async def documents() -> AsyncIterator[TargetDocuments]:
         yield TargetDocuments(targets="")

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from kube_efs.report.tables import (
     claims_table,
-    demand_table,
     make_console,
+    on_demand_table,
     table_of,
     tunnels_table,
     volumes_table,
@@ -69,7 +69,7 @@ async def _walk(folder: Path, programs: Path | None, console: Console) -> tuple[
             claims_table(report.claims),
             volumes_table(report.volumes),
             tunnels_table(report.nodes),
-            demand_table(report.nodes),
+            on_demand_table(report.nodes),
         ):
             console.print(table)
         rows = [(fs, one.version, one.cipher, one.peer) for fs, one in demo.handshakes.items()]

@@ -44,7 +44,7 @@ async def mount_program(efs: EmbeddedEfs, tunnel_socket: Path, folder: Path) -> 
         raise PlatformError("is not installed", field="program", value="mount")
     programs, socket = folder / "bin", folder / "mounts.sock"
     await asyncio.to_thread(_write_program, programs / "mount", socket, real)
-    answering = _Answering(DemandedFolders(efs, tunnel_socket))
+    answering = _Answering(OnDemandFolders(efs, tunnel_socket))
     server = await asyncio.start_unix_server(answering, socket)
     try:
         yield programs
@@ -53,7 +53,7 @@ async def mount_program(efs: EmbeddedEfs, tunnel_socket: Path, folder: Path) -> 
         await asyncio.to_thread(socket.unlink, missing_ok=True)
 
 
-class DemandedFolders:
+class OnDemandFolders:
     """What the mount targets serve through the tunnels that CSI mounts hold, or without any."""
 
     def __init__(self, efs: EmbeddedEfs, tunnel_socket: Path) -> None:

@@ -38,8 +38,8 @@ _SETTINGS = {
     "KUBE_EFS_SHARED_VOLUMES": "true",
 }
 # Where no other embedded cluster looks for ports, nor the kernel for outgoing connections.
-_DEMAND_PORTS = 128
-_DEMAND_BLOCKS = range(10_000, 20_000, _DEMAND_PORTS)
+_ON_DEMAND_PORTS = 128
+_ON_DEMAND_BLOCKS = range(10_000, 20_000, _ON_DEMAND_PORTS)
 _STUNNEL = Path("stunnel")  # wherever it is
 _STUNNEL_SECONDS = 2.0
 
@@ -105,11 +105,11 @@ def reserved_ports() -> Iterator[Mapping[str, str]]:
     """Settings of the loopback ports that no other embedded cluster uses meanwhile; raises PlatformError."""
     with (
         reserved_base_port() as base,
-        reserved_base_port(random.sample(_DEMAND_BLOCKS, len(_DEMAND_BLOCKS))) as first,
+        reserved_base_port(random.sample(_ON_DEMAND_BLOCKS, len(_ON_DEMAND_BLOCKS))) as first,
     ):
         yield {
             "BASE_STUNNEL_PORT": str(base),
-            "KUBE_EFS_TUNNEL_PORTS": f"{first}-{first + _DEMAND_PORTS - 2}",
+            "KUBE_EFS_TUNNEL_PORTS": f"{first}-{first + _ON_DEMAND_PORTS - 2}",
         }
 
 

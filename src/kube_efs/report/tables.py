@@ -78,7 +78,7 @@ def render_cluster(report: ClusterReport) -> RenderableType:
         tunnels_table(report.nodes),
     ]
     if any(tunnel.on_demand for _, tunnel in _tunnels(report.nodes)):
-        parts.append(demand_table(report.nodes))
+        parts.append(on_demand_table(report.nodes))
     if report.events:
         parts.append(_events(report.events))
     problems = [
@@ -147,7 +147,7 @@ def tunnels_table(nodes: Iterable[NodeReport]) -> Table:
     return table_of("Tunnels", columns, rows)
 
 
-def demand_table(nodes: Iterable[NodeReport]) -> Table:
+def on_demand_table(nodes: Iterable[NodeReport]) -> Table:
     """The tunnels that CSI mounts have asked for, how many hold each, and until when it has a certificate."""
     rows = [
         (

@@ -353,13 +353,13 @@ class TunnelMetrics:
             "Entries of the tunnel targets that are ignored because they are malformed",
             registry=registry,
         )
-        self.demanded_up = Gauge(
+        self.on_demand_up = Gauge(
             "kube_efs_demanded_tunnel_up",
             "1 if the last probe of this tunnel on demand was answered, else 0",
             ["tunnel", "file_system"],
             registry=registry,
         )
-        self.demanded_failed_over = Gauge(
+        self.on_demand_failed_over = Gauge(
             "kube_efs_demanded_tunnel_failed_over",
             "1 while this tunnel on demand leads to a mount target although a nearer one exists, else 0",
             ["tunnel", "file_system"],

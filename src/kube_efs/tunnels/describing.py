@@ -137,8 +137,8 @@ class TunnelRecorder:
         current = {(status.name, status.file_system_id) for _, status in tunnels}
         for labels in self._on_demand - current:
             for gauge in (
-                metrics.demanded_up,
-                metrics.demanded_failed_over,
+                metrics.on_demand_up,
+                metrics.on_demand_failed_over,
                 metrics.holders,
                 metrics.certificate_expiry,
             ):
@@ -147,8 +147,8 @@ class TunnelRecorder:
         for plan, status in tunnels:
             labels = status.name, status.file_system_id
             certificate = plan.service and plan.service.certificate
-            metrics.demanded_up.labels(*labels).set(status.state == TunnelState.UP)
-            metrics.demanded_failed_over.labels(*labels).set(status.failed_over)
+            metrics.on_demand_up.labels(*labels).set(status.state == TunnelState.UP)
+            metrics.on_demand_failed_over.labels(*labels).set(status.failed_over)
             metrics.holders.labels(*labels).set(status.holders)
             metrics.certificate_expiry.labels(*labels).set(
                 certificate.not_after.timestamp() if certificate else math.nan

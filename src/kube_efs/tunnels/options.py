@@ -104,6 +104,7 @@ class TunnelOptions:
     @property
     def promises_path(self) -> Path:
         """The tunnels on demand that were promised."""
+        # The name stays: after an upgrade, the agent must find the file of the earlier version.
         return self.folder / f"{self.conf_path.stem}.demands.json"
 
     @property

@@ -80,7 +80,7 @@ async def the_state_is_cut_off(machine: Machine) -> None:
             os.kill(pid, signal.SIGKILL)
             await work.goes_on()
         assert nfs_mount(target).port == before.port
-        assert "demanded-tunnels-unreadable" in node.tunnel.log_file.read_text()
+        assert "on-demand-tunnels-unreadable" in node.tunnel.log_file.read_text()
 
 
 async def the_program_stunnel_is_missing(machine: Machine) -> None:

@@ -41,7 +41,7 @@ class World:
     folder: Path
     chance: Callable[[], bool] = lambda: False
     mounted: dict[Path, str] = field(default_factory=dict)
-    demanded: dict[TunnelSpec, set[Holder]] = field(default_factory=dict)
+    holders_by_spec: dict[TunnelSpec, set[Holder]] = field(default_factory=dict)
     missing: set[Holder] = field(default_factory=set)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     mounting: int = 0
@@ -76,7 +76,7 @@ class World:
 
     @property
     def holders(self) -> set[Holder]:
-        return {holder for holders in self.demanded.values() for holder in holders}
+        return {holder for holders in self.holders_by_spec.values() for holder in holders}
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         self.mounting += 1
@@ -114,15 +114,15 @@ class World:
         await no_pause()
         if self.chance():
             raise TunnelNotReady("is not there in time", field="tunnel", value=spec.name)
-        self.demanded.setdefault(spec, set()).add(holder)
+        self.holders_by_spec.setdefault(spec, set()).add(holder)
         await no_pause()
-        return _FIRST_PORT + list(self.demanded).index(spec)
+        return _FIRST_PORT + list(self.holders_by_spec).index(spec)
 
     async def release(self, holder: Holder) -> None:
         await no_pause()
         if self.chance():
             raise TunnelNotReady("does not answer", field="tunnel agent")
-        for holders in self.demanded.values():
+        for holders in self.holders_by_spec.values():
             holders.discard(holder)
         await no_pause()
 
@@ -139,13 +139,13 @@ class World:
                 holders=frozenset(holders),
                 connections=0,
             )
-            for number, (spec, holders) in enumerate(self.demanded.items())
+            for number, (spec, holders) in enumerate(self.holders_by_spec.items())
         )
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
         """As the agent does it: who is missing twice is forgotten."""
         missing = self.holders - set(holders)
         forgotten, self.missing = missing & self.missing, missing
-        for of_tunnel in self.demanded.values():
+        for of_tunnel in self.holders_by_spec.values():
             of_tunnel.difference_update(forgotten)
         return frozenset(forgotten)

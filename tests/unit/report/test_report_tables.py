@@ -93,7 +93,7 @@ def test_a_volume_shows_its_access_point() -> None:
 
 def test_tunnels_of_csi_mounts_have_a_table_of_their_own() -> None:
     always = TunnelStatus(file_system_id="fs-a", port=20490, state=TunnelState.UP, address="10.0.1.9")
-    demanded = replace(
+    on_demand = replace(
         always,
         port=22049,
         on_demand=True,
@@ -103,7 +103,7 @@ def test_tunnels_of_csi_mounts_have_a_table_of_their_own() -> None:
         zone="us-east-1b",
         certificate_ends="2026-11-21T14:00:00Z",
     )
-    node = NodeReport(node="node-a", time="", tunnels=(always, demanded), problems=())
+    node = NodeReport(node="node-a", time="", tunnels=(always, on_demand), problems=())
     shown = _shown(ClusterReport(nodes=(node,)))
     heading, row = shown.index("Tunnels of CSI mounts"), shown.index("22049")
     assert shown.index("20490") < heading < row

@@ -73,14 +73,14 @@ def _volumes() -> tuple[VolumeReport, ...]:
 
 
 def _nodes() -> tuple[NodeReport, ...]:
-    demanded = replace(_UP, on_demand=True, name="t", access_point_id="fsap-0123abcd", port=22049, holders=2)
+    on_demand = replace(_UP, on_demand=True, name="t", access_point_id="fsap-0123abcd", port=22049, holders=2)
     down = replace(_UP, file_system_id="fs-4567cdef", state=TunnelState.DOWN, reason="connection refused")
     far = replace(_UP, address="10.0.2.9", zone="us-east-1b", failed_over=True)
     return (
         NodeReport(
             node="ip-10-0-1-17.ec2.internal",
             time="2026-11-21T12:00:00Z",
-            tunnels=(_UP, demanded),
+            tunnels=(_UP, on_demand),
             problems=(),
         ),
         NodeReport(

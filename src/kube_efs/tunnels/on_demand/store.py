@@ -59,20 +59,20 @@ def load_promises(path: Path) -> StoredPromises:
     """What was remembered; nothing when there is no file. Never raises: it reports all problems."""
     found, problem = _read(path)
     if found is None and problem:
-        log.error("demanded-tunnels-unreadable", path=str(path), reason=problem)
+        log.error("on-demand-tunnels-unreadable", path=str(path), reason=problem)
         found, _ = _read(_previous(path))
     problems = [problem] if problem else []
     if found is None:
         return StoredPromises(problems=tuple(problems))
     if found.version != _VERSION:
-        log.warning("demanded-tunnels-of-another-version", path=str(path), version=found.version)
+        log.warning("on-demand-tunnels-of-another-version", path=str(path), version=found.version)
     tunnels: list[Promise] = []
     unreadable: list[bytes] = []
     for raw in found.tunnels:
         try:
             tunnels.append(_parse(raw, tunnels))
         except (msgspec.MsgspecError, InvalidValue) as error:
-            log.warning("demanded-tunnel-unreadable", path=str(path), reason=str(error))
+            log.warning("on-demand-tunnel-unreadable", path=str(path), reason=str(error))
             unreadable.append(bytes(raw))
             problems.append(f"a tunnel in {path} cannot be read: {error}")
     return StoredPromises(

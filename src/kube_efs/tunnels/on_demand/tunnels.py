@@ -98,7 +98,7 @@ class OnDemandTunnels:
         self._certificates.take_over(self.each())
         if self.promises.tunnels:
             log.info(
-                "demanded-tunnels-remembered",
+                "on-demand-tunnels-remembered",
                 tunnels=len(self.promises.tunnels),
                 holders=len(self.promises.holders),
             )
@@ -160,7 +160,7 @@ class OnDemandTunnels:
         over = self._idleness.over(self._on_demand.idle, now=now)
         closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
         if closing:
-            log.info("demanded-tunnels-closed", tunnels=sorted(closing))
+            log.info("on-demand-tunnels-closed", tunnels=sorted(closing))
             self._want(self._plan.wanted.close(closing))
         if self._changes_remembered < self._changes:
             with suppress(TunnelNotReady):  # logged; the next look writes it
@@ -228,7 +228,7 @@ class OnDemandTunnels:
             # No task may write the next state before this one is written.
             await in_thread_to_the_end(save_promises, path, promises, self._remembered.unreadable)
         except OSError as error:
-            log.warning("demanded-tunnels-not-remembered", path=str(path), reason=error.strerror)
+            log.warning("on-demand-tunnels-not-remembered", path=str(path), reason=error.strerror)
             raise TunnelNotReady(
                 f"cannot be written ({error.strerror})", field="state of the tunnels", value=str(path)
             ) from error

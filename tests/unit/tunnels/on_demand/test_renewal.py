@@ -45,7 +45,7 @@ class Node:
         self.profiles = folder / "credentials"
         self.registry = CollectorRegistry()
         self.options = TunnelOptions(region=Region("us-east-1"), conf_path=folder / "stunnel.conf")
-        demand = OnDemandOptions(
+        on_demand = OnDemandOptions(
             socket_path=folder / "tunnel.sock",
             node="node-1",
             credentials=CredentialOptions(
@@ -57,7 +57,7 @@ class Node:
         metrics = TunnelMetrics(self.registry)
         duties = Duties(self.registry)
         self.certificates = ClientCertificates(
-            self.options, demand, metrics, self._count, lambda: self.now, duties
+            self.options, on_demand, metrics, self._count, lambda: self.now, duties
         )
 
     def _count(self) -> None:

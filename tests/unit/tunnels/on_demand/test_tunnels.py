@@ -70,7 +70,7 @@ class Agent:
     def __post_init__(self) -> None:
         options = TunnelOptions(region=Region("us-east-1"), conf_path=self.folder / "stunnel.conf")
         nowhere = Path("/nowhere")
-        demand = OnDemandOptions(
+        on_demand = OnDemandOptions(
             socket_path=self.folder / "tunnel.sock",
             node="node-1",
             credentials=CredentialOptions(
@@ -83,9 +83,9 @@ class Agent:
         self.path = options.promises_path
         metrics = TunnelMetrics(CollectorRegistry())
         self.plan = NodePlan(options, metrics, cast("StunnelKeeper", self))
-        self.certificates = Certificates(options, demand, metrics, self.plan.apply)
+        self.certificates = Certificates(options, on_demand, metrics, self.plan.apply)
         self.tunnels = OnDemandTunnels(
-            options, demand, self.certificates, self.plan, lambda: self.now, lambda: self.reading
+            options, on_demand, self.certificates, self.plan, lambda: self.now, lambda: self.reading
         )
 
     def want(self, services: Iterable[TunnelService]) -> None:
