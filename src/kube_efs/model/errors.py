@@ -39,12 +39,11 @@
     │   └── MountUnfinished      nor is it known whether that still comes about
     └── PlatformError            this machine lacks something that is needed
 
-An error says which field, which value and what to do about it; whether trying again can help is a
-property of its class. They are translated into events, gRPC codes and exit codes at the edge only.
+An error says which field, which value and what to do about it. The code that handles an error decides by its
+class whether to try again. Errors are translated into events, gRPC codes and exit codes at the edge only.
 """
 
 import reprlib
-from typing import ClassVar
 
 from kube_efs.model.secrets import shortened, text_without_secrets
 
@@ -97,7 +96,6 @@ class KubeEfsError(Exception):
     set where what was asked for may have been done anyway, or may still be done.
     """
 
-    retryable: ClassVar[bool] = False
     outcome_unknown: bool = False
 
     def __init__(self, problem: str, *, field: str = "", value: object = "", remedy: str = "") -> None:
@@ -145,8 +143,6 @@ class RemovalRefused(InvalidValue):
 class NotYet(KubeEfsError):
     """Something that is needed does not exist yet and may appear by itself."""
 
-    retryable = True
-
 
 class GidRangeFull(NotYet):
     """Every group id of a class's range is in use; one is free when a volume is deleted."""
@@ -158,20 +154,16 @@ class AwsError(KubeEfsError):
     ``code`` is AWS's code of the error, such as ``FileSystemNotFound``; else the name of the library's error.
     """
 
-    retryable = True
     code: str = ""
 
 
 class AwsNotFound(AwsError):
     """The named resource does not exist."""
 
-    retryable = False
-
 
 class AwsAlreadyExists(AwsError):
     """Something was made with this token before; ``existing`` is its id, empty if AWS does not tell."""
 
-    retryable = False
     existing: str = ""
 
 
@@ -198,19 +190,13 @@ class AwsOddAnswer(AwsUnavailable):
 class KubeError(KubeEfsError):
     """The Kubernetes API answered with an error, or did not answer. ``field`` is the object."""
 
-    retryable = True
-
 
 class KubeNotFound(KubeError):
     """The object does not exist."""
 
-    retryable = False
-
 
 class KubeAlreadyExists(KubeError):
     """An object of that name exists."""
-
-    retryable = False
 
 
 class KubeConflict(KubeError):
@@ -223,8 +209,6 @@ class KubeDenied(KubeError):
 
 class KubeInvalid(KubeError):
     """The API server does not accept the object."""
-
-    retryable = False
 
 
 class KubeExpired(KubeError):
@@ -246,13 +230,9 @@ class StunnelMissing(TunnelError):
 class PortTaken(TunnelError):
     """Another program listens on a tunnel's port."""
 
-    retryable = True
-
 
 class NoTunnelPort(TunnelError):
     """Every port for tunnels on demand is in use; one is free when a tunnel is closed."""
-
-    retryable = True
 
 
 class ConfigurationRejected(TunnelError):
@@ -262,25 +242,17 @@ class ConfigurationRejected(TunnelError):
 class TunnelNotReady(TunnelError):
     """A tunnel on demand could not be had in time, or not be remembered."""
 
-    retryable = True
-
 
 class TunnelAgentUnavailable(TunnelError):
     """The tunnel agent of this node does not answer; ``value`` is its socket."""
-
-    retryable = True
 
 
 class WorkerFailed(KubeEfsError):
     """A worker pod ended without having done its work; ``value`` is the pod or the directory."""
 
-    retryable = True
-
 
 class MountFailed(KubeEfsError):
     """mount(8) or umount(8) failed, or the directory is not valid; ``value`` is the target."""
-
-    retryable = True
 
 
 class MountUnfinished(MountFailed):

@@ -130,7 +130,6 @@ async def test_an_answer_that_is_not_kubernetes(client_of: ClientOf, response: h
     error = await refused(client_of, response)
     assert type(error) is KubeUnavailable
     assert error.problem.startswith("did not answer with a Kubernetes response (")
-    assert error.retryable
 
 
 def _foreign_errors() -> list[type[Exception]]:

@@ -180,7 +180,6 @@ def refused(parameters: Mapping[str, str], *, field: str, value: str, text: str)
         parse_class(slow(parameters))
     assert str(caught.value) == f"{field}: {text}"
     assert (caught.value.field, caught.value.value) == (field, value)
-    assert not caught.value.retryable
 
 
 # --- any text at all

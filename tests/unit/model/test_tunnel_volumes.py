@@ -298,7 +298,6 @@ def test_refused(asking: Claim, of_class: StorageClass, text: str) -> None:
         parse_request(asking, of_class, DISCOVERED)
     assert str(caught.value) == text
     assert caught.value.field == text.partition(": ")[0]
-    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize(
@@ -341,7 +340,6 @@ def test_what_may_appear_is_waited_for(
     with pytest.raises(NotYet) as caught:
         parse_request(claim(labels), of_class, discovered)
     assert str(caught.value) == text
-    assert caught.value.retryable
 
 
 def test_class_parameters() -> None:
@@ -547,7 +545,6 @@ def test_auto_waits_and_says_for_what(seen: ClusterView, of_class: StorageClass,
     with pytest.raises(NotYet) as caught:
         parse_request(claim(), of_class, seen)
     assert str(caught.value) == text
-    assert caught.value.retryable
 
 
 def chosen(asking: Claim, of_class: StorageClass, seen: ClusterView) -> FileSystemId:

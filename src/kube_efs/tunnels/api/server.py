@@ -9,7 +9,18 @@ from urllib.parse import quote
 import grpc.aio
 import structlog
 
-from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError, told
+from kube_efs.model.errors import (
+    AwsAlreadyExists,
+    AwsError,
+    AwsNotFound,
+    InvalidSetting,
+    InvalidValue,
+    KubeEfsError,
+    NoTunnelPort,
+    PortTaken,
+    TunnelNotReady,
+    told,
+)
 from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
@@ -26,6 +37,10 @@ _FOLDER_MODE: Final = 0o750
 _SOCKET_MODE: Final = 0o600
 # Of status messages and failures gRPC takes 8 KiB in all.
 _MAX_MESSAGE: Final = 500
+# Errors after which a repeated call may succeed, and those of them after which it does not. kube-efs node
+# gets the error itself, from the metadata; the code is for other clients.
+_TEMPORARY: Final = (AwsError, NoTunnelPort, PortTaken, TunnelNotReady)
+_PERMANENT: Final = (AwsAlreadyExists, AwsNotFound)
 
 _Answer = TypeVar("_Answer")
 _Context = grpc.aio.ServicerContext[object, object]
@@ -132,7 +147,9 @@ async def _answered(context: _Context, answer: Callable[[], Awaitable[_Answer]])
 def _code_of(error: KubeEfsError) -> grpc.StatusCode:
     if isinstance(error, InvalidValue):
         return grpc.StatusCode.INVALID_ARGUMENT
-    return grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(error, _TEMPORARY) and not isinstance(error, _PERMANENT):
+        return grpc.StatusCode.UNAVAILABLE
+    return grpc.StatusCode.FAILED_PRECONDITION
 
 
 def _render(tunnel: Promise, status: TunnelStatus | None) -> pb.Tunnel:

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import grpc.aio
 import pytest
+from grpc import StatusCode
 from tests.unit.logged import logged
 
+from kube_efs.model import errors
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError, TunnelError, TunnelNotReady
 from kube_efs.tunnels.api.client import connect_tunnels
@@ -89,3 +92,29 @@ async def test_of_a_foreseen_error_no_part_of_a_secret_is_left(socket: Path) -> 
     for end in ends:
         assert "aB3dE5gH" not in f"{end} {end.args}"
         assert "is not ready (<SessionToken>[removed]</SessionToken>)" in str(end)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.InvalidValue, StatusCode.INVALID_ARGUMENT),
+        (errors.InvalidSetting, StatusCode.INVALID_ARGUMENT),
+        (errors.AwsThrottled, StatusCode.UNAVAILABLE),
+        (errors.AwsDenied, StatusCode.UNAVAILABLE),
+        (errors.AwsLimitReached, StatusCode.UNAVAILABLE),
+        (errors.AwsUnavailable, StatusCode.UNAVAILABLE),
+        (errors.AwsOddAnswer, StatusCode.UNAVAILABLE),
+        (errors.AwsNotFound, StatusCode.FAILED_PRECONDITION),
+        (errors.AwsAlreadyExists, StatusCode.FAILED_PRECONDITION),
+        (errors.NoTunnelPort, StatusCode.UNAVAILABLE),
+        (errors.PortTaken, StatusCode.UNAVAILABLE),
+        (errors.TunnelNotReady, StatusCode.UNAVAILABLE),
+        (errors.ConfigurationRejected, StatusCode.FAILED_PRECONDITION),
+        (errors.StunnelMissing, StatusCode.FAILED_PRECONDITION),
+    ],
+)
+async def test_each_error_has_its_code(socket: Path, kind: type[KubeEfsError], code: StatusCode) -> None:
+    for end in await failures(socket, kind("is wrong")):
+        assert type(end) is kind
+        assert isinstance(end.__cause__, grpc.aio.AioRpcError)
+        assert end.__cause__.code() is code

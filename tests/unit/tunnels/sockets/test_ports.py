@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.model.errors import PortTaken
 from kube_efs.tunnels.sockets import ports, sock_diag
 from kube_efs.tunnels.sockets.ports import (
     find_taken,
@@ -136,11 +137,11 @@ def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
         taken = find_taken([port_of(listener), free])
         assert set(taken) == {port_of(listener)}
         name = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
+        assert type(taken[port_of(listener)]) is PortTaken
         assert str(taken[port_of(listener)]) == (
             f"stunnel_port: {port_of(listener)} is taken by {name} (pid {os.getpid()});"
             " stop that program or let it use another port; it is retried"
         )
-        assert taken[port_of(listener)].retryable
 
 
 def test_what_a_process_itself_listens_on_is_not_taken_from_it(listener: socket.socket) -> None:
