@@ -132,10 +132,10 @@ def tunnel() -> None:
     from kube_efs.telemetry.logging import configure
 
     if os.getpid() == 1:  # the first process of a container, with which all others end, stunnel too
-        from kube_efs.tunnels.guard import guard
+        from kube_efs.tunnels.supervisor import supervise
 
         configure("INFO")
-        raise typer.Exit(guard([sys.executable, "-m", "kube_efs", "tunnel"]))
+        raise typer.Exit(supervise([sys.executable, "-m", "kube_efs", "tunnel"]))
 
     from kube_efs.settings import TunnelSettings, load
     from kube_efs.tunnels.run import run_tunnel

@@ -27,7 +27,7 @@ from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.workers.pod_objects import LABELS as WORKER_LABELS
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs_lab.clients import TunnelClient as NfsClient
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.program import Program

@@ -40,7 +40,7 @@ from kube_efs.mounts.table import MountTable
 from kube_efs.telemetry.metrics import CsiMetrics
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.promises import Holder
+from kube_efs.tunnels.reservations import Holder
 
 pytestmark = [
     pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed"),

@@ -27,7 +27,7 @@ from tests.serving import serving
 from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs_lab.program import Program
 from tinykube.api import ApiServer
 

@@ -26,7 +26,7 @@ from kube_efs.model.efs.file_systems import MountTarget, dns_name
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from tiny_ca.authority import Authority
 
 pytestmark = [

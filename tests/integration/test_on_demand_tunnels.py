@@ -53,9 +53,9 @@ from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.on_demand.certificate import ACCESS_POINT_OID, FILE_SYSTEM_OID, IAM_OID
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.promises import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub
+from kube_efs.tunnels.reservations import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.status import TunnelState
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
@@ -336,8 +336,8 @@ async def test_an_identity_is_signed_for(
         signed = certificate.extensions.get_extension_for_oid(IAM_OID).value.public_bytes()
         assert b"AKIATEAM" in signed
         assert b"hidden" not in signed
-        assert '"target":"team"' in options.promises_path.read_text()
-        assert "hidden" not in options.promises_path.read_text()
+        assert '"target":"team"' in options.reservations_path.read_text()
+        assert "hidden" not in options.reservations_path.read_text()
 
 
 async def test_no_port_left_is_told(options: TunnelOptions, client: TunnelClient, backend: Backend) -> None:
@@ -431,7 +431,7 @@ async def test_what_is_malformed_gets_nowhere(
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await TunnelsStub(channel).Ensure(request, timeout=5)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert not options.promises_path.exists()
+        assert not options.reservations_path.exists()
         assert not options.conf_path.exists()
 
 
@@ -476,25 +476,25 @@ async def test_the_end_of_the_agent_is_not_that_of_a_held_tunnel(
 MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
     "nothing yet": lambda _options: True,
     "certificate written": lambda options: list(options.certificates_path.glob("*.pem")),
-    "promise remembered": lambda options: options.promises_path.exists(),
+    "reservation remembered": lambda options: options.reservations_path.exists(),
     "configuration written": lambda options: options.conf_path.exists(),
     "stunnel started": lambda options: stunnels_of(options.conf_path),
 }
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_killed_at_any_moment_of_a_promise_the_next_agent_keeps_it(
+async def test_an_agent_that_is_killed_at_any_moment_keeps_its_reservations(
     moment: str, options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
 ) -> None:
     async with agent_process(options) as first:
         asked = asyncio.create_task(client.ensure(spec_at(backend), POD))
         await eventually(lambda: MOMENTS[moment](options), moment)
         await end(first, signal.SIGKILL)
-        promised = await asyncio.gather(asked, return_exceptions=True)
+        answers = await asyncio.gather(asked, return_exceptions=True)
         remove(socket_path)
         async with serving(options) as node:
             port = await client.ensure(spec_at(backend), POD)
-            assert isinstance(promised[0], TunnelAgentUnavailable) or promised[0] == port
+            assert isinstance(answers[0], TunnelAgentUnavailable) or answers[0] == port
             async with connected(port) as connection:
                 await connection.call()
             assert stunnels_of(options.conf_path) == [node.pid]
@@ -504,7 +504,7 @@ async def test_killed_at_any_moment_of_a_promise_the_next_agent_keeps_it(
 async def test_a_stunnel_that_stands_still_is_replaced(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
-    quick = replace(options, probe_timeout_seconds=0.2, standstill_seconds=1)
+    quick = replace(options, probe_timeout_seconds=0.2, stall_seconds=1)
     async with serving(quick) as node:
         port = await client.ensure(spec_at(backend), POD)
         pid = node.pid

@@ -15,7 +15,7 @@ from fake_efs.service import EmbeddedEfs
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 POD = Holder("volume /pods/1")
 MEGABYTES = 200

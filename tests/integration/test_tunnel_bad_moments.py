@@ -29,7 +29,7 @@ from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 
@@ -100,7 +100,7 @@ async def test_a_disk_without_space_is_told_and_changes_nothing(
     async with agent_process(options, stops_stunnel=False) as agent:
         port = await client.ensure(spec(backend), POD)
         [stunnel] = stunnels_of(options.conf_path)
-        state = options.promises_path.read_bytes()
+        state = options.reservations_path.read_bytes()
         async with connected(port) as mount:
             with no_space_for(agent.pid):
                 with pytest.raises(
@@ -113,7 +113,7 @@ async def test_a_disk_without_space_is_told_and_changes_nothing(
                     assert refused.value.field == "state of the tunnels"
                     assert refused.value.problem == "cannot be written (File too large)"
                 await mount.call()
-            assert options.promises_path.read_bytes() == state
+            assert options.reservations_path.read_bytes() == state
             assert not list(options.folder.glob(".*"))
             assert await client.ensure(spec(backend), OTHER_POD) == port
             await mount.call()
@@ -160,12 +160,12 @@ async def test_a_state_that_is_cut_off_costs_no_connection(
         [stunnel] = stunnels_of(options.conf_path)
         async with connected(port) as mount, connected(last_port) as last_mount:
             await end(first, signal.SIGKILL)
-            os.truncate(options.promises_path, 100)
+            os.truncate(options.reservations_path, 100)
             (options.folder / "run" / "tunnel.sock").unlink()
             async with running(options) as node:
                 await eventually((options.folder / "run" / "tunnel.sock").exists, "the socket")
                 [problem] = node.agent.status().problems
-                assert f"{options.promises_path} cannot be read" in problem
+                assert f"{options.reservations_path} cannot be read" in problem
                 assert await client.ensure(spec(backend), OTHER_POD) == port
                 await mount.call()
                 await last_mount.call()

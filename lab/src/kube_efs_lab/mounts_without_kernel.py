@@ -23,7 +23,7 @@ from kube_efs.model.errors import InvalidValue, KubeEfsError, PlatformError
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.probe import probe
-from kube_efs.tunnels.promises import TunnelSpec
+from kube_efs.tunnels.reservations import TunnelSpec
 from tinykube.errors import NotYet
 from tinykube.kubelet.nfs import NfsFolders, served_folder
 from tinykube.kubelet.pods import Nfs

@@ -9,7 +9,7 @@ import pytest
 
 from kube_efs.model.errors import PlatformError
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs_lab.cluster import EmbeddedCluster
 

@@ -42,7 +42,7 @@ from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, sh
 from kube_efs.mounts.mount import Mounter, to_its_end
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.tunnels.api.client import TunnelOnDemand
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 log = structlog.get_logger()
 

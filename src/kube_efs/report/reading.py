@@ -43,8 +43,8 @@ from kube_efs.report.values import (
     VolumeReport,
 )
 from kube_efs.settings import DEFAULT_PROVISIONER
-from kube_efs.tunnels.publishing import NODE_KEY, STATUS_KEY, STATUS_LABELS
 from kube_efs.tunnels.status import parse_status
+from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY, STATUS_LABELS
 
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _EVENTS: Final = 20

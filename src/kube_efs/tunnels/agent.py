@@ -1,15 +1,17 @@
-"""The tunnel agent: from documents of targets to tunnels that work, and their state.
+"""The tunnel agent: serves the file systems of the ConfigMap and tunnels on demand, and reports their state.
 
-It starts in this order. What killed processes left half written is removed. The targets and the promises that
-an earlier agent remembered are planned, so that stunnel serves them before the API server or AWS is asked
-anything, and on the same ports. Only then are tunnels on demand given, since a new promise must not get the
-port of an old one. Then these tasks begin, and each writes its part of the plan and has it applied: documents
-of the ConfigMap, rounds over the mount targets, which order the addresses, renewals of certificates, and who
-asks for tunnels on demand. Rounds of probes find the state of the tunnels, and close unused ones. The keeper
-holds stunnel to the plan.
+The order of the start matters, because mounts of an earlier agent depend on its ports:
 
-On SIGTERM it ends stunnel, unless a tunnel on demand has a holder: a mounted volume must not
-notice. When it crashes stunnel lives on. Either way the next agent takes stunnel over.
+1. Remove the temporary files of processes that were killed.
+2. Load the targets and reservations of the earlier agent, and plan them. stunnel then serves them on the same
+   ports, before the agent sends any request to the API server or to AWS.
+3. Open the agent's socket. Before step 2, a new reservation could get the port of an old one.
+4. Start the tasks. Each one writes its part of the plan and applies it: the documents of the ConfigMap, the
+   checks of mount targets, the renewal of certificates, the calls on the socket. The check of the tunnels
+   probes them, closes unused ones, and replaces a stunnel that hangs. The keeper loads the plan into stunnel.
+
+SIGTERM ends stunnel too, unless a tunnel on demand has a holder: the mounts of that holder must continue. If
+the agent crashes, stunnel continues. In both cases the next agent takes stunnel over.
 """
 
 import asyncio
@@ -29,18 +31,18 @@ from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.config_map import Served, follow, load_served, release, save_served
-from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
 from kube_efs.tunnels.files import discard_unfinished
 from kube_efs.tunnels.mount_targets import try_addresses
-from kube_efs.tunnels.news import MountTargetNews, find_news
+from kube_efs.tunnels.notifications import MountTargetNotification, find_notifications
+from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.probe import ProbeResult
-from kube_efs.tunnels.probing import Prober
+from kube_efs.tunnels.prober import Prober
+from kube_efs.tunnels.sockets.detection import IdlePorts, StalledPorts
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
-from kube_efs.tunnels.sockets.verdicts import Idleness, Standstill
 from kube_efs.tunnels.status import TunnelsStatus
 from kube_efs.tunnels.stunnel.configuration import check_path
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
@@ -73,7 +75,7 @@ class TunnelAgent:
         *,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[Collection[int]], PortReading | None] = read_ports,
-        tell: Callable[[MountTargetNews], None] = lambda _: None,
+        tell: Callable[[MountTargetNotification], None] = lambda _: None,
         duties: Duties | None = None,
     ) -> None:
         _check_paths(options)
@@ -87,7 +89,7 @@ class TunnelAgent:
         self._keeper_changed = asyncio.Event()
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._keeper_changed.set)
         self._prober = Prober(metrics, timeout_seconds=options.probe_timeout_seconds)
-        self._recorder = TunnelRecorder(metrics)
+        self._recorder = MetricsRecorder(metrics)
         self._plan = NodePlan(options, metrics, self._keeper)
         self._on_demand: OnDemandTunnels | None = None
         if options.on_demand:
@@ -100,8 +102,8 @@ class TunnelAgent:
         self._remembering = asyncio.Lock()
         self._document_problem = ""
         self._seen = Observations()
-        self._idleness = Idleness()
-        self._standstill = Standstill()
+        self._idleness = IdlePorts()
+        self._standstill = StalledPorts()
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
             for name in ("the checks of mount targets", "the probes of tunnels")
@@ -137,18 +139,18 @@ class TunnelAgent:
             raise
 
     async def _remember_earlier(self) -> None:
-        for path in (self._options.conf_path, self._options.state_path, self._options.promises_path):
+        for path in (self._options.conf_path, self._options.state_path, self._options.reservations_path):
             await asyncio.to_thread(discard_unfinished, path)
         self._plan.served = await asyncio.to_thread(load_served, self._options.state_path)
         if self._on_demand:
             await self._on_demand.load()
         if self._plan.served:
             log.info("remembered-targets-served", targets=len(self._plan.served.document.targets))
-        if self._plan.served or (self._on_demand and self._on_demand.promises.tunnels):
+        if self._plan.served or (self._on_demand and self._on_demand.reservations.tunnels):
             self._plan.apply()
 
     async def _end(self) -> None:
-        if self._on_demand and self._on_demand.promises.holders:
+        if self._on_demand and self._on_demand.reservations.holders:
             log.info("stunnel-left-running", pid=self._keeper.report.pid, reason="tunnels on demand are held")
         else:
             await self._keeper.stop()
@@ -164,7 +166,7 @@ class TunnelAgent:
         )
         seen = replace(self._seen, renewals=self._certificates.problems) if self._on_demand else self._seen
         return TunnelsStatus(
-            tunnels=tuple(describe_tunnel(one, self._keeper.report, seen) for one in self._plan.tunnels),
+            tunnels=tuple(compute_status(one, self._keeper.report, seen) for one in self._plan.tunnels),
             problems=tuple(filter(None, problems)),
             stunnel_pid=self._keeper.report.pid,
         )
@@ -232,7 +234,7 @@ class TunnelAgent:
         )
         if before != self._plan.reachability.down:
             log.info("reachability-changed", down=sorted(self._plan.reachability.down))
-            for news in find_news(self._plan.tunnels, before, self._plan.reachability.down):
+            for news in find_notifications(self._plan.tunnels, before, self._plan.reachability.down):
                 self._tell(news)
             self._plan.apply()
 
@@ -274,18 +276,17 @@ class TunnelAgent:
         self._log_changes(probes)
         self._seen = Observations(probes=probes, facts=facts, connections=connections)
         self._recorder.record(
-            (tunnel, describe_tunnel(tunnel, self._keeper.report, self._seen))
-            for tunnel in self._plan.tunnels
+            (tunnel, compute_status(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan.tunnels
         )
 
     def _replace_what_stands_still(self, reading: PortReading | None) -> None:
         ports = {service.port for service in self._plan.services.values()}
-        now, limit = self._clock(), self._options.standstill_seconds
+        now, limit = self._clock(), self._options.stall_seconds
         self._standstill = self._standstill.after(reading, ports, now=now)
         if self._standstill.lasts(limit, now=now):
             log.warning("stunnel-accepts-nothing", pid=self._keeper.report.pid, seconds=limit)
             self._keeper.reload_or_replace()
-            self._standstill = Standstill()
+            self._standstill = StalledPorts()
 
     async def _close_unused(self, reading: PortReading | None) -> None:
         """Close what has left the document and is unused according to this and earlier readings."""

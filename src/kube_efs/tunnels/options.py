@@ -7,8 +7,8 @@ from typing import Final, Self
 from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.mount_targets import NodeLocation
-from kube_efs.tunnels.promises import PortRange
-from kube_efs.tunnels.sockets.verdicts import IdlePolicy
+from kube_efs.tunnels.reservations import PortRange
+from kube_efs.tunnels.sockets.detection import IdlePolicy
 
 # From 20490 on the controller gives ports to file systems, of which an account has 1,000 at most unless AWS
 # raises that; and below 30000 no node port and no port of an outgoing connection gets in the way.
@@ -58,7 +58,7 @@ class TunnelOptions:
     how many tests in a row, one each ``probe_interval_seconds``, turn the verdict on a mount target:
     going back may be slower than fleeing, since it gains only nearness. A tunnel that is no longer asked
     for is closed after ``rounds_until_closed`` looks at the node's connections, as far apart, without one.
-    A stunnel that has accepted nothing for ``standstill_seconds`` must show that it still does anything.
+    A stunnel that has accepted nothing for ``stall_seconds`` must show that it still does anything.
     """
 
     region: Region
@@ -75,7 +75,7 @@ class TunnelOptions:
     rounds_until_down: int = 2
     rounds_until_up: int = 3
     rounds_until_closed: int = 3
-    standstill_seconds: float = 30.0
+    stall_seconds: float = 30.0
     retry_seconds: float = 5.0
     log_size_bytes: int = 1024 * 1024
     on_demand: OnDemandOptions | None = None
@@ -102,8 +102,8 @@ class TunnelOptions:
         return self.folder / f"{self.conf_path.stem}.targets.json"
 
     @property
-    def promises_path(self) -> Path:
-        """The tunnels on demand that were promised."""
+    def reservations_path(self) -> Path:
+        """The reservations of tunnels on demand."""
         # The name stays: after an upgrade, the agent must find the file of the earlier version.
         return self.folder / f"{self.conf_path.stem}.demands.json"
 

@@ -1,9 +1,9 @@
 """The tunnels a node should have, each with its mount targets in order.
 
-What the plan follows from is written by different tasks: documents by the agent, promises by the tunnels on
-demand, certificates by their renewal, verdicts on mount targets by the rounds over them. All of it is in one
-``NodePlan``, below all of its writers. After a change its writer calls ``apply``: the plan is
-computed again, and stunnel follows. So no task asks another one for its state.
+Different tasks write the inputs of the plan: the agent writes documents and which mount targets are down,
+``on_demand`` writes reservations and certificates. All inputs are in one ``NodePlan``, which imports none of
+its writers. After a change, the writer calls ``apply``, which computes the plan again and loads it into
+stunnel. No task therefore reads the state of another task.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -24,7 +24,7 @@ from kube_efs.tunnels.mount_targets import (
     rank_candidates,
 )
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.promises import Promise, Promises, TunnelSpec
+from kube_efs.tunnels.reservations import Reservation, Reservations, TunnelSpec
 from kube_efs.tunnels.stunnel.configuration import CertificateFile, TunnelService
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 
@@ -33,7 +33,7 @@ from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 class PlannedTunnel:
     """A target, its mount targets from the nearest on, and its service unless ``obstacle`` says why not.
 
-    ``promise`` is set for a tunnel on demand, whose name is that of its spec.
+    ``reservation`` is set for a tunnel on demand, whose name is that of its spec.
     """
 
     target: TunnelTarget
@@ -41,15 +41,15 @@ class PlannedTunnel:
     service: TunnelService | None = None
     obstacle: str = ""
     leaving: bool = False
-    promise: Promise | None = None
+    reservation: Reservation | None = None
 
 
 class NodePlan:
     """The plan of the moment, and what it follows from; each field has one writer.
 
-    ``served`` is None before there was any document. ``promises`` are on the disk and are served;
+    ``served`` is None before there was any document. ``reservations`` are on the disk and are served;
     ``wanted`` are those as they will be as soon as the disk lets them. ``certificates`` are those of the
-    promises, by name.
+    reservations, by name.
     """
 
     def __init__(self, options: TunnelOptions, metrics: TunnelMetrics, keeper: StunnelKeeper) -> None:
@@ -57,8 +57,8 @@ class NodePlan:
         self._metrics = metrics
         self._keeper = keeper
         self.served: Served | None = None
-        self.promises = Promises()
-        self.wanted = Promises()
+        self.reservations = Reservations()
+        self.wanted = Reservations()
         self.certificates: Mapping[str, CertificateFile] = MappingProxyType({})
         self.reachability = Reachability()
         self.tunnels: tuple[PlannedTunnel, ...] = ()
@@ -69,18 +69,18 @@ class NodePlan:
         return self.served.document if self.served else TunnelTargets()
 
     @property
-    def reserved_ports(self) -> frozenset[int]:
+    def config_map_ports(self) -> frozenset[int]:
         """The ports of the ConfigMap's tunnels, those that are about to go included."""
         served = self.served or Served()
         return served.lingering_ports.union(target.port for target in served.document.targets.values())
 
     @property
-    def promised_ports(self) -> frozenset[int]:
-        """The ports that are promised, and those that will be as soon as the disk lets them.
+    def on_demand_ports(self) -> frozenset[int]:
+        """The reserved ports, also of reservations that are not on the disk yet.
 
-        Who asked for the latter is not answered yet, but asking again gives the same port.
+        The calls for the latter have no answer yet, but repeating one gives the same port.
         """
-        return self.promises.ports | self.wanted.ports
+        return self.reservations.ports | self.wanted.ports
 
     @property
     def services(self) -> Mapping[str, TunnelService]:
@@ -90,10 +90,10 @@ class NodePlan:
     def apply(self) -> None:
         """Compute the plan again and load it into stunnel."""
         served = self.served or Served()
-        self.tunnels = make_plan(served, self.reachability, self._options, self.promised_ports)
-        if self.promises.tunnels:
-            self.tunnels += plan_promises(
-                self.promises, self.certificates, served, self.reachability, self._options
+        self.tunnels = make_plan(served, self.reachability, self._options, self.on_demand_ports)
+        if self.reservations.tunnels:
+            self.tunnels += plan_on_demand_tunnels(
+                self.reservations, self.certificates, served, self.reachability, self._options
             )
         self._metrics.rejected_entries.set(len(served.rejections))
         self._keeper.want(self.services.values())
@@ -103,8 +103,8 @@ class NodePlan:
         await self._keeper.listening(name)
 
 
-def plan_promises(
-    promises: Promises,
+def plan_on_demand_tunnels(
+    reservations: Reservations,
     certificates: Mapping[str, CertificateFile],
     served: Served,
     reachability: Reachability,
@@ -112,7 +112,7 @@ def plan_promises(
 ) -> tuple[PlannedTunnel, ...]:
     """What to do for each tunnel on demand; one waits until it has a certificate."""
 
-    def planned(tunnel: Promise) -> PlannedTunnel:
+    def planned(tunnel: Reservation) -> PlannedTunnel:
         spec = tunnel.spec
         target = TunnelTarget(file_system_id=spec.file_system_id, port=tunnel.port)
         certificate = certificates.get(tunnel.name)
@@ -121,7 +121,7 @@ def plan_promises(
             candidates = find_candidates(spec, served.document, options)
         except InvalidSetting as error:
             return PlannedTunnel(
-                target=target, candidates=(), obstacle=str(error), leaving=leaving, promise=tunnel
+                target=target, candidates=(), obstacle=str(error), leaving=leaving, reservation=tunnel
             )
         service = TunnelService(
             name=tunnel.name,
@@ -138,17 +138,17 @@ def plan_promises(
             service=service if certificate else None,
             obstacle="" if certificate else "there is no client certificate for it yet",
             leaving=leaving,
-            promise=tunnel,
+            reservation=tunnel,
         )
 
-    return tuple(planned(tunnel) for _, tunnel in sorted(promises.tunnels.items()))
+    return tuple(planned(tunnel) for _, tunnel in sorted(reservations.tunnels.items()))
 
 
 def make_plan(
     served: Served,
     reachability: Reachability,
     options: TunnelOptions,
-    promised_ports: Collection[int] = (),
+    on_demand_ports: Collection[int] = (),
 ) -> tuple[PlannedTunnel, ...]:
     """What to do for each target of the document and each lingering one.
 
@@ -162,7 +162,7 @@ def make_plan(
         candidates = rank_candidates(target, options.location, zones)
         addresses = choose_addresses(candidates, reachability.down)
         obstacle = obstacle if candidates else "the file system has no usable mount target"
-        if target.port in promised_ports:
+        if target.port in on_demand_ports:
             obstacle = f"port {target.port} belongs to a tunnel on demand"
         service = TunnelService(
             name=name,

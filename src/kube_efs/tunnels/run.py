@@ -36,12 +36,12 @@ from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_regi
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.mount_targets import NodeLocation
-from kube_efs.tunnels.news import MountTargetNews, telling_by_events
+from kube_efs.tunnels.notifications import MountTargetNotification, notify_by_events
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.promises import PortRange
-from kube_efs.tunnels.publishing import publish_status
-from kube_efs.tunnels.sockets.verdicts import IdlePolicy
+from kube_efs.tunnels.reservations import PortRange
+from kube_efs.tunnels.sockets.detection import IdlePolicy
 from kube_efs.tunnels.status import TunnelsStatus
+from kube_efs.tunnels.status_config_map import publish_status
 
 log = structlog.get_logger()
 
@@ -60,14 +60,14 @@ async def _run(settings: TunnelSettings) -> None:
         connect(load_config(settings.kubeconfig), metrics=ApiServerMetrics(registry)) as client,
         EventRecorder(client, component=COMPONENT, host=node) as recorder,
     ):
-        await _serve(settings, client, registry, telling_by_events(recorder, node))
+        await _serve(settings, client, registry, notify_by_events(recorder, node))
 
 
 async def _serve(
     settings: TunnelSettings,
     client: AsyncClient,
     registry: CollectorRegistry,
-    tell: Callable[[MountTargetNews], None],
+    tell: Callable[[MountTargetNotification], None],
 ) -> None:
     shown = _Shown()
     health = HealthServer(

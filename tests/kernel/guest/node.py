@@ -52,7 +52,7 @@ class Node:
         self.folder = folder
         self.state = folder / "state"
         self.conf = self.state / "stunnel.conf"
-        self.promises = self.state / "stunnel.demands.json"
+        self.reservations = self.state / "stunnel.demands.json"
         self.pods = folder / "pods"
         self._socket = folder / "tunnel.sock"
         common = {

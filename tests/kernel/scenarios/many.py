@@ -17,7 +17,7 @@ from tests.kernel.guest.work import run, working
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.tunnels.promises import Holder
+from kube_efs.tunnels.reservations import Holder
 
 # An access point has a tunnel and an NFS server of its own, directories share one.
 _ACCESS_POINTS = 12

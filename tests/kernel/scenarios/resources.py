@@ -71,8 +71,8 @@ async def the_state_is_cut_off(machine: Machine) -> None:
         await node.unpublish(second, other)  # one more state, so that the one before has the first, too
         async with working(target / "work", machine.efs.path(fs, "/a/work")) as work:
             await node.tunnel.kill()
-            state = node.promises.read_text()
-            node.promises.write_text(state[: len(state) // 2])
+            state = node.reservations.read_text()
+            node.reservations.write_text(state[: len(state) // 2])
             await start(node.tunnel)
             await work.goes_on()
             assert before.port in {one.port for one in await node.tunnels()}

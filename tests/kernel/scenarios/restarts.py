@@ -69,12 +69,12 @@ async def an_agent_of_another_version_takes_over(machine: Machine) -> None:
         [tunnel] = await node.tunnels()
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             await node.tunnel.stop()
-            state = json.loads(node.promises.read_text())
+            state = json.loads(node.reservations.read_text())
             state["version"] += 1
             state["written_by"] = "tomorrow"
             for one in state["tunnels"]:
                 one["colour"] = "blue"
-            node.promises.write_text(json.dumps(state))
+            node.reservations.write_text(json.dumps(state))
             await start(node.tunnel)
             await work.goes_on()
             [found] = await node.tunnels()

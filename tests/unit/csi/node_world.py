@@ -21,7 +21,7 @@ from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import MountFailed, TunnelNotReady
 from kube_efs.mounts.table import MountTable
 from kube_efs.tunnels.api.client import TunnelOnDemand
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelState
 
 FS, OTHER_FS = "fs-0123456789abcdef0", "fs-0123456789abcdef1"

@@ -31,7 +31,7 @@ from kube_efs.model.errors import (
 from kube_efs.mounts.table import MountTable
 from kube_efs.telemetry.health import Heartbeat
 from kube_efs.tunnels.api.client import TunnelOnDemand
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 FS, POINT = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND

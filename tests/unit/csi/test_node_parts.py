@@ -22,7 +22,7 @@ from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import Region, ZoneName
 from kube_efs.model.errors import MountFailed
-from kube_efs.tunnels.promises import Holder
+from kube_efs.tunnels.reservations import Holder
 
 FS = "fs-0123456789abcdef0"
 PLACE = NodePlace(node_id="i-0a", region=Region("eu-west-1"), zone=ZoneName("eu-west-1b"), zone_id="euw1-az2")

@@ -14,7 +14,7 @@ from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation
 from kube_efs.tunnels.on_demand.tunnels import check_resolves
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import find_candidates, server_name
-from kube_efs.tunnels.promises import TunnelSpec
+from kube_efs.tunnels.reservations import TunnelSpec
 
 FS = FileSystemId("fs-1")
 A, B, C = SubnetId("subnet-a"), SubnetId("subnet-b"), SubnetId("subnet-c")

@@ -56,7 +56,7 @@ from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
-from kube_efs.tunnels.publishing import STATUS_LABELS
+from kube_efs.tunnels.status_config_map import STATUS_LABELS
 
 _Value = TypeVar("_Value")
 

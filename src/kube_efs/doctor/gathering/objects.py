@@ -24,8 +24,8 @@ from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.shared_volumes import read_shared_volume
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, ZONES_KEY, parse_targets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.tunnels.publishing import NODE_KEY, STATUS_KEY
 from kube_efs.tunnels.status import parse_status
+from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 
 Json: TypeAlias = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""The agent's socket: how other processes of the node ask for tunnels on demand, both sides of it.
+"""The agent's socket, both sides: other processes of the node request tunnels on demand there.
 
-Messages become values here and nowhere else. What is promised belongs to ``on_demand``.
+Only this package converts messages to values. The reservations belong to ``on_demand``.
 """

@@ -13,9 +13,9 @@ import grpc.aio
 
 from kube_efs.model.errors import TunnelAgentUnavailable, TunnelError
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_failure, parse_spec, render_spec
-from kube_efs.tunnels.promises import Holder, TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelState
 
 if TYPE_CHECKING:  # the generated module has this name for type checkers only

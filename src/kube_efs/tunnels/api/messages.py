@@ -9,8 +9,8 @@ from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.efs.targets import parse_address
 from kube_efs.model.errors import KubeEfsError, TunnelError, shown
 from kube_efs.model.secrets import shortened
-from kube_efs.tunnels.promises import TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
+from kube_efs.tunnels.reservations import TunnelSpec
 
 FAILURE_KEY: Final = "kube-efs-failure-bin"
 

@@ -24,9 +24,9 @@ from kube_efs.model.errors import (
 from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
-from kube_efs.tunnels.promises import Promise, parse_holder
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsServicer, add_TunnelsServicer_to_server
+from kube_efs.tunnels.reservations import Reservation, parse_holder
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
 
 log = structlog.get_logger()
@@ -114,7 +114,7 @@ class _Tunnels(TunnelsServicer):
     async def List(self, request: pb.ListRequest, context: _Context) -> pb.ListResponse:  # noqa: N802
         async def answer() -> pb.ListResponse:
             status = {one.name: one for one in self._look().tunnels if one.on_demand}
-            tunnels = self._tunnels.promises.tunnels
+            tunnels = self._tunnels.reservations.tunnels
             return pb.ListResponse(
                 tunnels=[_render(one, status.get(name)) for name, one in sorted(tunnels.items())]
             )
@@ -152,7 +152,7 @@ def _code_of(error: KubeEfsError) -> grpc.StatusCode:
     return grpc.StatusCode.FAILED_PRECONDITION
 
 
-def _render(tunnel: Promise, status: TunnelStatus | None) -> pb.Tunnel:
+def _render(tunnel: Reservation, status: TunnelStatus | None) -> pb.Tunnel:
     return pb.Tunnel(
         name=tunnel.name,
         spec=render_spec(tunnel.spec),

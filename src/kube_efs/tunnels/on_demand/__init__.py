@@ -1,5 +1,5 @@
-"""Tunnels on demand: what is promised to mounts, on the disk and with certificates.
+"""Tunnels on demand: their reservations on the disk, and their client certificates.
 
-A promise is a port that leads to a file system, kept until its holders release it. How a promise is asked for
-belongs to ``api``, how stunnel comes to serve it to ``plan`` and ``stunnel``.
+A reservation is a port that leads to a file system, and is kept until its holders release it. The socket for
+the calls belongs to ``api``, the services of stunnel to ``plan`` and ``stunnel``.
 """

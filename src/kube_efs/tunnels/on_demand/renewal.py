@@ -40,7 +40,7 @@ from kube_efs.tunnels.on_demand.certificate import (
     renewal_of,
 )
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.promises import Promise, TunnelSpec
+from kube_efs.tunnels.reservations import Reservation, TunnelSpec
 from kube_efs.tunnels.stunnel.configuration import CertificateFile
 
 if TYPE_CHECKING:
@@ -106,12 +106,12 @@ class ClientCertificates:
         """Why the last renewal has failed, where it has."""
         return MappingProxyType(self._problems)
 
-    def take_over(self, tunnels: Iterable[Promise]) -> None:
+    def take_over(self, tunnels: Iterable[Reservation]) -> None:
         """Use the certificates that an earlier agent left, until they are renewed.
 
         That is due at once if it is not known when credentials end. The others keep their time: a renewal
         has stunnel load its configuration, which resets what is just connecting, as all do after a start.
-        Those that are of none of the tunnels are removed: it was killed before it promised them.
+        Files of no known tunnel are removed: that agent was killed before it wrote their reservation.
         """
         for tunnel in tunnels:
             path = self._path(tunnel.name)
@@ -155,11 +155,11 @@ class ClientCertificates:
                 with suppress(OSError):
                     self._path(name).unlink()
 
-    async def run(self, tunnels: Callable[[], Iterable[Promise]]) -> None:
+    async def run(self, tunnels: Callable[[], Iterable[Reservation]]) -> None:
         """Renew what is due until cancelled; ``tunnels`` gives those of the moment."""
         await self._duties.keep(_DUTY, lambda: self._renew_for_ever(tunnels))
 
-    async def _renew_for_ever(self, tunnels: Callable[[], Iterable[Promise]]) -> None:
+    async def _renew_for_ever(self, tunnels: Callable[[], Iterable[Reservation]]) -> None:
         while True:
             self._wake.clear()
             next_due = await self.renew_due(tunnels())
@@ -168,11 +168,11 @@ class ClientCertificates:
                 async with asyncio.timeout(wait):
                     await self._wake.wait()
 
-    async def renew_due(self, tunnels: Iterable[Promise]) -> datetime:
+    async def renew_due(self, tunnels: Iterable[Reservation]) -> datetime:
         """Make new certificates where it is time; gives when the next is due. A failure is retried."""
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def renewed(tunnel: Promise) -> bool:
+        async def renewed(tunnel: Reservation) -> bool:
             """Whether there is a new certificate. No error ends the renewals of others, foreseen or not."""
             async with slots:
                 try:

@@ -1,8 +1,12 @@
-"""The tunnels on demand on the node's disk: what was promised to a mount must outlive the agent.
+"""The reservations of tunnels on demand on the node's disk: they must outlive the agent, as mounts do.
 
-The file is JSON with a version. One broken entry costs no other: it is kept as it is, its port is given to
-nobody, and the problem is reported. The state before the last change stands beside it, for a file that is
-broken as a whole.
+The file is JSON with a version. An entry that cannot be read affects no other entry: it is written back as
+it was found, because a newer version may have written it, its port is not reserved again, and the problem is
+reported. A second file has the state before the last change. It is used if the first one cannot be read at
+all.
+
+The names of the fields in the file are those of ``Reservation`` and ``TunnelSpec``. A node is upgraded in
+place, so renaming a field there would lose the ports of all mounts.
 """
 
 import os
@@ -17,7 +21,7 @@ import structlog
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.files import write_atomically
-from kube_efs.tunnels.promises import Promise, Promises
+from kube_efs.tunnels.reservations import Reservation, Reservations
 
 log = structlog.get_logger()
 
@@ -34,28 +38,30 @@ class _PortOnly(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPromises:
+class StoredReservations:
     """What the disk says.
 
-    ``unreadable`` are entries that make no sense to this version, as they were found; ``reserved_ports``
+    ``unreadable`` are entries that make no sense to this version, as they were found; ``unreadable_ports``
     are theirs. ``problems`` say in words what could not be read.
     """
 
-    promises: Promises = field(default_factory=Promises)
+    reservations: Reservations = field(default_factory=Reservations)
     unreadable: tuple[bytes, ...] = ()
-    reserved_ports: frozenset[int] = frozenset()
+    unreadable_ports: frozenset[int] = frozenset()
     problems: tuple[str, ...] = ()
 
 
-def save_promises(path: Path, promises: Promises, unreadable: Iterable[bytes] = ()) -> None:
+def save_reservations(path: Path, reservations: Reservations, unreadable: Iterable[bytes] = ()) -> None:
     """Remember the tunnels, durably; raises OSError and then the file is the old one."""
-    tunnels = [msgspec.json.encode(one, order="deterministic") for _, one in sorted(promises.tunnels.items())]
+    tunnels = [
+        msgspec.json.encode(one, order="deterministic") for _, one in sorted(reservations.tunnels.items())
+    ]
     state = _File(version=_VERSION, tunnels=[msgspec.Raw(one) for one in (*tunnels, *unreadable)])
     _keep_previous(path)
     write_atomically(path, msgspec.json.encode(state).decode())
 
 
-def load_promises(path: Path) -> StoredPromises:
+def load_reservations(path: Path) -> StoredReservations:
     """What was remembered; nothing when there is no file. Never raises: it reports all problems."""
     found, problem = _read(path)
     if found is None and problem:
@@ -63,10 +69,10 @@ def load_promises(path: Path) -> StoredPromises:
         found, _ = _read(_previous(path))
     problems = [problem] if problem else []
     if found is None:
-        return StoredPromises(problems=tuple(problems))
+        return StoredReservations(problems=tuple(problems))
     if found.version != _VERSION:
         log.warning("on-demand-tunnels-of-another-version", path=str(path), version=found.version)
-    tunnels: list[Promise] = []
+    tunnels: list[Reservation] = []
     unreadable: list[bytes] = []
     for raw in found.tunnels:
         try:
@@ -75,10 +81,10 @@ def load_promises(path: Path) -> StoredPromises:
             log.warning("on-demand-tunnel-unreadable", path=str(path), reason=str(error))
             unreadable.append(bytes(raw))
             problems.append(f"a tunnel in {path} cannot be read: {error}")
-    return StoredPromises(
-        promises=Promises.of(tunnels),
+    return StoredReservations(
+        reservations=Reservations.of(tunnels),
         unreadable=tuple(unreadable),
-        reserved_ports=frozenset(_ports(unreadable)),
+        unreadable_ports=frozenset(_ports(unreadable)),
         problems=tuple(problems),
     )
 
@@ -92,8 +98,8 @@ def _read(path: Path) -> tuple[_File | None, str]:
         return None, f"{path} cannot be read: {error}"
 
 
-def _parse(raw: msgspec.Raw, others: Iterable[Promise]) -> Promise:
-    tunnel = msgspec.json.decode(raw, type=Promise)
+def _parse(raw: msgspec.Raw, others: Iterable[Reservation]) -> Reservation:
+    tunnel = msgspec.json.decode(raw, type=Reservation)
     # stunnel would serve none at all.
     if any(tunnel.port == other.port or tunnel.spec == other.spec for other in others):
         raise InvalidValue("is given twice", field="port or spec", value=tunnel.port)

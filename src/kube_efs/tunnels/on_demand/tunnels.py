@@ -1,17 +1,20 @@
-"""Tunnels on demand: who asks gets a port that leads to the file system, and keeps it until it says so.
+"""Tunnels on demand: a holder requests a port that leads to a file system, and keeps it until its release.
 
-A mount cannot change its port later, so a port is a promise. It is kept like this:
+A mount cannot change its port later. If a port ever led to another file system, the mount would read and
+write the data of another volume. The port is therefore reserved, by these rules:
 
-* ``ensure`` makes the certificate, chooses a port, writes the promise to the disk, and only then has stunnel
-  serve it. It answers when stunnel listens. Who asks again, after a lost answer or a crash, meets the same
-  promise: name and first port follow from what the tunnel is for.
-* There are two states, both in the plan. ``wanted`` changes at once, in one step without waiting, so that two
-  calls never choose the same port. ``promises`` follows it when the disk has it, and only ``promises`` is
-  served. A change that could not be written stays wanted, and is written with the next one or the next look.
-* Many changes that wait for the disk at the same time are one write.
-* A tunnel is closed only when it has no holder and, for minutes, no look at the kernel's tables showed a
-  connection. What cannot be read closes nothing. While a call requests it, it is not closed either.
-* A holder is forgotten when it releases its tunnel, or when two reconciliations a minute apart leave it out.
+* ``ensure`` creates the certificate, chooses a port and writes the reservation to the disk. Only then does
+  stunnel serve it. The call returns when stunnel listens. If the answer is lost, or the agent crashes, the
+  repeated call finds the same reservation: name and first port are derived from the purpose of the tunnel.
+* The plan contains two states. ``wanted`` changes at once, in one step without an await, so two calls never
+  choose the same port. ``reservations`` becomes equal to it when the file on the disk is. stunnel serves only
+  ``reservations``. A change that could not be written stays in ``wanted``. The next change, or the next check
+  of the tunnels, writes it.
+* Changes that wait for the disk at the same time share one write.
+* A tunnel closes only if it has no holder, and if all readings of the kernel's sockets over some minutes
+  showed no connection. A reading that failed closes nothing. A tunnel that a running call requests stays,
+  too.
+* A holder is removed when it releases its tunnel, or when two reconciliations a minute apart do not list it.
 """
 
 import asyncio
@@ -29,12 +32,12 @@ from kube_efs.model.errors import TunnelNotReady
 from kube_efs.tunnels.files import in_thread_to_the_end
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
-from kube_efs.tunnels.on_demand.store import StoredPromises, load_promises, save_promises
+from kube_efs.tunnels.on_demand.store import StoredReservations, load_reservations, save_reservations
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan, find_candidates
-from kube_efs.tunnels.promises import Holder, Promise, Promises, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, Reservation, Reservations, TunnelSpec
+from kube_efs.tunnels.sockets.detection import IdlePorts
 from kube_efs.tunnels.sockets.ports import PortReading, read_ports
-from kube_efs.tunnels.sockets.verdicts import Idleness
 
 log = structlog.get_logger()
 
@@ -69,12 +72,12 @@ class OnDemandTunnels:
         plan.certificates = certificates.files
         self._clock = clock
         self._read = read
-        self._remembered = StoredPromises()
+        self._remembered = StoredReservations()
         self._changes = 0
         self._changes_remembered = 0
         self._remembering = asyncio.Lock()
         self._asked: dict[str, _Asked] = {}
-        self._idleness = Idleness()
+        self._idleness = IdlePorts()
         self._missing_since: dict[Holder, float] = {}
 
     @property
@@ -83,24 +86,24 @@ class OnDemandTunnels:
         return self._remembered.problems
 
     @property
-    def promises(self) -> Promises:
-        """What is promised at this moment."""
-        return self._plan.promises
+    def reservations(self) -> Reservations:
+        """The reservations that are on the disk and served."""
+        return self._plan.reservations
 
-    def each(self) -> Collection[Promise]:
+    def each(self) -> Collection[Reservation]:
         """The tunnels of this moment."""
-        return self.promises.tunnels.values()
+        return self.reservations.tunnels.values()
 
     async def load(self) -> None:
-        """Take up what an earlier agent promised, with the certificates it left."""
-        self._remembered = await asyncio.to_thread(load_promises, self._options.promises_path)
-        self._plan.promises = self._plan.wanted = self._remembered.promises
+        """Load the reservations and the certificates of an earlier agent."""
+        self._remembered = await asyncio.to_thread(load_reservations, self._options.reservations_path)
+        self._plan.reservations = self._plan.wanted = self._remembered.reservations
         self._certificates.take_over(self.each())
-        if self.promises.tunnels:
+        if self.reservations.tunnels:
             log.info(
                 "on-demand-tunnels-remembered",
-                tunnels=len(self.promises.tunnels),
-                holders=len(self.promises.holders),
+                tunnels=len(self.reservations.tunnels),
+                holders=len(self.reservations.holders),
             )
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
@@ -115,7 +118,7 @@ class OnDemandTunnels:
         try:
             async with asyncio.timeout(limit):
                 with self._asking(spec.name):
-                    port = await self._promise(spec, holder)
+                    port = await self._reserve(spec, holder)
                 await self._plan.listening(spec.name)
         except TimeoutError as error:
             raise TunnelNotReady(
@@ -167,7 +170,7 @@ class OnDemandTunnels:
                 await self._remember(self._changes)
         self._forget_certificates()
 
-    async def _promise(self, spec: TunnelSpec, holder: Holder) -> int:
+    async def _reserve(self, spec: TunnelSpec, holder: Holder) -> int:
         ports = self._on_demand.ports
         # One after the other, so that the first prepares for all who ask for the same.
         async with self._asked[spec.name].preparing:
@@ -177,7 +180,7 @@ class OnDemandTunnels:
             held = self._plan.wanted.hold(spec, holder, ports=ports, avoid=avoid)
             change = self._want(held.sign_from(spec.name, source))
         await self._remember(change)
-        return self.promises.tunnels[spec.name].port
+        return self.reservations.tunnels[spec.name].port
 
     async def _prepare(self, spec: TunnelSpec) -> CredentialSource | None:
         """See that there is a certificate and a way; gives where the credentials come from."""
@@ -192,10 +195,10 @@ class OnDemandTunnels:
         reading = await asyncio.to_thread(self._read)
         if reading is None:
             raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
-        others = self._remembered.reserved_ports.union(self._plan.reserved_ports)
+        others = self._remembered.unreadable_ports.union(self._plan.config_map_ports)
         return others | reading.busy | reading.listening
 
-    def _want(self, wanted: Promises) -> int:
+    def _want(self, wanted: Reservations) -> int:
         """Change what is wanted; gives the number of the change, to be remembered."""
         if wanted != self._plan.wanted:
             self._plan.wanted = wanted
@@ -214,19 +217,19 @@ class OnDemandTunnels:
             if self._changes_remembered < change:
                 wanted, changes = self._plan.wanted, self._changes
                 await self._write(wanted)
-                self._plan.promises, self._changes_remembered = wanted, changes
+                self._plan.reservations, self._changes_remembered = wanted, changes
                 self._forget_certificates()
                 self._plan.apply()
 
     def _forget_certificates(self) -> None:
-        known = self.promises.tunnels.keys() | self._plan.wanted.tunnels.keys()
+        known = self.reservations.tunnels.keys() | self._plan.wanted.tunnels.keys()
         self._certificates.forget_all_but(known | self._asked.keys())
 
-    async def _write(self, promises: Promises) -> None:
-        path = self._options.promises_path
+    async def _write(self, reservations: Reservations) -> None:
+        path = self._options.reservations_path
         try:
             # No task may write the next state before this one is written.
-            await in_thread_to_the_end(save_promises, path, promises, self._remembered.unreadable)
+            await in_thread_to_the_end(save_reservations, path, reservations, self._remembered.unreadable)
         except OSError as error:
             log.warning("on-demand-tunnels-not-remembered", path=str(path), reason=error.strerror)
             raise TunnelNotReady(

@@ -29,9 +29,9 @@ import structlog
 
 from kube_efs.model.errors import ConfigurationRejected, InvalidValue, KubeEfsError
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.backoff import RestartBackoff
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.restarting import RestartDelay
 from kube_efs.tunnels.sockets.ports import find_taken, listening_ports, open_connections, port_taken
 from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service, render_configuration
 from kube_efs.tunnels.stunnel.log import (
@@ -104,7 +104,7 @@ class StunnelKeeper:
         self._written = ""
         self._loaded = _NOTHING
         self._must_reload = False
-        self._delay = RestartDelay()
+        self._delay = RestartBackoff()
         self._not_before = 0.0
         self._quiet_until = 0.0
         self._wake = asyncio.Event()

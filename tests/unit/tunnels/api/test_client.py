@@ -7,7 +7,7 @@ import pytest
 
 from kube_efs.model.errors import TunnelAgentUnavailable
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.promises import Holder
+from kube_efs.tunnels.reservations import Holder
 
 
 async def test_a_client_that_is_closed_raises_an_error_of_ours(tmp_path: Path) -> None:

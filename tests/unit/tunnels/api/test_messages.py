@@ -18,8 +18,8 @@ from kube_efs.model.errors import (
     TunnelNotReady,
 )
 from kube_efs.tunnels.api.messages import parse_failure, parse_spec, render_failure, render_spec
-from kube_efs.tunnels.promises import TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
+from kube_efs.tunnels.reservations import TunnelSpec
 
 FS = FileSystemId("fs-1")
 

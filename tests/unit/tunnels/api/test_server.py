@@ -16,7 +16,7 @@ from kube_efs.model.errors import KubeEfsError, TunnelError, TunnelNotReady
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelsStatus
 
 _SECRET = "FwoGZXIvYXdzE" + "aB3dE5gH7j" * 500
@@ -39,7 +39,7 @@ class Failing:
         raise self._error
 
     @property
-    def promises(self) -> Any:
+    def reservations(self) -> Any:
         raise self._error
 
 

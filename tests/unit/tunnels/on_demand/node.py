@@ -22,9 +22,9 @@ from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.promises import PortRange, TunnelSpec
+from kube_efs.tunnels.reservations import PortRange, TunnelSpec
+from kube_efs.tunnels.sockets.detection import IdlePolicy
 from kube_efs.tunnels.sockets.ports import PortReading
-from kube_efs.tunnels.sockets.verdicts import IdlePolicy
 from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport, StunnelKeeper
 

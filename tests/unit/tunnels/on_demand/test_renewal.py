@@ -27,7 +27,7 @@ from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.on_demand.certificate import IAM_OID, ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.promises import Promise, TunnelSpec
+from kube_efs.tunnels.reservations import Reservation, TunnelSpec
 
 FS = FileSystemId("fs-0123456789abcdef0")
 PLAIN = TunnelSpec(file_system_id=FS)
@@ -87,8 +87,8 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> Promise:
-    return Promise(spec=spec, port=22049, source=source)
+def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> Reservation:
+    return Reservation(spec=spec, port=22049, source=source)
 
 
 async def test_one_certificate_serves_all_who_ask_for_the_tunnel(node: Node) -> None:
@@ -335,7 +335,7 @@ async def test_an_error_in_one_renewal_ends_no_other_and_is_told(
 async def test_what_ends_the_rounds_of_renewals_begins_them_anew(node: Node) -> None:
     asked = 0
 
-    def tunnels() -> list[Promise]:
+    def tunnels() -> list[Reservation]:
         nonlocal asked
         asked += 1
         if asked == 1:

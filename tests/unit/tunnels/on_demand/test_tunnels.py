@@ -1,4 +1,4 @@
-"""Promises to mounts: written before they are given, kept through crashes, torn readings and full disks."""
+"""Reservations: written before the answer, kept through crashes, torn readings and full disks."""
 
 import asyncio
 import shutil
@@ -24,11 +24,11 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
-from kube_efs.tunnels.on_demand.store import load_promises
+from kube_efs.tunnels.on_demand.store import load_reservations
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan
-from kube_efs.tunnels.promises import Holder, PortRange, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.ports import PortReading
 from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
@@ -80,7 +80,7 @@ class Agent:
             ports=PORTS,
             ensure_timeout_seconds=0.3 if self.stuck else 60,
         )
-        self.path = options.promises_path
+        self.path = options.reservations_path
         metrics = TunnelMetrics(CollectorRegistry())
         self.plan = NodePlan(options, metrics, cast("StunnelKeeper", self))
         self.certificates = Certificates(options, on_demand, metrics, self.plan.apply)
@@ -93,8 +93,8 @@ class Agent:
         self.applied += 1
 
     async def listening(self, name: str) -> None:
-        assert name in self.tunnels.promises.tunnels
-        assert name in load_promises(self.path).promises.tunnels
+        assert name in self.tunnels.reservations.tunnels
+        assert name in load_reservations(self.path).reservations.tunnels
         if self.stuck:
             await asyncio.Event().wait()
         if self.refusal:
@@ -107,7 +107,7 @@ class Agent:
 
     @property
     def open(self) -> int:
-        return len(self.tunnels.promises.tunnels)
+        return len(self.tunnels.reservations.tunnels)
 
 
 @pytest.fixture
@@ -115,19 +115,19 @@ def agent(tmp_path: Path) -> Agent:
     return Agent(tmp_path)
 
 
-async def test_the_promise_is_on_the_disk_when_it_is_given(agent: Agent) -> None:
+async def test_the_reservation_is_on_the_disk_before_the_answer(agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
-    [tunnel] = load_promises(agent.path).promises.tunnels.values()
+    [tunnel] = load_reservations(agent.path).reservations.tunnels.values()
     assert (tunnel.port, tunnel.holders) == (port, frozenset({POD}))
     assert agent.applied
 
 
-async def test_the_next_agent_keeps_what_was_promised(agent: Agent) -> None:
+async def test_the_next_agent_keeps_the_reservations(agent: Agent) -> None:
     ports = [await agent.tunnels.ensure(spec(number), POD) for number in range(5)]
     after = Agent(agent.folder)
     await after.tunnels.load()
     assert [await after.tunnels.ensure(spec(number), OTHER) for number in range(5)] == ports
-    assert after.tunnels.promises.holders == {POD, OTHER}
+    assert after.tunnels.reservations.holders == {POD, OTHER}
 
 
 async def test_ports_that_anybody_uses_are_not_given(agent: Agent) -> None:
@@ -179,7 +179,7 @@ async def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
     assert late.value.problem == "was not ready within 0.3 s"
 
 
-async def test_what_cannot_be_written_is_not_promised(agent: Agent) -> None:
+async def test_a_reservation_that_cannot_be_written_is_refused(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     hidden = agent.path.with_name("elsewhere")
     agent.path.rename(hidden)
@@ -188,11 +188,15 @@ async def test_what_cannot_be_written_is_not_promised(agent: Agent) -> None:
         await agent.tunnels.ensure(spec(2), POD)
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.release(POD)
-    assert agent.tunnels.promises.tunnels[spec().name].holders == {POD}
+    assert agent.tunnels.reservations.tunnels[spec().name].holders == {POD}
     agent.path.rmdir()
     hidden.rename(agent.path)
     await agent.tunnels.release(POD)
-    assert agent.tunnels.promises.holders == load_promises(agent.path).promises.holders == frozenset()
+    assert (
+        agent.tunnels.reservations.holders
+        == load_reservations(agent.path).reservations.holders
+        == frozenset()
+    )
 
 
 async def test_a_look_writes_what_could_not_be_written(agent: Agent) -> None:
@@ -209,23 +213,23 @@ async def test_a_look_writes_what_could_not_be_written(agent: Agent) -> None:
     # Nobody asks for anything any more.
     await agent.look()
     assert agent.open == 0
-    assert load_promises(agent.path).promises.tunnels == {}
+    assert load_reservations(agent.path).reservations.tunnels == {}
 
 
 async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
     agent.path.mkdir()
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.ensure(spec(), POD)
-    kept = agent.plan.promised_ports
-    assert not agent.tunnels.promises.ports
+    kept = agent.plan.on_demand_ports
+    assert not agent.tunnels.reservations.ports
     agent.path.rmdir()
     assert kept == {await agent.tunnels.ensure(spec(), POD)}
 
 
-async def test_many_promises_at_once_are_written_together(agent: Agent) -> None:
+async def test_concurrent_reservations_are_written_together(agent: Agent) -> None:
     asked = [agent.tunnels.ensure(spec(number % 4), Holder(f"pod {number}")) for number in range(100)]
     assert len(set(await asyncio.gather(*asked))) == 4
-    assert len(load_promises(agent.path).promises.holders) == 100
+    assert len(load_reservations(agent.path).reservations.holders) == 100
     assert agent.applied < 20
 
 
@@ -238,7 +242,7 @@ async def test_a_tunnel_without_holders_goes_after_minutes_without_a_connection(
     assert agent.open == 1
     await agent.look(seconds=20, times=2)
     assert agent.open == 0
-    assert load_promises(agent.path).promises.tunnels == {}
+    assert load_reservations(agent.path).reservations.tunnels == {}
 
 
 @pytest.mark.parametrize("between", ["busy", "torn", "held"])
@@ -265,7 +269,7 @@ async def test_a_tunnel_that_is_asked_for_at_the_moment_is_not_closed(agent: Age
     await asyncio.sleep(0)
     await agent.look(seconds=100)
     await asked
-    assert agent.tunnels.promises.tunnels[spec().name].holders == {OTHER}
+    assert agent.tunnels.reservations.tunnels[spec().name].holders == {OTHER}
 
 
 @pytest.mark.parametrize(
@@ -283,7 +287,7 @@ async def test_orphans_need_two_readings(
     await agent.tunnels.ensure(spec(), POD)
     for agent.now, holders in calls:
         await agent.tunnels.reconcile(holders)
-    assert agent.tunnels.promises.holders == left
+    assert agent.tunnels.reservations.holders == left
 
 
 async def test_who_asks_between_two_readings_is_no_orphan(agent: Agent) -> None:
@@ -346,7 +350,7 @@ class Lives(RuleBasedStateMachine):
         self.loop.run_until_complete(ask())
         self.follow()
         # Nobody was answered, so the holder may be there or not; but what was held is.
-        found = self.agent.tunnels.promises.tunnels.get(spec(number).name)
+        found = self.agent.tunnels.reservations.tunnels.get(spec(number).name)
         if found and Holder(holder) in found.holders:
             assert found.port == self.ports.get(number, found.port)
             self.ports[number] = found.port
@@ -358,7 +362,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def nothing_held_is_lost_moved_or_shared(self) -> None:
-        tunnels = self.agent.tunnels.promises.tunnels
+        tunnels = self.agent.tunnels.reservations.tunnels
         assert len({tunnel.port for tunnel in tunnels.values()}) == len(tunnels)
         for number, holders in self.holding.items():
             if holders:

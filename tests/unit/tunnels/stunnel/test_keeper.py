@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kube_efs.model.errors import StunnelMissing
-from kube_efs.tunnels.restarting import RestartDelay
+from kube_efs.tunnels.backoff import RestartBackoff
 from kube_efs.tunnels.stunnel.process import find_stunnel
 
 
@@ -62,7 +62,7 @@ def test_what_is_no_program_is_told_with_the_variable(make: object, tmp_path: Pa
     ],
 )
 def test_restarts_wait_longer_after_each_short_life(lives: list[float], delays: list[float]) -> None:
-    delay, found = RestartDelay(), []
+    delay, found = RestartBackoff(), []
     for life in lives:
         delay = delay.after_life_of(life)
         found.append(delay.seconds)

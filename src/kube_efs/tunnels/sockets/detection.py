@@ -31,24 +31,24 @@ class _Streak:
 
 
 @dataclass(frozen=True, slots=True)
-class Idleness:
+class IdlePorts:
     """The idle ports, each with the time of the first of its idle readings and their number."""
 
     streaks: Mapping[int, _Streak] = field(default_factory=lambda: MappingProxyType({}))
 
-    def after(self, reading: PortReading | None, unheld: Collection[int], *, now: float) -> "Idleness":
+    def after(self, reading: PortReading | None, unheld: Collection[int], *, now: float) -> "IdlePorts":
         """After one more look at these ports; ``now`` is a monotonic time in seconds.
 
         A reading that failed (None) starts all over again.
         """
         if reading is None:
-            return Idleness()
+            return IdlePorts()
         idle = (port for port in unheld if port not in reading.busy)
-        return Idleness(MappingProxyType({port: self._longer(port, now) for port in idle}))
+        return IdlePorts(MappingProxyType({port: self._longer(port, now) for port in idle}))
 
-    def among(self, ports: Collection[int]) -> "Idleness":
+    def among(self, ports: Collection[int]) -> "IdlePorts":
         """What is known of these ports; one that comes back later starts all over again."""
-        return Idleness(MappingProxyType({port: one for port, one in self.streaks.items() if port in ports}))
+        return IdlePorts(MappingProxyType({port: one for port, one in self.streaks.items() if port in ports}))
 
     def over(self, policy: IdlePolicy, *, now: float) -> frozenset[int]:
         """The ports that have been idle for long enough."""
@@ -66,12 +66,12 @@ class Idleness:
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class StalledPorts:
     """Since when each port has had connections that wait, by all readings."""
 
     since: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
 
-    def after(self, reading: PortReading | None, ports: Collection[int], *, now: float) -> "Standstill":
+    def after(self, reading: PortReading | None, ports: Collection[int], *, now: float) -> "StalledPorts":
         """After one more look at these ports; ``now`` is a monotonic time in seconds.
 
         A reading that failed (None) proves nothing.
@@ -79,7 +79,7 @@ class Standstill:
         if reading is None:
             return self
         waiting = reading.unanswered.intersection(ports)
-        return Standstill(MappingProxyType({port: self.since.get(port, now) for port in waiting}))
+        return StalledPorts(MappingProxyType({port: self.since.get(port, now) for port in waiting}))
 
     def lasts(self, seconds: float, *, now: float) -> bool:
         """Whether connections to some port have waited in every reading for so long."""

@@ -121,7 +121,7 @@ class PortRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Reservation:
     """A tunnel that was asked for; without holders it stays until it has no connections.
 
     ``source`` is where the first credentials of its identity came from, and all later ones come from.
@@ -139,13 +139,13 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promises:
+class Reservations:
     """All tunnels on demand of a node, by name."""
 
-    tunnels: Mapping[str, Promise] = field(default_factory=lambda: MappingProxyType({}))
+    tunnels: Mapping[str, Reservation] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
-    def of(cls, tunnels: Iterable[Promise]) -> "Promises":
+    def of(cls, tunnels: Iterable[Reservation]) -> "Reservations":
         """These tunnels."""
         return cls(tunnels=MappingProxyType({tunnel.name: tunnel for tunnel in tunnels}))
 
@@ -166,30 +166,30 @@ class Promises:
 
     def hold(
         self, spec: TunnelSpec, holder: Holder, *, ports: PortRange, avoid: Collection[int]
-    ) -> "Promises":
+    ) -> "Reservations":
         """With one more holder, and a tunnel for it at a port not to ``avoid`` if there was none.
 
         Raises NoTunnelPort.
         """
         name = spec.name
-        tunnel = self.tunnels.get(name) or Promise(spec=spec, port=self._free_port(name, ports, avoid))
+        tunnel = self.tunnels.get(name) or Reservation(spec=spec, port=self._free_port(name, ports, avoid))
         return self._with(replace(tunnel, holders=tunnel.holders | {holder}))
 
-    def sign_from(self, name: str, source: CredentialSource | None) -> "Promises":
+    def sign_from(self, name: str, source: CredentialSource | None) -> "Reservations":
         """With this source of credentials for a tunnel."""
         return self._with(replace(self.tunnels[name], source=source))
 
-    def release(self, holders: Collection[Holder]) -> "Promises":
+    def release(self, holders: Collection[Holder]) -> "Reservations":
         """Without these holders; their tunnels stay."""
         gone = frozenset(holders)
-        return Promises.of(replace(one, holders=one.holders - gone) for one in self.tunnels.values())
+        return Reservations.of(replace(one, holders=one.holders - gone) for one in self.tunnels.values())
 
-    def close(self, names: Collection[str]) -> "Promises":
+    def close(self, names: Collection[str]) -> "Reservations":
         """Without these tunnels, except those that are held."""
-        return Promises.of(one for name, one in self.tunnels.items() if one.holders or name not in names)
+        return Reservations.of(one for name, one in self.tunnels.items() if one.holders or name not in names)
 
-    def _with(self, tunnel: Promise) -> "Promises":
-        return Promises(tunnels=MappingProxyType({**self.tunnels, tunnel.name: tunnel}))
+    def _with(self, tunnel: Reservation) -> "Reservations":
+        return Reservations(tunnels=MappingProxyType({**self.tunnels, tunnel.name: tunnel}))
 
     def _free_port(self, name: str, ports: PortRange, avoid: Collection[int]) -> int:
         taken = self.ports.union(avoid)

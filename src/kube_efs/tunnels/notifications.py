@@ -10,7 +10,7 @@ from kube_efs.tunnels.plan import PlannedTunnel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MountTargetNews:
+class MountTargetNotification:
     """A mount target that accepts connections from this node again, or no more.
 
     ``instead`` is then the nearest of the file system that does, None if there is none.
@@ -37,11 +37,11 @@ class MountTargetNews:
         return f"{subject} accepts no connections; new ones go to {_place(self.instead)}"
 
 
-def find_news(
+def find_notifications(
     plan: Iterable[PlannedTunnel], down_before: Collection[str], down: Collection[str]
-) -> tuple[MountTargetNews, ...]:
+) -> tuple[MountTargetNotification, ...]:
     """What has changed for the file systems of these tunnels, each mount target once."""
-    found: dict[tuple[FileSystemId, str], MountTargetNews] = {}
+    found: dict[tuple[FileSystemId, str], MountTargetNotification] = {}
     for tunnel in plan:
         file_system_id = tunnel.target.file_system_id
         up = [one for one in tunnel.candidates if one.address not in down]
@@ -49,7 +49,7 @@ def find_news(
             if (one.address in down) != (one.address in down_before):
                 found.setdefault(
                     (file_system_id, one.address),
-                    MountTargetNews(
+                    MountTargetNotification(
                         file_system_id=file_system_id,
                         mount_target=one,
                         is_reachable=one in up,
@@ -59,12 +59,12 @@ def find_news(
     return tuple(found.values())
 
 
-def telling_by_events(recorder: EventRecorder, node: str) -> Callable[[MountTargetNews], None]:
+def notify_by_events(recorder: EventRecorder, node: str) -> Callable[[MountTargetNotification], None]:
     """Writes news as events of the node."""
     # The kubelet, too, gives a node's name for its uid; kubectl describe asks for events by both.
     subject = Subject(api_version="v1", kind="Node", name=node, uid=node)
 
-    def tell(news: MountTargetNews) -> None:
+    def tell(news: MountTargetNotification) -> None:
         kind = EventType.NORMAL if news.is_reachable else EventType.WARNING
         recorder.publish(subject, kind, news.reason, news.message)
 

@@ -15,18 +15,20 @@ from tests.integration.tunnel_node import eventually, stunnels_of
 
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.api.client import connect_tunnels
-from kube_efs.tunnels.promises import Holder, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
-GUARD = "import sys; from kube_efs.tunnels.guard import guard; sys.exit(guard(sys.argv[1:]))"
+SUPERVISOR = (
+    "import sys; from kube_efs.tunnels.supervisor import supervise; sys.exit(supervise(sys.argv[1:]))"
+)
 
 
 @asynccontextmanager
-async def guarded(script: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A guard of a shell that first writes its pid to the log, a line for each life."""
+async def supervised(script: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A supervisor of a shell that first writes its pid to the log, a line for each life."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        GUARD,
+        SUPERVISOR,
         "/bin/sh",
         "-c",
         f"echo $$ >> {log}; {script}",
@@ -56,41 +58,41 @@ async def ended(process: asyncio.subprocess.Process) -> int:
         return await process.wait()
 
 
-async def test_what_crashes_is_started_again(tmp_path: Path) -> None:
+async def test_a_crashed_command_is_restarted(tmp_path: Path) -> None:
     log = tmp_path / "lives"
-    async with guarded("exec sleep 100", log) as guard:
+    async with supervised("exec sleep 100", log) as supervisor:
         for number in range(1, 3):
             await eventually(lived(log, number), f"life {number}")
             os.kill(lives(log)[-1], signal.SIGKILL)
         await eventually(lived(log, 3), "life 3")
-        assert guard.returncode is None
-        guard.terminate()
-        assert await ended(guard) == 128 + signal.SIGTERM
+        assert supervisor.returncode is None
+        supervisor.terminate()
+        assert await ended(supervisor) == 128 + signal.SIGTERM
 
 
-async def test_it_is_told_to_end_and_its_status_is_the_guards(tmp_path: Path) -> None:
+async def test_sigterm_is_forwarded_and_the_exit_status_is_that_of_the_command(tmp_path: Path) -> None:
     log = tmp_path / "lives"
     script = "trap 'kill $sleeper; exit 7' TERM; sleep 100 & sleeper=$!; echo $sleeper >> {log}; wait"
-    async with guarded(script.format(log=log), log) as guard:
+    async with supervised(script.format(log=log), log) as supervisor:
         await eventually(lived(log, 2), "the trap")
-        guard.terminate()
-        assert await ended(guard) == 7
+        supervisor.terminate()
+        assert await ended(supervisor) == 7
 
 
 @pytest.mark.parametrize("status", [0, 2])
-async def test_the_end_of_what_has_never_worked_or_is_done_is_the_guards(status: int, tmp_path: Path) -> None:
+async def test_a_command_that_fails_at_once_or_succeeds_is_not_restarted(status: int, tmp_path: Path) -> None:
     log = tmp_path / "lives"
-    async with guarded(f"exit {status}", log) as guard:
-        assert await ended(guard) == status
+    async with supervised(f"exit {status}", log) as supervisor:
+        assert await ended(supervisor) == status
         assert len(lives(log)) == 1
 
 
-async def test_a_wish_to_end_between_two_lives_is_heard(tmp_path: Path) -> None:
+async def test_sigterm_during_the_pause_ends_the_supervisor(tmp_path: Path) -> None:
     log = tmp_path / "lives"
-    async with guarded("kill -9 $$", log) as guard:
+    async with supervised("kill -9 $$", log) as supervisor:
         await eventually(lived(log, 4), "some lives, and longer pauses")
-        guard.terminate()
-        assert await ended(guard) in {0, 128 + signal.SIGKILL}
+        supervisor.terminate()
+        assert await ended(supervisor) in {0, 128 + signal.SIGKILL}
 
 
 KUBECONFIG = """\

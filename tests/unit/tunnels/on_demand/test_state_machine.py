@@ -21,8 +21,8 @@ from tests.unit.tunnels.on_demand.node import IDLE, PORTS, Answer, Connection, N
 
 from kube_efs.model.errors import ConfigurationRejected, NoTunnelPort, TunnelNotReady
 from kube_efs.tunnels.config_map import Served, load_served
-from kube_efs.tunnels.on_demand.store import load_promises
-from kube_efs.tunnels.promises import Holder, Promises
+from kube_efs.tunnels.on_demand.store import load_reservations
+from kube_efs.tunnels.reservations import Holder, Reservations
 
 NUMBERS = range(8)
 HOLDERS = "abcd"
@@ -90,7 +90,7 @@ def kept(served: Served | None) -> object:
 
 
 class Tunnels(RuleBasedStateMachine):
-    """A node, and what everybody on it was promised."""
+    """A node, and the ports that its callers were given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Tunnels(RuleBasedStateMachine):
 
     def let_go(self, number: int, *, connected: bool = False) -> None:
         self.do([Ensure(number, "a")])
-        tunnel = self.node.tunnels.promises.tunnels.get(spec(number).name)
+        tunnel = self.node.tunnels.reservations.tunnels.get(spec(number).name)
         if tunnel and connected:
             self.connect_to(tunnel.port)
         for one in HOLDERS:
@@ -224,7 +224,7 @@ class Tunnels(RuleBasedStateMachine):
             self.blind_looks = self.blind_looks + 1 if sight is Sight.BLIND else 0
             self.node.now += seconds
             self.do([Look(sight)])
-            self.who_is_connected_stays_so()
+            self.open_connections_stay_open()
 
     @rule(times=st.integers(1, 4))
     def rounds_over_mount_targets(self, times: int) -> None:
@@ -250,7 +250,7 @@ class Tunnels(RuleBasedStateMachine):
         steps: int | None = None,
         disk: AbstractContextManager[None] | None = None,
     ) -> None:
-        before = set(self.node.tunnels.promises.tunnels)
+        before = set(self.node.tunnels.reservations.tunnels)
         with disk or nullcontext():
             answers = self.node.run(*map(self.coroutine, operations), steps=steps)
         for operation, answer in zip(operations, answers, strict=True):
@@ -281,7 +281,7 @@ class Tunnels(RuleBasedStateMachine):
     def account(
         self, operation: Operation, answer: Answer, others: Iterable[Operation], before: set[str]
     ) -> None:
-        """Note what was promised; what overlaps or has failed may have happened or not."""
+        """Note the answer; calls that overlap or failed may have had an effect or not."""
         changed = self.changed_by(operation)
         told = answer is not None and not isinstance(answer, BaseException)
         in_doubt = not told or any(changed & self.changed_by(other) for other in others)
@@ -325,7 +325,7 @@ class Tunnels(RuleBasedStateMachine):
         self.node.follow()
         if told != kept(self.node.agent._plan.served):
             self.forgive_what_was_never_written()
-        names = {f"{name}.pem" for name in self.node.tunnels.promises.tunnels}
+        names = {f"{name}.pem" for name in self.node.tunnels.reservations.tunnels}
         assert self.node.certificates == names
         assert not list(self.folder.glob(".*"))
 
@@ -343,38 +343,38 @@ class Tunnels(RuleBasedStateMachine):
 
     @invariant()
     def what_was_answered_is_on_the_disk(self) -> None:
-        found = load_promises(self.node.options.promises_path)
+        found = load_reservations(self.node.options.reservations_path)
         assert found.problems == ()
-        assert found.promises == self.node.tunnels.promises
+        assert found.reservations == self.node.tunnels.reservations
 
     @invariant()
     def holders_keep_their_tunnel_and_its_port(self) -> None:
-        promises: Promises = self.node.tunnels.promises
+        reservations: Reservations = self.node.tunnels.reservations
         holding = {
             (NUMBER_OF[name], str(holder))
-            for name, tunnel in promises.tunnels.items()
+            for name, tunnel in reservations.tunnels.items()
             for holder in tunnel.holders
         }
         assert self.held <= holding <= self.held | self.perhaps
         for number in NUMBERS:
             if self.is_held(number) and number in self.ports:
-                assert promises.tunnels[spec(number).name].port == self.ports[number]
-            elif spec(number).name not in promises.tunnels:
+                assert reservations.tunnels[spec(number).name].port == self.ports[number]
+            elif spec(number).name not in reservations.tunnels:
                 self.ports.pop(number, None)
 
     @invariant()
-    def no_port_is_given_twice(self) -> None:
-        promises: Promises = self.node.tunnels.promises
-        assert len(promises.ports) == len(promises.tunnels)
+    def no_port_is_reserved_twice(self) -> None:
+        reservations: Reservations = self.node.tunnels.reservations
+        assert len(reservations.ports) == len(reservations.tunnels)
 
     @invariant()
-    def stunnel_listens_for_what_is_promised(self) -> None:
+    def stunnel_listens_for_each_reservation(self) -> None:
         services = self.node.stunnel.services
         for tunnel in self.node.tunnels.each():
             assert services[tunnel.name].port == tunnel.port
 
     @invariant()
-    def who_is_connected_stays_so(self) -> None:
+    def open_connections_stay_open(self) -> None:
         ports = self.node.stunnel.ports
         for connection in self.node.stunnel.connections:
             assert connection.port in ports, f"the tunnel of {connection} was closed"

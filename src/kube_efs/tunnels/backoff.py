@@ -8,13 +8,13 @@ _LONGEST_DELAY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class RestartDelay:
+class RestartBackoff:
     """How long to wait before the next start: nothing after a long life, doubling with each short one."""
 
     seconds: float = 0.0
 
-    def after_life_of(self, lived_seconds: float) -> "RestartDelay":
+    def after_life_of(self, lived_seconds: float) -> "RestartBackoff":
         """The delay after one more death."""
         if lived_seconds >= _SHORT_LIFE_SECONDS:
-            return RestartDelay()
-        return RestartDelay(min(max(self.seconds * 2, _FIRST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
+            return RestartBackoff()
+        return RestartBackoff(min(max(self.seconds * 2, _FIRST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))

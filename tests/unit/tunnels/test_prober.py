@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.telemetry.metrics import TunnelMetrics
-from kube_efs.tunnels.probing import Prober
+from kube_efs.tunnels.prober import Prober
 from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport
 

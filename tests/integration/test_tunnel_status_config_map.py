@@ -10,8 +10,8 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.values import NodeReport
-from kube_efs.tunnels.publishing import publish_status
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
+from kube_efs.tunnels.status_config_map import publish_status
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 

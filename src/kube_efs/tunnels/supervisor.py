@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from kube_efs.tunnels.restarting import RestartDelay
+from kube_efs.tunnels.backoff import RestartBackoff
 
 log = structlog.get_logger()
 
@@ -21,14 +21,14 @@ _WATCHED: Final = _TOLD_TO_END | {signal.SIGCHLD}
 _FIRST_LIFE_SECONDS: Final = 10.0
 
 
-def guard(command: list[str]) -> int:
+def supervise(command: list[str]) -> int:
     """Keep the command running until SIGTERM or SIGINT, which are forwarded to it; gives its exit status.
 
     One that ends with status 0, or by itself in its first seconds, is not started again.
     """
     # Blocked, so that they wait for sigwait; a child starts without that.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    began, delay = time.monotonic(), RestartDelay()
+    began, delay = time.monotonic(), RestartBackoff()
     while True:
         started = time.monotonic()
         told, status = _run(command)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.tunnels.sockets.detection import IdlePolicy, IdlePorts, StalledPorts
 from kube_efs.tunnels.sockets.ports import PortReading
-from kube_efs.tunnels.sockets.verdicts import Idleness, IdlePolicy, Standstill
 
 POLICY = IdlePolicy(seconds=180, readings=6)
 PORT = 22049
@@ -16,7 +16,7 @@ def reading(*busy: int) -> PortReading:
 
 
 def after(*looks: tuple[float, PortReading | None]) -> bool:
-    idleness, now = Idleness(), 0.0
+    idleness, now = IdlePorts(), 0.0
     for now, found in looks:
         idleness = idleness.after(found, [PORT], now=now)
     return PORT in idleness.over(POLICY, now=now)
@@ -43,7 +43,7 @@ def test_when_it_closes(looks: list[tuple[float, PortReading | None]], *, closes
 
 
 def test_a_tunnel_that_is_held_again_starts_anew() -> None:
-    idleness = Idleness()
+    idleness = IdlePorts()
     for now in range(0, 180, 10):
         idleness = idleness.after(reading(), [PORT], now=now)
     idleness = idleness.after(reading(), [], now=180)
@@ -52,7 +52,7 @@ def test_a_tunnel_that_is_held_again_starts_anew() -> None:
 
 
 def test_a_port_that_was_another_s_meanwhile_starts_anew() -> None:
-    idleness = Idleness()
+    idleness = IdlePorts()
     for now in range(0, 180, 10):
         idleness = idleness.after(reading(), [PORT], now=now)
     idleness = idleness.among([PORT + 1]).after(reading(), [PORT], now=180)
@@ -63,7 +63,7 @@ def test_a_port_that_was_another_s_meanwhile_starts_anew() -> None:
 def test_it_never_closes_within_three_minutes_of_a_connection_or_a_failure(
     looks: list[tuple[float, str]],
 ) -> None:
-    idleness, now, clear_since = Idleness(), 0.0, 0.0
+    idleness, now, clear_since = IdlePorts(), 0.0, 0.0
     for step, kind in looks:
         now += step
         found = {"idle": reading(), "busy": reading(PORT), "failed": None}[kind]
@@ -93,7 +93,7 @@ def waiting(*ports: int) -> PortReading:
 def test_stunnel_stands_still_when_connections_wait_in_all_readings(
     readings: list[PortReading | None], lasts: bool
 ) -> None:
-    found = Standstill()
+    found = StalledPorts()
     for number, reading in enumerate(readings):
         found = found.after(reading, {1, 2}, now=100.0 + number * 10)
     assert found.lasts(30, now=100.0 + (len(readings) - 1) * 10) is lasts

@@ -13,8 +13,8 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue, PortTaken
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served, follow
-from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel
 from kube_efs.tunnels.mount_targets import NodeLocation, Reachability
+from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, make_plan
 from kube_efs.tunnels.probe import ProbeResult
@@ -63,7 +63,7 @@ def plan(*documents: TunnelTargets, down: frozenset[str] = frozenset()) -> tuple
 
 def described(report: KeeperReport = LOADED, seen: Observations | None = None) -> TunnelStatus:
     [tunnel] = plan()
-    return describe_tunnel(tunnel, report, seen or Observations(probes=ANSWERED))
+    return compute_status(tunnel, report, seen or Observations(probes=ANSWERED))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_mount_target_in_use_is_told(
 ) -> None:
     [tunnel] = plan(down=frozenset(down))
     seen = Observations(probes=ANSWERED, facts={"fs-1": ServiceFacts(address=used)})
-    found = describe_tunnel(tunnel, LOADED, seen)
+    found = compute_status(tunnel, LOADED, seen)
     assert (found.address, found.zone, found.failed_over) == (address, zone, failed_over)
 
 
@@ -128,7 +128,7 @@ def test_tls_facts_connections_and_the_probe_are_told() -> None:
 def test_without_mount_target_there_is_no_service() -> None:
     [tunnel] = plan(document(addresses={}))
     assert tunnel.service is None
-    found = describe_tunnel(tunnel, KeeperReport(), Observations())
+    found = compute_status(tunnel, KeeperReport(), Observations())
     assert (found.state, found.reason) == (
         TunnelState.NO_MOUNT_TARGET,
         "the file system has no usable mount target",
@@ -140,7 +140,7 @@ def test_a_lingering_tunnel_has_a_name_of_its_own_and_the_newcomer_waits() -> No
     assert old.service is not None
     assert (old.service.name, old.leaving) == ("fs-1-20490", True)
     assert new.service is None
-    found = describe_tunnel(new, KeeperReport(), Observations())
+    found = compute_status(new, KeeperReport(), Observations())
     assert (found.state, found.reason) == (TunnelState.REJECTED, "port 20490 still belongs to fs-1")
 
 
@@ -183,7 +183,7 @@ def test_no_json_makes_it_raise_anything_else(value: object) -> None:
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.recorder = TunnelRecorder(TunnelMetrics(self.registry))
+        self.recorder = MetricsRecorder(TunnelMetrics(self.registry))
         [self.plan] = plan()
         self.status = described()
 

@@ -26,21 +26,21 @@ class Observations:
     renewals: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observations) -> TunnelStatus:
+def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observations) -> TunnelStatus:
     """The state of one tunnel."""
     service = tunnel.service
-    promise = tunnel.promise
+    reservation = tunnel.reservation
     if service is None:
-        state = TunnelState.REJECTED if tunnel.candidates or promise else TunnelState.NO_MOUNT_TARGET
+        state = TunnelState.REJECTED if tunnel.candidates or reservation else TunnelState.NO_MOUNT_TARGET
         return TunnelStatus(
             file_system_id=tunnel.target.file_system_id,
             port=tunnel.target.port,
             state=state,
             reason=_both(
-                tunnel.obstacle, seen.renewals.get(tunnel.promise.name, "") if tunnel.promise else ""
+                tunnel.obstacle, seen.renewals.get(tunnel.reservation.name, "") if tunnel.reservation else ""
             ),
             leaving=tunnel.leaving,
-            **_describe_promise(tunnel),
+            **_on_demand_fields(tunnel),
         )
     facts = seen.facts.get(service.name, ServiceFacts())
     probed = seen.probes.get(service.name)
@@ -62,7 +62,7 @@ def describe_tunnel(tunnel: PlannedTunnel, report: KeeperReport, seen: Observati
         tls_version=facts.tls_version,
         cipher=facts.cipher,
         peer=facts.peer,
-        **_describe_promise(tunnel),
+        **_on_demand_fields(tunnel),
     )
 
 
@@ -70,7 +70,7 @@ def _both(reason: str, renewal: str) -> str:
     return "; ".join(filter(None, [reason, renewal]))
 
 
-class _PromiseFields(TypedDict, total=False):
+class _OnDemandFields(TypedDict, total=False):
     on_demand: bool
     name: str
     access_point_id: str
@@ -78,15 +78,15 @@ class _PromiseFields(TypedDict, total=False):
     certificate_ends: str
 
 
-def _describe_promise(tunnel: PlannedTunnel) -> _PromiseFields:
-    if tunnel.promise is None:
+def _on_demand_fields(tunnel: PlannedTunnel) -> _OnDemandFields:
+    if tunnel.reservation is None:
         return {}
     certificate = tunnel.service and tunnel.service.certificate
     return {
         "on_demand": True,
-        "name": tunnel.promise.name,
-        "access_point_id": tunnel.promise.spec.access_point_id or "",
-        "holders": len(tunnel.promise.holders),
+        "name": tunnel.reservation.name,
+        "access_point_id": tunnel.reservation.spec.access_point_id or "",
+        "holders": len(tunnel.reservation.holders),
         "certificate_ends": f"{certificate.not_after:%Y-%m-%dT%H:%M:%SZ}" if certificate else "",
     }
 
@@ -110,7 +110,7 @@ def in_use(tunnel: PlannedTunnel, facts: ServiceFacts) -> Candidate:
     return by_address.get(facts.address) or by_address[first]
 
 
-class TunnelRecorder:
+class MetricsRecorder:
     """Keeps the metrics of each file system's tunnel, and removes those of tunnels that are gone."""
 
     def __init__(self, metrics: TunnelMetrics) -> None:

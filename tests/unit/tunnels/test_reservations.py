@@ -1,4 +1,4 @@
-"""The promises as a value: equal specs share a port, and nothing that is held moves or goes."""
+"""The reservations as a value: equal specs share a port, and nothing that is held moves or goes."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import NoTunnelPort
-from kube_efs.tunnels.promises import Holder, PortRange, Promises, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, PortRange, Reservations, TunnelSpec
 
 PORTS = PortRange(first=22049, last=22058)
 FS = FileSystemId("fs-0123456789abcdef0")
@@ -18,26 +18,26 @@ def spec(number: int) -> TunnelSpec:
     return TunnelSpec(file_system_id=FS, access_point_id=AccessPointId(f"fsap-{number:017x}"))
 
 
-def held(*numbers: int, by: str = "pod") -> Promises:
-    promises = Promises()
+def held(*numbers: int, by: str = "pod") -> Reservations:
+    reservations = Reservations()
     for number in numbers:
-        promises = promises.hold(spec(number), Holder(by), ports=PORTS, avoid=())
-    return promises
+        reservations = reservations.hold(spec(number), Holder(by), ports=PORTS, avoid=())
+    return reservations
 
 
-def port_of(promises: Promises, number: int) -> int:
-    return promises.tunnels[spec(number).name].port
+def port_of(reservations: Reservations, number: int) -> int:
+    return reservations.tunnels[spec(number).name].port
 
 
 def test_equal_specs_share_a_tunnel() -> None:
-    promises = held(1).hold(spec(1), Holder("other"), ports=PORTS, avoid=())
-    [tunnel] = promises.tunnels.values()
+    reservations = held(1).hold(spec(1), Holder("other"), ports=PORTS, avoid=())
+    [tunnel] = reservations.tunnels.values()
     assert tunnel.holders == {"pod", "other"}
 
 
 def test_a_port_to_avoid_is_not_given_but_one_that_is_given_stays() -> None:
     port = port_of(held(1), 1)
-    assert port_of(Promises().hold(spec(1), Holder("pod"), ports=PORTS, avoid=[port]), 1) != port
+    assert port_of(Reservations().hold(spec(1), Holder("pod"), ports=PORTS, avoid=[port]), 1) != port
     assert port_of(held(1).hold(spec(1), Holder("x"), ports=PORTS, avoid=[port]), 1) == port
 
 
@@ -68,7 +68,7 @@ class Keeping(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.promises = Promises()
+        self.reservations = Reservations()
         self.holding: dict[int, set[str]] = {}
         self.ports: dict[int, int] = {}
 
@@ -79,11 +79,11 @@ class Keeping(RuleBasedStateMachine):
     )
     def ensure(self, number: int, holder: str, avoid: set[int]) -> None:
         try:
-            self.promises = self.promises.hold(spec(number), Holder(holder), ports=PORTS, avoid=avoid)
+            self.reservations = self.reservations.hold(spec(number), Holder(holder), ports=PORTS, avoid=avoid)
         except NoTunnelPort:
-            assert len(self.promises.ports | avoid) == len(PORTS)
+            assert len(self.reservations.ports | avoid) == len(PORTS)
             return
-        port = port_of(self.promises, number)
+        port = port_of(self.reservations, number)
         if number in self.ports:
             assert port == self.ports[number]
         else:
@@ -93,13 +93,13 @@ class Keeping(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from("abc"))
     def release(self, holder: str) -> None:
-        self.promises = self.promises.release([Holder(holder)])
+        self.reservations = self.reservations.release([Holder(holder)])
         for holders in self.holding.values():
             holders.discard(holder)
 
     @rule(numbers=st.sets(st.integers(0, 12)))
     def close(self, numbers: set[int]) -> None:
-        self.promises = self.promises.close([spec(number).name for number in numbers])
+        self.reservations = self.reservations.close([spec(number).name for number in numbers])
         for number in numbers:
             if not self.holding.get(number):
                 self.holding.pop(number, None)
@@ -107,10 +107,10 @@ class Keeping(RuleBasedStateMachine):
 
     @invariant()
     def nothing_held_is_gone_and_no_port_is_shared(self) -> None:
-        assert {number: port_of(self.promises, number) for number in self.ports} == self.ports
-        assert len(self.promises.ports) == len(self.promises.tunnels) == len(self.ports)
+        assert {number: port_of(self.reservations, number) for number in self.ports} == self.ports
+        assert len(self.reservations.ports) == len(self.reservations.tunnels) == len(self.ports)
         for number, holders in self.holding.items():
-            assert self.promises.tunnels[spec(number).name].holders == holders
+            assert self.reservations.tunnels[spec(number).name].holders == holders
 
 
-TestPromises = Keeping.TestCase
+TestReservations = Keeping.TestCase

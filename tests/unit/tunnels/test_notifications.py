@@ -5,7 +5,7 @@ import pytest
 from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget
 from kube_efs.tunnels.mount_targets import Candidate, Nearness
-from kube_efs.tunnels.news import find_news
+from kube_efs.tunnels.notifications import find_notifications
 from kube_efs.tunnels.plan import PlannedTunnel
 
 FS = FileSystemId("fs-00000000000000001")
@@ -59,6 +59,8 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
         pytest.param(set(), {"192.0.2.9"}, [], id="one of no tunnel"),
     ],
 )
-def test_news(before: set[str], after: set[str], expected: list[tuple[str, str]]) -> None:
+def test_notifications(before: set[str], after: set[str], expected: list[tuple[str, str]]) -> None:
     # The tunnels of two access points lead to the same mount targets, of which each is told of once.
-    assert [(one.reason, one.message) for one in find_news([TUNNEL, TUNNEL], before, after)] == expected
+    assert [
+        (one.reason, one.message) for one in find_notifications([TUNNEL, TUNNEL], before, after)
+    ] == expected
