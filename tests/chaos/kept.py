@@ -19,9 +19,9 @@ from tests.chaos.planting import planted
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 
-from kube_efs.csi.mounting import NodeMount
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
+from kube_efs.csi.publication import NodeMount
 from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Volume

@@ -21,11 +21,12 @@ from tests.integration.tunnel_node import Node as TunnelNode
 from tests.integration.tunnel_node import running, stunnels_of
 
 from kube_efs.csi.interceptors import CallInterceptor
-from kube_efs.csi.mounting import NodeMount, NodeVolumes, Publication, UnmountTerms, Use
-from kube_efs.csi.node import Node, NodeOptions, node_service
-from kube_efs.csi.place import NodePlace
+from kube_efs.csi.node import NodeOptions, NodeService, node_service
+from kube_efs.csi.node_info import NodeInfo
+from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
+from kube_efs.csi.publication import NodeMount, Publication, UnmountOptions, VolumeUse
 from kube_efs.csi.server import UnixEndpoint, serving
 from kube_efs.csi.statistics import Statistics
 from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
@@ -51,7 +52,7 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 Modes = csi.VolumeCapability.AccessMode
 FS, OTHER_FS = "fs-0123456789abcdef0", "fs-0123456789abcdef1"
 POINT, OTHER_POINT = "fsap-0123456789abcdef0", "fsap-0123456789abcdef1"
-PLACE = NodePlace(
+NODE_INFO = NodeInfo(
     node_id="i-0a1b2c3d", region=Region("us-east-1"), zone=ZoneName("us-east-1a"), zone_id="use1-az1"
 )
 # Not asked for a connection before a volume is used.
@@ -155,10 +156,10 @@ async def node_served(
     tunnels: TunnelClient,
     place: Path,
     options: NodeOptions | None = None,
-    terms: UnmountTerms | None = None,
+    unmount_options: UnmountOptions | None = None,
 ) -> AsyncIterator[Served]:
-    volumes = NodeVolumes(mounter, tunnels, PLACE, terms)
-    node = Node(volumes, Statistics(refresh_seconds=60), PLACE, options or NodeOptions())
+    volumes = NodeVolumes(mounter, tunnels, NODE_INFO, unmount_options)
+    node = NodeService(volumes, Statistics(refresh_seconds=60), NODE_INFO, options or NodeOptions())
     endpoint = UnixEndpoint(path=place / "csi.sock")
     interceptors = [CallInterceptor(CsiMetrics(CollectorRegistry()))]
     async with (
@@ -460,8 +461,8 @@ async def test_a_caller_that_goes_away_leaves_nothing(
 async def test_an_unmount_that_hangs_is_forced_where_that_is_allowed(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path, force: bool
 ) -> None:
-    terms = UnmountTerms(timeout_seconds=0.2, force=force)
-    async with node_served(mounter, tunnels, place, terms=terms) as node:
+    unmount_options = UnmountOptions(timeout_seconds=0.2, force=force)
+    async with node_served(mounter, tunnels, place, unmount_options=unmount_options) as node:
         await node.publish()
         mounter.is_stuck = True
         if force:
@@ -491,8 +492,8 @@ async def test_a_volume_in_use_is_not_unmounted_and_keeps_its_tunnel(
 async def test_a_volume_in_use_is_taken_away_by_force_when_the_time_is_over(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
-    terms = UnmountTerms(timeout_seconds=2, force=True)
-    async with node_served(mounter, tunnels, place, terms=terms) as node:
+    unmount_options = UnmountOptions(timeout_seconds=2, force=True)
+    async with node_served(mounter, tunnels, place, unmount_options=unmount_options) as node:
         await node.publish()
         with (node.target() / "open").open("w"):
             await node.unpublish()
@@ -562,7 +563,7 @@ async def test_a_mount_table_that_cannot_be_read_costs_nobody_a_tunnel(
         holders = await holders_of(tunnels)
     for _ in range(2):
         with pytest.raises(PlatformError):
-            await NodeVolumes(blind, tunnels, PLACE).reconcile()
+            await NodeVolumes(blind, tunnels, NODE_INFO).reconcile()
         await asyncio.sleep(0.4)  # the agent's time until a holder that is missing is forgotten
     assert await holders_of(tunnels) == holders
 
@@ -573,7 +574,7 @@ async def test_a_mount_through_a_tunnel_that_is_there_starts_no_process_but_moun
     program = place / "mount"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    volumes = NodeVolumes(SystemMounter(program=str(program)), tunnels, PLACE)
+    volumes = NodeVolumes(SystemMounter(program=str(program)), tunnels, NODE_INFO)
     started: list[str] = []
     is_counting = False
 
@@ -585,7 +586,7 @@ async def test_a_mount_through_a_tunnel_that_is_there_starts_no_process_but_moun
     for name in ("first", "second"):
         mount = NodeMount(volume_id=FS, target=place / "pods" / name)
         is_counting = name == "second"
-        await volumes.publish(Publication(use=Use(mount=mount), plan=PLAN), timeout_seconds=20)
+        await volumes.publish(Publication(use=VolumeUse(mount=mount), plan=PLAN), timeout_seconds=20)
     is_counting = False
 
     # The agent, which runs in this process too, has had nothing to do either.

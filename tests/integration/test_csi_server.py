@@ -23,7 +23,7 @@ from kube_efs.csi.protocol.csi_pb2_grpc import (
     add_IdentityServicer_to_server,
 )
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
-from kube_efs.csi.registration import Registration, registration_endpoint, registration_service
+from kube_efs.csi.registration import RegistrationService, registration_endpoint, registration_service
 from kube_efs.csi.server import Endpoint, Service, TcpEndpoint, UnixEndpoint, parse_endpoint, serving
 from kube_efs.model.errors import InvalidSetting
 
@@ -257,7 +257,7 @@ async def test_many_clients_are_served_at_once(endpoint: UnixEndpoint) -> None:
 
 async def test_the_kubelet_finds_driver_and_registration_on_sockets_of_their_own(folder: Path) -> None:
     plugin = UnixEndpoint(path=folder / "csi.sock")
-    registration = Registration(plugin.path)
+    registration = RegistrationService(plugin.path)
     async with (
         serving(plugin, identity_service()),
         serving(registration_endpoint(folder), registration_service(registration)),

@@ -11,7 +11,7 @@ from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
 from kube_efs.telemetry.health import Health
 
-__all__ = ["DRIVER_NAME", "Identity", "identity_service"]
+__all__ = ["DRIVER_NAME", "IdentityService", "identity_service"]
 
 log = structlog.get_logger()
 
@@ -21,7 +21,7 @@ DRIVER_NAME = "efs.csi.aws.com"
 _Capability = csi_pb2.PluginCapability.Service
 
 
-class Identity(csi_pb2_grpc.IdentityServicer):
+class IdentityService(csi_pb2_grpc.IdentityServicer):
     """Answers as the AWS driver does, except that Probe reports the real state.
 
     livenessprobe restarts the container after a Probe that is not ready, and csi-provisioner begins after one
@@ -59,4 +59,4 @@ class Identity(csi_pb2_grpc.IdentityServicer):
 
 def identity_service(readiness: Callable[[], Health] = Health) -> Service:
     """What ``serving`` takes."""
-    return partial(csi_pb2_grpc.add_IdentityServicer_to_server, Identity(readiness))
+    return partial(csi_pb2_grpc.add_IdentityServicer_to_server, IdentityService(readiness))

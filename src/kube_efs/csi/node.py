@@ -1,15 +1,13 @@
-"""The Node service: messages of the protocol to values, and back. It is the door of this process.
+"""The Node service: converts messages of the protocol to values, and back.
 
-What comes in is checked here and nowhere behind: a target, a handle, attributes and a capability become types
-of ``model`` before anything is asked or changed. ``mounting`` does the rest.
+It checks the whole request: target, handle, attributes and capability become types of ``model`` before
+anything is read or changed. ``node_volumes`` does the rest and checks none of it again.
 
 CSI specification 1.12, "Node Service RPC". Volumes are mounted where they are published, so there is nothing
 to stage or to expand: our part of the protocol has no such calls, and gRPC answers them with UNIMPLEMENTED.
 """
 
 import asyncio
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +19,13 @@ import grpc.aio
 import structlog
 
 from kube_efs.csi.capabilities import read_capability
-from kube_efs.csi.mounting import NodeMount, NodeVolumes, Publication, Use
-from kube_efs.csi.place import NodePlace
+from kube_efs.csi.node_info import NodeInfo
+from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
+from kube_efs.csi.publication import NodeMount, Publication, VolumeUse
 from kube_efs.csi.server import Service
 from kube_efs.csi.statistics import Statistics
+from kube_efs.csi.target import parse_target, resolve_target
 from kube_efs.model.csi.capabilities import check_capabilities
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi.mount_options import plan_mount
@@ -33,7 +33,7 @@ from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import ZONE_LABEL
 
-__all__ = ["Node", "NodeOptions", "node_service"]
+__all__ = ["NodeOptions", "NodeService", "node_service"]
 
 log = structlog.get_logger()
 
@@ -42,9 +42,6 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Rpc = csi_pb2.NodeServiceCapability.RPC
 _Unit = csi_pb2.VolumeUsage
 
-_LONGEST_PATH: Final = 4095  # bytes: PATH_MAX without the zero at the end
-_LONGEST_NAME: Final = 255  # bytes: NAME_MAX
-_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 # So that the caller gets the reason, not only DEADLINE_EXCEEDED.
 _MARGIN_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.1
@@ -66,33 +63,33 @@ class NodeOptions:
     has_statistics: bool = False
 
 
-class Calls:
-    """``most_mounting`` is the most publishing calls at a time; None sets no limit."""
+class RunningCalls:
+    """The calls in progress; ``max_publishing`` limits those that publish, None sets no limit."""
 
-    def __init__(self, most_mounting: int | None = None) -> None:
-        self._most_mounting = most_mounting
-        self._mounting = 0
+    def __init__(self, max_publishing: int | None = None) -> None:
+        self._max_publishing = max_publishing
+        self._publishing = 0
         self._targets: set[Path] = set()
 
     @contextmanager
-    def mounting(self) -> Iterator[None]:
-        """While a call mounts; raises VolumePending when there are too many, and the caller tries again."""
-        if self._most_mounting is not None and self._mounting >= self._most_mounting:
+    def publishing(self) -> Iterator[None]:
+        """Count a call that publishes; raises VolumePending at the limit, and the caller retries."""
+        if self._max_publishing is not None and self._publishing >= self._max_publishing:
             raise VolumePending(
                 "are in progress, which is the limit",
                 field="mounts of this node",
-                value=self._mounting,
+                value=self._publishing,
                 remedy="the call is retried; KUBE_EFS_MAX_INFLIGHT_MOUNTS sets the limit",
             )
-        self._mounting += 1
+        self._publishing += 1
         try:
             yield
         finally:
-            self._mounting -= 1
+            self._publishing -= 1
 
     @contextmanager
-    def alone(self, target: Path) -> Iterator[None]:
-        """While a call works on the target; raises VolumePending when another does."""
+    def exclusive(self, target: Path) -> Iterator[None]:
+        """Reserve the target for one call; raises VolumePending when another call works on it."""
         if target in self._targets:
             raise VolumePending("is in use by an earlier call", field="target_path", value=str(target))
         self._targets.add(target)
@@ -102,25 +99,25 @@ class Calls:
             self._targets.discard(target)
 
 
-class Node(csi_pb2_grpc.NodeServicer):
-    """Answers the kubelet of the node at that place."""
+class NodeService(csi_pb2_grpc.NodeServicer):
+    """Answers the kubelet of this node."""
 
     def __init__(
-        self, volumes: NodeVolumes, statistics: Statistics, place: NodePlace, options: NodeOptions
+        self, volumes: NodeVolumes, statistics: Statistics, node_info: NodeInfo, options: NodeOptions
     ) -> None:
         self._volumes = volumes
         self._statistics = statistics
-        self._place = place
+        self._node_info = node_info
         self._options = options
-        self._calls = Calls(options.max_inflight)
+        self._calls = RunningCalls(options.max_inflight)
 
     async def NodeGetInfo(
         self, request: csi_pb2.NodeGetInfoRequest, context: _Context
     ) -> csi_pb2.NodeGetInfoResponse:
         """Which node this is, and in which zone."""
-        zone = self._place.zone
+        zone = self._node_info.zone
         return csi_pb2.NodeGetInfoResponse(
-            node_id=self._place.node_id,
+            node_id=self._node_info.node_id,
             max_volumes_per_node=self._options.attach_limit,
             accessible_topology=csi_pb2.Topology(segments={ZONE_LABEL: zone}) if zone else None,
         )
@@ -139,7 +136,7 @@ class Node(csi_pb2_grpc.NodeServicer):
     async def NodePublishVolume(
         self, request: csi_pb2.NodePublishVolumeRequest, context: _Context
     ) -> csi_pb2.NodePublishVolumeResponse:
-        """The volume is mounted at the target, whether or not it was before. Secrets are not read."""
+        """Mount the volume at the target unless it is mounted there already. Secrets are not read."""
         target = parse_target(request.target_path, field="target_path")
         if not request.HasField("volume_capability"):
             raise InvalidArgument(
@@ -147,31 +144,31 @@ class Node(csi_pb2_grpc.NodeServicer):
             )
         capability = read_capability(request.volume_capability)
         check_capabilities([capability])
-        with self._calls.mounting():
+        with self._calls.publishing():
             attributes = parse_attributes(request.volume_context)
             handle = parse_volume_handle(request.volume_id)
             plan = plan_mount(handle, attributes, capability, read_only=request.readonly)
             for oddity in plan.oddities:
                 log.warning("mount-option-odd", oddity=str(oddity))
             target = await asyncio.to_thread(resolve_target, target)
-            with self._calls.alone(target):
+            with self._calls.exclusive(target):
                 mount = NodeMount(volume_id=request.volume_id, target=target)
-                use = Use(mount=mount, is_for_one_pod=capability.access_mode.is_for_one_pod)
+                use = VolumeUse(mount=mount, is_for_one_pod=capability.access_mode.is_for_one_pod)
                 wanted = Publication(use=use, plan=plan)
-                await self._volumes.publish(wanted, timeout_seconds=self._time_for(context))
+                await self._volumes.publish(wanted, timeout_seconds=self._timeout_of(context))
         return csi_pb2.NodePublishVolumeResponse()
 
     async def NodeUnpublishVolume(
         self, request: csi_pb2.NodeUnpublishVolumeRequest, context: _Context
     ) -> csi_pb2.NodeUnpublishVolumeResponse:
-        """Nothing is mounted at the target, and the target is gone."""
+        """Unmount the target and remove it."""
         _require_id(request.volume_id)
         target = parse_target(request.target_path, field="target_path")
         target = await asyncio.to_thread(resolve_target, target)
         mount = NodeMount(volume_id=request.volume_id, target=target)
-        with self._calls.alone(target):
+        with self._calls.exclusive(target):
             self._statistics.forget(target)
-            await self._volumes.unpublish(mount, timeout_seconds=self._time_for(context))
+            await self._volumes.unpublish(mount, timeout_seconds=self._timeout_of(context))
         return csi_pb2.NodeUnpublishVolumeResponse()
 
     async def NodeGetVolumeStats(
@@ -184,7 +181,7 @@ class Node(csi_pb2_grpc.NodeServicer):
         except InvalidArgument as error:
             if not request.volume_path:
                 raise
-            # Where no volume can ever be there is none, as csi-sanity wants it.
+            # csi-sanity expects NOT_FOUND for a path at which no volume can be.
             raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
         path = await asyncio.to_thread(resolve_target, path)
         if not await self._volumes.is_mounted(path):
@@ -212,40 +209,15 @@ class Node(csi_pb2_grpc.NodeServicer):
         condition = csi_pb2.VolumeCondition(abnormal=bool(report.problem), message=report.problem)
         return csi_pb2.NodeGetVolumeStatsResponse(usage=shares, volume_condition=condition)
 
-    def _time_for(self, context: _Context) -> float:
+    def _timeout_of(self, context: _Context) -> float:
         remaining = context.time_remaining()
         limit = self._options.timeout_seconds
         return limit if remaining is None else max(_LEAST_SECONDS, min(limit, remaining - _MARGIN_SECONDS))
 
 
-def node_service(node: Node) -> Service:
+def node_service(node: NodeService) -> Service:
     """The service, to be served."""
     return partial(csi_pb2_grpc.add_NodeServicer_to_server, node)
-
-
-def parse_target(text: str, *, field: str) -> Path:
-    """The path; raises InvalidArgument unless it is absolute, without ``..``, and fit for a line of text."""
-    remedy = "give an absolute path"
-    if not text:
-        raise InvalidArgument("is missing", field=field, remedy=remedy)
-    if not text.startswith("/") or ".." in text.split("/") or text.strip("/") == "":
-        raise InvalidArgument("is not an absolute path below /", field=field, value=text, remedy=remedy)
-    if _UNFIT.search(text):
-        remedy = "give a path of printable characters"
-        raise InvalidArgument("has control characters", field=field, value=text, remedy=remedy)
-    if len(text.encode()) > _LONGEST_PATH:
-        problem = f"is longer than {_LONGEST_PATH} bytes"
-        raise InvalidArgument(problem, field=field, value=text, remedy="give a shorter path")
-    if any(len(name.encode()) > _LONGEST_NAME for name in text.split("/")):
-        problem = f"has a name longer than {_LONGEST_NAME} bytes"
-        raise InvalidArgument(problem, field=field, value=text, remedy="give shorter names")
-    return Path(text)
-
-
-def resolve_target(path: Path) -> Path:
-    """The path with the links in its parents followed, whether or not they exist."""
-    parent = os.path.realpath(path.parent)  # looks at the parents only, as Path.resolve of the path would not
-    return Path(parent) / path.name
 
 
 def _require_id(volume_id: str) -> None:

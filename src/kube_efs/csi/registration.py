@@ -16,7 +16,7 @@ from kube_efs.csi.protocol import registration_pb2, registration_pb2_grpc
 from kube_efs.csi.server import Service, UnixEndpoint
 from kube_efs.telemetry.health import Health
 
-__all__ = ["Registration", "registration_endpoint", "registration_service"]
+__all__ = ["RegistrationService", "registration_endpoint", "registration_service"]
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ def registration_endpoint(folder: Path) -> UnixEndpoint:
     return UnixEndpoint(path=folder / f"{DRIVER_NAME}-reg.sock")
 
 
-class Registration(registration_pb2_grpc.RegistrationServicer):
+class RegistrationService(registration_pb2_grpc.RegistrationServicer):
     """Gives the kubelet the driver's name and ``socket``, a path as the kubelet sees it.
 
     ``registered`` is set once the kubelet has registered the driver.
@@ -71,6 +71,6 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
         return registration_pb2.RegistrationStatusResponse()
 
 
-def registration_service(registration: Registration) -> Service:
+def registration_service(registration: RegistrationService) -> Service:
     """What ``serving`` takes."""
     return partial(registration_pb2_grpc.add_RegistrationServicer_to_server, registration)

@@ -1,6 +1,6 @@
 """The process ``kube-efs node``: the CSI driver of a node. It holds no tunnel and no mount.
 
-Whatever is mounted stays so while this process is away, and calls that it has not ended are made again.
+While this process does not run, all mounts continue. The kubelet repeats the calls that had no answer.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from kube_efs.aws.location import until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
-from kube_efs.csi.mounting import NodeVolumes, UnmountTerms
-from kube_efs.csi.node import Node, NodeOptions, node_service
-from kube_efs.csi.place import NodePlace, identify_node
-from kube_efs.csi.registration import Registration, registration_endpoint, registration_service
+from kube_efs.csi.node import NodeOptions, NodeService, node_service
+from kube_efs.csi.node_info import NodeInfo, identify_node
+from kube_efs.csi.node_volumes import NodeVolumes
+from kube_efs.csi.publication import UnmountOptions
+from kube_efs.csi.registration import RegistrationService, registration_endpoint, registration_service
 from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.csi.startup_taint import remove_startup_taint
 from kube_efs.csi.statistics import Statistics
@@ -39,7 +40,7 @@ log = structlog.get_logger()
 # The agent forgets a holder that is missing in two calls which are a minute apart.
 _RECONCILE_SECONDS: Final = 70.0
 _RETRY_SECONDS: Final = 5.0
-_MOST_SILENT_SECONDS: Final = 600.0
+_MAX_SILENT_SECONDS: Final = 600.0
 
 
 async def run_node(settings: NodeSettings, mounter: Mounter | None = None) -> None:
@@ -56,14 +57,16 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
     duties = Duties(registry)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(_cluster(settings, ApiServerMetrics(registry)))
-        place = await _place(settings, client)
+        node_info = await _identify(settings, client)
         tunnels = await stack.enter_async_context(connect_tunnels(settings.tunnel_socket))
-        terms = UnmountTerms(timeout_seconds=settings.unmount_timeout_seconds, force=settings.force_unmount)
-        volumes = NodeVolumes(mounter, tunnels, place, terms)
+        unmount_options = UnmountOptions(
+            timeout_seconds=settings.unmount_timeout_seconds, force=settings.force_unmount
+        )
+        volumes = NodeVolumes(mounter, tunnels, node_info, unmount_options)
         statistics = Statistics(refresh_seconds=settings.volume_metrics_refresh_seconds)
-        node = Node(volumes, statistics, place, _options(settings))
-        heartbeat = Heartbeat("reconciliation", max_age_seconds=_MOST_SILENT_SECONDS)
-        registration = Registration(settings.kubelet_socket)
+        node = NodeService(volumes, statistics, node_info, _options(settings))
+        heartbeat = Heartbeat("reconciliation", max_age_seconds=_MAX_SILENT_SECONDS)
+        registration = RegistrationService(settings.kubelet_socket)
         health = HealthServer(
             settings.health_host,
             settings.health_port,
@@ -79,17 +82,19 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
         if settings.registration_folder:
             registering = registration_endpoint(settings.registration_folder)
             await stack.enter_async_context(serving(registering, registration_service(registration)))
-        log.info("node-started", node=settings.node_name, node_id=place.node_id, zone=place.zone)
+        log.info("node-started", node=settings.node_name, node_id=node_info.node_id, zone=node_info.zone)
         async with asyncio.TaskGroup() as tasks:
             if client and settings.removes_startup_taint:
-                letting = partial(_let_pods_come, client, settings, registration)
-                tasks.create_task(duties.keep("startup taint", letting))
+                removing = partial(_remove_taint, client, settings, registration)
+                tasks.create_task(duties.keep("startup taint", removing))
             reconciling = partial(_reconcile, volumes, heartbeat)
             tasks.create_task(duties.keep("reconciliation", reconciling, failed=heartbeat.beat))
 
 
-async def _let_pods_come(client: AsyncClient, settings: NodeSettings, registration: Registration) -> None:
-    """Take the startup taint away, not before the kubelet can have volumes mounted."""
+async def _remove_taint(
+    client: AsyncClient, settings: NodeSettings, registration: RegistrationService
+) -> None:
+    """Remove the startup taint after the kubelet has registered the driver."""
     if settings.registration_folder:
         await registration.registered.wait()
     await remove_startup_taint(client, settings.node_name)
@@ -112,7 +117,7 @@ async def _reconcile(
 
 @asynccontextmanager
 async def _cluster(settings: NodeSettings, metrics: ApiServerMetrics) -> AsyncIterator[AsyncClient | None]:
-    """A client of the cluster, None if there is no way to it: volumes can be mounted without."""
+    """A client of the cluster, None without credentials for it: mounts do not need it."""
     try:
         config = load_config(settings.kubeconfig)
     except InvalidSetting as error:
@@ -123,7 +128,7 @@ async def _cluster(settings: NodeSettings, metrics: ApiServerMetrics) -> AsyncIt
         yield client
 
 
-async def _place(settings: NodeSettings, client: AsyncClient | None) -> NodePlace:
+async def _identify(settings: NodeSettings, client: AsyncClient | None) -> NodeInfo:
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
         found = await until_valid(lambda: identify_node(metadata, client, settings.node_name))
     given = settings.zone

@@ -32,7 +32,7 @@ async def remove_startup_taint(
         try:
             await _remove(client, node_name)
         except KubeNotFound:
-            log.info("startup-taint-not-looked-for", node=node_name, reason="there is no such node")
+            log.info("startup-taint-skipped", node=node_name, reason="there is no such node")
             return
         except KubeError as error:
             log.warning("startup-taint-not-removed", node=node_name, reason=str(error))

@@ -159,7 +159,7 @@ async def run(program: str, *arguments: str) -> Ended:
     try:
         process = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await to_its_end(_kill_started(program, starting))
+        await run_to_completion(_kill_started(program, starting))
         raise
     ending = asyncio.ensure_future(process.communicate())
     try:
@@ -203,7 +203,7 @@ async def _kill(program: str, process: Process, ending: "asyncio.Future[tuple[by
         ending.cancel()
 
 
-async def to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
+async def run_to_completion(work: Coroutine[Any, Any, _T]) -> _T:
     """Do all of it, however often the call is cancelled in the meantime; then the call is cancelled.
 
     A thread continues when its call is cancelled, and must not change a target that the next call works on. A

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kube_efs.csi.mounting import NodeMount, NodeVolumes, Publication, Use
-from kube_efs.csi.place import NodePlace
+from kube_efs.csi.node_info import NodeInfo
+from kube_efs.csi.node_volumes import NodeVolumes
+from kube_efs.csi.publication import NodeMount, Publication, VolumeUse
 from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
 from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.volume_attributes import parse_attributes
@@ -25,7 +26,7 @@ from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelState
 
 FS, OTHER_FS = "fs-0123456789abcdef0", "fs-0123456789abcdef1"
-PLACE = NodePlace(node_id="i-0a", region=Region("us-east-1"))
+NODE_INFO = NodeInfo(node_id="i-0a", region=Region("us-east-1"))
 _FIRST_PORT = 22000
 
 
@@ -56,7 +57,7 @@ class World:
 
     def volumes(self) -> NodeVolumes:
         """A driver that has just been started."""
-        return NodeVolumes(self, self, PLACE)
+        return NodeVolumes(self, self, NODE_INFO)
 
     def target(self, name: str) -> Path:
         return self.folder / name / "mount"
@@ -72,7 +73,7 @@ class World:
             read_only=False,
         )
         mount = NodeMount(volume_id=volume, target=self.target(target))
-        return Publication(use=Use(mount=mount, is_for_one_pod=one_pod), plan=plan)
+        return Publication(use=VolumeUse(mount=mount, is_for_one_pod=one_pod), plan=plan)
 
     @property
     def holders(self) -> set[Holder]:

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
 
 from kube_efs.csi import run_node
-from kube_efs.csi.mounting import NodeVolumes
-from kube_efs.csi.node import Node, NodeOptions, node_service
-from kube_efs.csi.place import NodePlace
+from kube_efs.csi.node import NodeOptions, NodeService, node_service
+from kube_efs.csi.node_info import NodeInfo
+from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.statistics import Statistics
@@ -81,9 +81,9 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 async def channel(connect: Connect, recorder: Recorder) -> AsyncIterator[grpc.aio.Channel]:
-    place = NodePlace(node_id="i-0a")
-    volumes = NodeVolumes(recorder, recorder, place)
-    node = Node(volumes, Statistics(refresh_seconds=60), place, NodeOptions())
+    node_info = NodeInfo(node_id="i-0a")
+    volumes = NodeVolumes(recorder, recorder, node_info)
+    node = NodeService(volumes, Statistics(refresh_seconds=60), node_info, NodeOptions())
     async with connect(node_service(node)) as channel:
         yield channel
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.unmounting import unmount
 
 from kube_efs.aws.credential_sources import IamOptions
-from kube_efs.csi.mounting import NodeMount, direct_server, make_target, mount_of, remove_target, tunnel_spec
-from kube_efs.csi.node import Calls, parse_target, resolve_target
-from kube_efs.csi.place import NodePlace
+from kube_efs.csi.node import RunningCalls
+from kube_efs.csi.node_info import NodeInfo
+from kube_efs.csi.publication import NodeMount, direct_server, parse_mount, tunnel_spec
+from kube_efs.csi.target import make_target, parse_target, remove_target, resolve_target
 from kube_efs.model.csi.capabilities import VolumeCapability
 from kube_efs.model.csi.errors import InvalidArgument, NoMountTarget, VolumePending
 from kube_efs.model.csi.mount_options import MountPlan, plan_mount
@@ -25,7 +26,9 @@ from kube_efs.model.errors import MountFailed
 from kube_efs.tunnels.reservations import Holder
 
 FS = "fs-0123456789abcdef0"
-PLACE = NodePlace(node_id="i-0a", region=Region("eu-west-1"), zone=ZoneName("eu-west-1b"), zone_id="euw1-az2")
+NODE_INFO = NodeInfo(
+    node_id="i-0a", region=Region("eu-west-1"), zone=ZoneName("eu-west-1b"), zone_id="euw1-az2"
+)
 NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=50)
 UNENCRYPTED = {"encryptInTransit": "false"}
 
@@ -117,14 +120,14 @@ def test_a_disk_that_is_at_fault_is_not_the_path_s_fault(tmp_path: Path) -> None
 @given(NAMES, NAMES)
 def test_a_holder_s_name_tells_volume_and_target(volume_id: str, below: str) -> None:
     mount = NodeMount(volume_id=volume_id, target=Path(f"/pods/{below}"))
-    assert mount_of(mount.holder) == mount
+    assert parse_mount(mount.holder) == mount
 
 
 @pytest.mark.parametrize(
     "name", ["", "controller", "volume relative/path", "two words /pods/x", "a%2 /pods/x", "v  /pods/x"]
 )
 def test_names_of_others_are_no_mounts(name: str) -> None:
-    assert mount_of(Holder(name)) is None
+    assert parse_mount(Holder(name)) is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,7 @@ def test_names_of_others_are_no_mounts(name: str) -> None:
     ],
 )
 def test_what_is_asked_of_the_tunnel_agent(wanted: MountPlan, expected: dict[str, Any]) -> None:
-    spec = tunnel_spec(wanted, PLACE)
+    spec = tunnel_spec(wanted, NODE_INFO)
     given = {name: getattr(spec, name) for name in spec.__slots__ if getattr(spec, name) not in {None, False}}
     assert given == {"file_system_id": FS, **expected}
 
@@ -191,7 +194,7 @@ def test_what_is_asked_of_the_tunnel_agent(wanted: MountPlan, expected: dict[str
     ],
 )
 def test_where_a_volume_is_without_a_tunnel(wanted: MountPlan, server: str) -> None:
-    assert direct_server(wanted, PLACE) == server
+    assert direct_server(wanted, NODE_INFO) == server
 
 
 @pytest.mark.parametrize(
@@ -205,32 +208,32 @@ def test_where_a_volume_is_without_a_tunnel(wanted: MountPlan, server: str) -> N
 )
 def test_a_node_that_does_not_know_where_it_is(attributes: dict[str, str], told: str) -> None:
     with pytest.raises(NoMountTarget) as caught:
-        direct_server(plan(FS, **UNENCRYPTED, **attributes), NodePlace(node_id="n"))
+        direct_server(plan(FS, **UNENCRYPTED, **attributes), NodeInfo(node_id="n"))
     assert str(caught.value) == told
 
 
 def test_the_zone_s_id_is_needed_for_another_account() -> None:
     with pytest.raises(NoMountTarget, match="this node's zone id: is not known"):
         direct_server(
-            plan(FS, **UNENCRYPTED, crossaccount="true"), NodePlace(node_id="n", region=Region("eu-west-1"))
+            plan(FS, **UNENCRYPTED, crossaccount="true"), NodeInfo(node_id="n", region=Region("eu-west-1"))
         )
 
 
 def test_a_limit_counts_what_is_at_work_only() -> None:
-    calls = Calls(2)
+    calls = RunningCalls(2)
     for _ in range(3):
-        with calls.mounting(), calls.mounting(), pytest.raises(VolumePending), calls.mounting():
+        with calls.publishing(), calls.publishing(), pytest.raises(VolumePending), calls.publishing():
             pass
-    with Calls(None).mounting():
+    with RunningCalls(None).publishing():
         pass
 
 
 def test_a_target_is_for_one_call_and_free_after_it_whatever_its_end() -> None:
-    calls, target = Calls(), Path("/pods/x")
+    calls, target = RunningCalls(), Path("/pods/x")
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError), calls.alone(target), calls.alone(Path("/pods/y")):
+        with pytest.raises(ZeroDivisionError), calls.exclusive(target), calls.exclusive(Path("/pods/y")):
             raise ZeroDivisionError
-    with calls.alone(target), pytest.raises(VolumePending, match="in use"), calls.alone(target):
+    with calls.exclusive(target), pytest.raises(VolumePending, match="in use"), calls.exclusive(target):
         pass
 
 

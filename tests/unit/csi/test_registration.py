@@ -5,7 +5,7 @@ from tests.unit.csi.served import Connect
 
 from kube_efs.csi.protocol import registration_pb2 as protocol
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
-from kube_efs.csi.registration import Registration, registration_endpoint, registration_service
+from kube_efs.csi.registration import RegistrationService, registration_endpoint, registration_service
 from kube_efs.telemetry.health import Health
 
 SOCKET = Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock")
@@ -17,7 +17,7 @@ def test_the_socket_has_the_name_that_the_registrar_of_the_older_system_gives_it
 
 
 async def test_the_kubelet_is_told_what_to_register(connect: Connect) -> None:
-    async with connect(registration_service(Registration(SOCKET))) as channel:
+    async with connect(registration_service(RegistrationService(SOCKET))) as channel:
         info = await RegistrationStub(channel).GetInfo(protocol.InfoRequest())
 
     assert info == protocol.PluginInfo(
@@ -26,7 +26,7 @@ async def test_the_kubelet_is_told_what_to_register(connect: Connect) -> None:
 
 
 async def test_the_outcome_is_logged_and_is_the_health(connect: Connect) -> None:
-    registration = Registration(SOCKET)
+    registration = RegistrationService(SOCKET)
     states = [registration.health()]
 
     async with connect(registration_service(registration)) as channel:

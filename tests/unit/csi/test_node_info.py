@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tests.serving import answering, serving
 
 from kube_efs.aws.metadata import InstanceMetadata
-from kube_efs.csi.place import NodePlace, identify_node
+from kube_efs.csi.node_info import NodeInfo, identify_node
 from kube_efs.csi.startup_taint import STARTUP_TAINT, remove_startup_taint
 from kube_efs.model.errors import InvalidSetting
 
@@ -56,7 +56,7 @@ async def create_node(kube: AsyncClient, name: str, provider_id: str = "", **spe
 @pytest.mark.parametrize("has_zone_id", [True, False])
 async def test_an_instance_knows_itself(has_zone_id: bool) -> None:
     async with instance(has_zone_id=has_zone_id) as metadata:
-        assert await identify_node(metadata, None, NAME) == NodePlace(
+        assert await identify_node(metadata, None, NAME) == NodeInfo(
             node_id="i-0123456789abcdef0",
             region="eu-west-1",  # type: ignore[arg-type]
             zone="eu-west-1b",  # type: ignore[arg-type]
@@ -82,8 +82,8 @@ async def test_without_metadata_the_node_s_object_is_asked(
     nobody: InstanceMetadata, kube: AsyncClient, name: str, provider_id: str, node_id: str
 ) -> None:
     await create_node(kube, name, provider_id)
-    place = await identify_node(nobody, kube, name)
-    assert (place.node_id, place.zone, place.region, place.zone_id) == (
+    node_info = await identify_node(nobody, kube, name)
+    assert (node_info.node_id, node_info.zone, node_info.region, node_info.zone_id) == (
         node_id,
         "eu-west-1c",
         "eu-west-1",

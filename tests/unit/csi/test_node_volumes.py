@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.csi.node_world import FS, OTHER_FS, PLACE, World
+from tests.unit.csi.node_world import FS, NODE_INFO, OTHER_FS, World
 
-from kube_efs.csi import mounting
+from kube_efs.csi import node_volumes
 from kube_efs.csi.codes import code_of
-from kube_efs.csi.mounting import NodeVolumes, Publication, make_target, mount_of
-from kube_efs.csi.node import Node, NodeOptions
+from kube_efs.csi.node import NodeOptions, NodeService
+from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.protocol import csi_pb2 as csi
+from kube_efs.csi.publication import Publication, parse_mount
 from kube_efs.csi.statistics import Statistics
+from kube_efs.csi.target import make_target
 from kube_efs.model.csi.errors import VolumeInUse
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
 
@@ -153,7 +155,7 @@ async def test_retry_succeeds_after_the_first_publish_did_not(
     assert not world.target("one").exists()
     await publish(volumes, second)
     assert set(world.mounted) == {world.target("two")}
-    assert {mount.target for mount in map(mount_of, world.holders) if mount} == (
+    assert {mount.target for mount in map(parse_mount, world.holders) if mount} == (
         set(world.mounted) if tls else set()
     )
 
@@ -201,7 +203,7 @@ async def test_a_mount_that_the_table_does_not_show_keeps_its_directory_and_its_
     volumes, one = world.volumes(), world.wanted("one")
     await publish(volumes, one)
     world.mounted.clear()  # what rmdir(2) finds is another matter
-    monkeypatch.setattr(mounting, "remove_target", lambda _: False)
+    monkeypatch.setattr(node_volumes, "remove_target", lambda _: False)
     with pytest.raises(MountFailed, match=r"target_path: .* is still a mount point after unmounting"):
         await volumes.unpublish(one.mount, timeout_seconds=60)
     assert world.holders == {one.mount.holder}
@@ -248,7 +250,7 @@ async def test_directory_that_is_being_made_when_its_call_is_cancelled_is_remove
         assert gate.wait(30)
         make_target(target)
 
-    monkeypatch.setattr(mounting, "make_target", make_slowly)
+    monkeypatch.setattr(node_volumes, "make_target", make_slowly)
     call = asyncio.create_task(publish(world.volumes(), world.wanted("one")))
     await eventually(lambda: _is(begun.is_set()))
     call.cancel()
@@ -267,8 +269,8 @@ class Caller:
         return None
 
 
-def node_of(world: World, volumes: NodeVolumes) -> Node:
-    return Node(volumes, Statistics(refresh_seconds=60), PLACE, NodeOptions())
+def node_of(world: World, volumes: NodeVolumes) -> NodeService:
+    return NodeService(volumes, Statistics(refresh_seconds=60), NODE_INFO, NodeOptions())
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -276,7 +278,7 @@ async def test_calls_beside_each_other_that_fail_and_are_cancelled_leave_nothing
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(mounting, "_READING_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(node_volumes, "_READING_PAUSE_SECONDS", 0)
     world.chance = lambda: dice.random() < 0.15
     # The source in the mount table tells the volumes apart.
     kinds = {
@@ -327,7 +329,7 @@ async def test_calls_beside_each_other_that_fail_and_are_cancelled_leave_nothing
         directory = volume.partition(":")[2]
         assert world.most_at_once[f"127.0.0.1:{directory}"] <= (1 if is_for_one_pod else 3)
     tunnelled = {target for target, line in world.mounted.items() if "/plain " not in line}
-    assert {mount.target for mount in map(mount_of, world.holders) if mount} == tunnelled
+    assert {mount.target for mount in map(parse_mount, world.holders) if mount} == tunnelled
     # And everything can be taken away, also by a kubelet that repeats a call which was cancelled half-way.
     for target in world.folder.glob("*/mount"):
         volume = next(one for one in kinds if one.partition("/")[2] == target.parent.name.rpartition("-")[0])

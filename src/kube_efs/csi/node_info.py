@@ -1,6 +1,6 @@
-"""Which node this is, and where: by the instance's metadata, else by its Node object, as the AWS driver does.
+"""Which node this is, and where: from instance metadata or from its Node object, as in the AWS driver.
 
-Metadata of ECS tasks are not asked, since no kubelet runs there.
+The metadata of ECS tasks are not read, because no kubelet runs there.
 """
 
 import re
@@ -19,15 +19,15 @@ from kube_efs.model.volumes import ZONE_LABEL
 
 log = structlog.get_logger()
 
-# Instances of SageMaker HyperPod belong to an account of AWS's own, and so speak of another place.
+# Instances of SageMaker HyperPod belong to an account of AWS, so their metadata contain another location.
 _FOREIGN_PREFIX: Final = "hyperpod-"
 _REGION_LABEL: Final = "topology.kubernetes.io/region"
 _INSTANCE_ID: Final = re.compile(r"i-[a-z0-9]+$|[a-z0-9]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlace:
-    """Who and where this node is; None where that is not known.
+class NodeInfo:
+    """The ID and the location of this node; None for unknown parts.
 
     ``node_id`` is the instance's id, where there is one. ``dns_suffix`` None is the region's own.
     """
@@ -40,15 +40,15 @@ class NodePlace:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zone by each of its names, that which means the same in all accounts first."""
+        """The names of the zone; the ID, which is the same in all accounts, comes first."""
         return tuple(name for name in (self.zone_id, self.zone) if name)
 
 
-async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, node_name: str) -> NodePlace:
-    """The node's id and place; raises InvalidSetting when neither source knows it.
+async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, node_name: str) -> NodeInfo:
+    """The node's ID and location; raises InvalidSetting when neither source contains them.
 
-    Raises AwsOddAnswer when metadata give an invalid answer and there is no other source. ``client`` None
-    means that there is no way to the cluster. A node that is not an instance has its name as id.
+    Raises AwsOddAnswer when metadata return an invalid answer and there is no other source. ``client`` None
+    means no connection to the cluster. The ID of a node that is not an instance is its name.
     """
     reason = "the instance belongs to another account"
     if not node_name.startswith(_FOREIGN_PREFIX):
@@ -67,25 +67,23 @@ async def identify_node(metadata: InstanceMetadata, client: AsyncClient | None, 
         raise _unidentified(node_name, f"{reason}; {error}") from error
 
 
-async def _from_instance(metadata: InstanceMetadata) -> NodePlace:
+async def _from_instance(metadata: InstanceMetadata) -> NodeInfo:
     identity = await metadata.identity()
     try:
         zone_id = await metadata.zone_id()
     except AwsNotFound:
         zone_id = None
-    return NodePlace(
-        node_id=identity.instance_id, region=identity.region, zone=identity.zone, zone_id=zone_id
-    )
+    return NodeInfo(node_id=identity.instance_id, region=identity.region, zone=identity.zone, zone_id=zone_id)
 
 
-async def _from_object(client: AsyncClient, node_name: str) -> NodePlace:
+async def _from_object(client: AsyncClient, node_name: str) -> NodeInfo:
     with translated(f"node {node_name}"):
         node = await client.get(Node, node_name)
     labels = (node.metadata.labels if node.metadata else None) or {}
     provider_id = (node.spec.providerID if node.spec else None) or ""
     instance = _INSTANCE_ID.search(provider_id)
     zone, region = labels.get(ZONE_LABEL), labels.get(_REGION_LABEL)
-    return NodePlace(
+    return NodeInfo(
         node_id=instance[0] if instance else node_name,
         zone=parse_zone_name(zone) if zone else None,
         region=parse_region(region) if region else None,
