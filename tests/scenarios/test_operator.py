@@ -20,9 +20,9 @@ from tests.scenarios.operator_steps import (
 )
 from tests.scenarios.steps import metric
 
+from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER, FORCE_UNINSTALL
 from kube_efs.operator.drift import RESTARTED
-from kube_efs.operator.driver import FORCE_TAKEOVER, FORCE_UNINSTALL
-from kube_efs.operator.injecting import CREDENTIALS_SECRET, mark_key
+from kube_efs.operator.injection import CREDENTIALS_SECRET, mark_key
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import Manifest
 from kube_efs_lab.control_plane import ControlPlane

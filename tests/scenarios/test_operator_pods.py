@@ -19,9 +19,9 @@ from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
-from kube_efs.operator.cluster import manifest_of
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import RenderOptions
+from kube_efs.operator.object_client import manifest_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings import DEFAULT_NAMESPACE, own_image

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from kube_efs.operator.driver import DRIVER_NAME
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 from kube_efs.operator.manifests import (
     Manifest,
     RenderOptions,

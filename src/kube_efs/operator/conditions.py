@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from kube_efs.operator.kinds import Reference
+from kube_efs.operator.kinds import ObjectReference
 
 AS_EXPECTED: Final = "AsExpected"
 _TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _MESSAGE_MAX_CHARACTERS: Final = 4096
 
 
-class Part(StrEnum):
+class Component(StrEnum):
     """A part of the installation; the value begins the types of its conditions (library-go's names)."""
 
     TUNNEL = "AWSEFSDriverTunnelServiceController"
@@ -25,7 +25,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class OperatorCondition:
     """One of ``status.conditions``; ``since`` is when its status became what it is, None for now."""
 
     type: str
@@ -46,10 +46,10 @@ class Generation:
     last: int
 
 
-def read_conditions(found: Iterable[Mapping[str, Any]]) -> tuple[Condition, ...]:
+def read_conditions(found: Iterable[Mapping[str, Any]]) -> tuple[OperatorCondition, ...]:
     """Conditions as the API has them."""
     return tuple(
-        Condition(
+        OperatorCondition(
             type=one.get("type") or "",
             status=one.get("status") == "True",
             reason=one.get("reason") or "",
@@ -61,7 +61,7 @@ def read_conditions(found: Iterable[Mapping[str, Any]]) -> tuple[Condition, ...]
 
 
 def render_conditions(
-    conditions: Iterable[Condition], before: Iterable[Condition], now: datetime
+    conditions: Iterable[OperatorCondition], before: Iterable[OperatorCondition], now: datetime
 ) -> list[dict[str, str]]:
     """As the API wants them; one whose status has not changed since ``before`` keeps its time."""
     since = {(one.type, one.status): one.since for one in before}
@@ -107,7 +107,7 @@ def render_generations(generations: Iterable[Generation]) -> list[dict[str, Any]
     ]
 
 
-def generation_of(reference: Reference, generation: int) -> Generation:
+def generation_of(reference: ObjectReference, generation: int) -> Generation:
     """The entry of a workload or a request for credentials."""
     groups = {"CredentialsRequest": "cloudcredential.openshift.io"}
     return Generation(

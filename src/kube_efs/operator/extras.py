@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Self
 
-from kube_efs.operator.conditions import Part
+from kube_efs.operator.conditions import Component
 from kube_efs.operator.manifests import Manifest, render_asset
 from kube_efs.settings import InstalledSettings
 
-_MONITORS: Final = {"efs-stunnel": Part.TUNNEL, "efs-csi-node": Part.NODE}
+_MONITORS: Final = {"efs-stunnel": Component.TUNNEL, "efs-csi-node": Component.NODE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,30 +20,30 @@ class Extras:
     that are ``open`` are read by Prometheus, for their metrics can be reached from outside of the node.
     """
 
-    variables: Mapping[Part, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    variables: Mapping[Component, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     observes: bool = False
-    open: frozenset[Part] = frozenset()
+    open: frozenset[Component] = frozenset()
 
     @classmethod
     def told(cls, settings: InstalledSettings) -> Self:
         """Those that these settings ask for."""
-        opened = {Part.TUNNEL: settings.opens_tunnel, Part.NODE: settings.opens_node}
+        opened = {Component.TUNNEL: settings.opens_tunnel, Component.NODE: settings.opens_node}
         return cls(
             variables={
-                Part.CONTROLLER: settings.controller,
-                Part.TUNNEL: settings.tunnel,
-                Part.NODE: settings.node,
+                Component.CONTROLLER: settings.controller,
+                Component.TUNNEL: settings.tunnel,
+                Component.NODE: settings.node,
             },
             observes=settings.observes,
-            open=frozenset(part for part, is_open in opened.items() if is_open),
+            open=frozenset(component for component, is_open in opened.items() if is_open),
         )
 
 
 # Because the operator may only grant permissions that it has.
-EVERYTHING: Final = Extras(observes=True, open=frozenset({Part.TUNNEL, Part.NODE}))
+EVERYTHING: Final = Extras(observes=True, open=frozenset({Component.TUNNEL, Component.NODE}))
 
 
-def extra_objects(extras: Extras, namespace: str) -> Iterator[Manifest]:
+def optional_objects(extras: Extras, namespace: str) -> Iterator[Manifest]:
     """The objects that are asked for."""
     values = {"namespace": namespace}
     if extras.observes:
@@ -53,8 +53,8 @@ def extra_objects(extras: Extras, namespace: str) -> Iterator[Manifest]:
             yield monitor
 
 
-def unasked_objects(extras: Extras, namespace: str) -> tuple[Manifest, ...]:
+def unrequested_objects(extras: Extras, namespace: str) -> tuple[Manifest, ...]:
     """Those that are not, and were perhaps before."""
-    asked = [one["metadata"]["name"] for one in extra_objects(extras, namespace)]
-    everything = extra_objects(EVERYTHING, namespace)
+    asked = [one["metadata"]["name"] for one in optional_objects(extras, namespace)]
+    everything = optional_objects(EVERYTHING, namespace)
     return tuple(one for one in everything if one["metadata"]["name"] not in asked)

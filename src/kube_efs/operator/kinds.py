@@ -39,7 +39,7 @@ PrometheusRule = create_namespaced_resource(
 )
 
 
-class Reference(NamedTuple):
+class ObjectReference(NamedTuple):
     """One object; ``namespace`` is empty for kinds without namespaces."""
 
     kind: str
@@ -55,15 +55,15 @@ class Kind:
     """A kind of object.
 
     ``optional`` when a cluster may not have it. ``immutable`` are the fields with which an object has to be
-    recreated to change them. ``made_once`` when it is the administrator's as soon as it is there.
-    ``elsewhere`` when its objects do not lie in the namespace of the installation.
+    recreated to change them. ``create_only`` when it is the administrator's as soon as it is there.
+    ``outside_namespace`` when its objects do not lie in the namespace of the installation.
     """
 
     resource: type[Resource]
     optional: bool = False
     immutable: tuple[tuple[str, ...], ...] = ()
-    made_once: bool = False
-    elsewhere: bool = False
+    create_only: bool = False
+    outside_namespace: bool = False
 
     @property
     def is_namespaced(self) -> bool:
@@ -74,7 +74,7 @@ class Kind:
         """Where objects of an installation in ``own`` are: ``*`` is anywhere, None in no namespace."""
         if not self.is_namespaced:
             return None
-        return "*" if self.elsewhere else own
+        return "*" if self.outside_namespace else own
 
 
 _SELECTOR = (("spec", "selector"),)
@@ -87,7 +87,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "PrometheusRule": Kind(resource=PrometheusRule, optional=True),
     "Deployment": Kind(resource=apps_v1.Deployment, immutable=_SELECTOR),
     "DaemonSet": Kind(resource=apps_v1.DaemonSet, immutable=_SELECTOR),
-    "CredentialsRequest": Kind(resource=CredentialsRequest, optional=True, elsewhere=True),
+    "CredentialsRequest": Kind(resource=CredentialsRequest, optional=True, outside_namespace=True),
     # Of Kubernetes 1.30 and newer.
     "ValidatingAdmissionPolicyBinding": Kind(
         resource=admissionregistration_v1.ValidatingAdmissionPolicyBinding, optional=True
@@ -103,7 +103,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "ClusterRole": Kind(resource=rbac_authorization_v1.ClusterRole),
     "SecurityContextConstraints": Kind(resource=SecurityContextConstraints, optional=True),
     "ServiceAccount": Kind(resource=core_v1.ServiceAccount),
-    "StorageClass": Kind(resource=storage_v1.StorageClass, made_once=True),
+    "StorageClass": Kind(resource=storage_v1.StorageClass, create_only=True),
     "CustomResourceDefinition": Kind(resource=apiextensions_v1.CustomResourceDefinition),
     "CSIDriver": Kind(
         resource=storage_v1.CSIDriver,
@@ -111,11 +111,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
 }
 # What volumes and their users refer to stays when the driver goes.
-KEPT: Final = frozenset({"StorageClass", "CustomResourceDefinition"})
+KEPT_AFTER_UNINSTALL: Final = frozenset({"StorageClass", "CustomResourceDefinition"})
 WORKLOADS: Final = frozenset({"DaemonSet", "Deployment"})
 
 
-def reference_of(manifest: Manifest) -> Reference:
+def reference_of(manifest: Manifest) -> ObjectReference:
     """Which object a manifest is for."""
     metadata: Mapping[str, Any] = manifest["metadata"]
-    return Reference(manifest["kind"], metadata.get("namespace") or "", metadata["name"])
+    return ObjectReference(manifest["kind"], metadata.get("namespace") or "", metadata["name"])

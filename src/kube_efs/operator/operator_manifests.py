@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kube_efs.operator.desired_objects import ClusterFacts, desired_objects
 from kube_efs.operator.extras import EVERYTHING
-from kube_efs.operator.installation import Surroundings, wanted_objects
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_asset, values_of
 from kube_efs.operator.own_objects import DRIVER_DEFINITION
 from kube_efs.operator.platforms import Platform
@@ -29,7 +29,7 @@ def render_rights(options: RenderOptions) -> tuple[Manifest, ...]:
     openshift = options.platform is Platform.OPENSHIFT
     common = values_of(options)
     monitoring = render_asset("operator-monitoring-openshift", common) if openshift else ()
-    installed = (*wanted_objects(options, Surroundings(extras=EVERYTHING)), *monitoring)
+    installed = (*desired_objects(options, ClusterFacts(extras=EVERYTHING)), *monitoring)
     definitions = [one["metadata"]["name"] for one in installed if one["kind"] == "CustomResourceDefinition"]
     values = {
         **common,

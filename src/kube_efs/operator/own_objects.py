@@ -6,9 +6,9 @@ from typing import Final
 import structlog
 
 from kube_efs.model.errors import KubeError, KubeNotFound
-from kube_efs.operator.cluster import Cluster
-from kube_efs.operator.kinds import Reference
+from kube_efs.operator.kinds import ObjectReference
 from kube_efs.operator.manifests import Manifest, render_asset
+from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings import OperatorSettings
 
@@ -16,12 +16,12 @@ log = structlog.get_logger(__name__)
 
 DRIVER_DEFINITION: Final = "clustercsidrivers.operator.openshift.io"
 
-_CRD: Final = Reference("CustomResourceDefinition", "", DRIVER_DEFINITION)
+_CRD: Final = ObjectReference("CustomResourceDefinition", "", DRIVER_DEFINITION)
 _OURS: Final = ("app.kubernetes.io/part-of", "kube-efs")
 _LOOK_SECONDS: Final = 0.2
 
 
-async def ensure_driver_kind(cluster: Cluster) -> None:
+async def ensure_driver_kind(cluster: ObjectClient) -> None:
     """Bring the kind ClusterCSIDriver, unless the cluster has one of its own; raises KubeError."""
     found = await cluster.get(_CRD)
     name, value = _OURS
@@ -34,7 +34,7 @@ async def ensure_driver_kind(cluster: Cluster) -> None:
 
 
 async def ensure_monitoring(
-    cluster: Cluster, settings: OperatorSettings, platform: Platform, uid: str
+    cluster: ObjectClient, settings: OperatorSettings, platform: Platform, uid: str
 ) -> None:
     """Bring the operator's own alerts, where the cluster has such; they go with its Deployment."""
     values = {"namespace": settings.namespace, "operator_name": settings.operator_name}

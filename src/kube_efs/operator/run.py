@@ -15,14 +15,14 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeError, KubeNotFound, KubeUnavailable
-from kube_efs.operator.cluster import Cluster
 from kube_efs.operator.drift import FIELD_MANAGER
+from kube_efs.operator.events import COMPONENT, OperatorEvents
 from kube_efs.operator.kinds import SecurityContextConstraints
-from kube_efs.operator.observing import Observed
+from kube_efs.operator.object_cache import ObjectCache
+from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.own_objects import ensure_driver_kind, ensure_monitoring
 from kube_efs.operator.platforms import Platform
-from kube_efs.operator.reconciling import Reconciler
-from kube_efs.operator.telling import COMPONENT, Announcer
+from kube_efs.operator.reconciler import Reconciler
 from kube_efs.settings import OperatorSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
@@ -73,8 +73,8 @@ async def _run(settings: OperatorSettings) -> None:
         await stack.enter_async_context(health)
         log.info("operator-started", image=settings.image, health_port=health.port)
         recorder = EventRecorder(client, component=COMPONENT, host=settings.identity)
-        announcer = Announcer(await stack.enter_async_context(recorder), metrics, settings)
-        work = _lead(client, announcer, metrics, settings, state)
+        events = OperatorEvents(await stack.enter_async_context(recorder), metrics, settings)
+        work = _lead(client, events, metrics, settings, state)
         if not settings.leader_election:
             await work
             return
@@ -100,30 +100,30 @@ async def _beat(heartbeat: Heartbeat) -> None:
 
 async def _lead(
     client: AsyncClient,
-    announcer: Announcer,
+    events: OperatorEvents,
     metrics: OperatorMetrics,
     settings: OperatorSettings,
     state: _State,
 ) -> None:
     """Keep the installation in place until cancelled."""
     metrics.leader.set(1)
-    cluster, changed = Cluster(client), asyncio.Event()
+    cluster, changed = ObjectClient(client), asyncio.Event()
     await _patiently(ensure_driver_kind, cluster)
     platform = await _patiently(find_platform, client)
-    await announcer.find_deployment(client)
+    await events.find_deployment(client)
     async with asyncio.TaskGroup() as tasks:
-        observed = Observed(client, settings.namespace, tasks, changed.set)
-        observed.start()
-        await observed.ready.wait()
+        cache = ObjectCache(client, settings.namespace, tasks, changed.set)
+        cache.start()
+        await cache.ready.wait()
         state.ready = True
-        log.info("cluster-read", platform=str(platform), driver=observed.driver is not None)
-        reconciler = Reconciler(cluster, observed, announcer, metrics, settings, platform)
+        log.info("cluster-read", platform=str(platform), driver=cache.driver is not None)
+        reconciler = Reconciler(cluster, cache, events, metrics, settings, platform)
         await _look_for_ever(
             reconciler,
             changed,
             settings.resync_seconds,
             state.heartbeat,
-            before_each_resync=lambda: ensure_monitoring(cluster, settings, platform, announcer.uid),
+            before_each_resync=lambda: ensure_monitoring(cluster, settings, platform, events.uid),
         )
 
 

@@ -15,11 +15,11 @@ from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.operator.cluster import Cluster
-from kube_efs.operator.driver import DRIVER_NAME, FORCE_TAKEOVER
-from kube_efs.operator.kinds import KINDS, Reference, reference_of
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, FORCE_TAKEOVER
+from kube_efs.operator.kinds import KINDS, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
-from kube_efs.operator.usage import Use, describe, find_uses
+from kube_efs.operator.object_client import ObjectClient
+from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, find_volume_uses
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ _CRD_KIND: Final = "CustomResourceDefinition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Takeover:
+class TakeoverProgress:
     """How far it is. ``obstacle`` keeps everything from being done; ``waits`` says which nodes wait for whom.
 
     ``done`` when nothing of an older driver is left.
@@ -73,7 +73,7 @@ class Takeover:
 class OlderSystems:
     """What the older operators have left in the cluster; raises KubeError."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: ObjectClient, namespace: str) -> None:
         self._cluster = cluster
         self._namespace = namespace
 
@@ -114,7 +114,7 @@ class OlderSystems:
     async def inherit(self) -> None:
         """Keep what volumes refer to from going with the older operator's own kind."""
         for kind, name in _INHERITED:
-            reference = Reference(kind, "", name)
+            reference = ObjectReference(kind, "", name)
             found = await self._cluster.get(reference)
             if found is None or not _is_older(found):
                 continue
@@ -153,45 +153,45 @@ class OlderSystems:
         """Have everything go that only the older drivers' pods needed."""
         for kind, name in _LEFT_OVER:
             namespace = self._namespace if KINDS[kind].is_namespaced else ""
-            reference = Reference(kind, namespace, name.replace("{namespace}", self._namespace))
+            reference = ObjectReference(kind, namespace, name.replace("{namespace}", self._namespace))
             if await self._cluster.delete(reference):
                 log.info("older-object-removed", object=str(reference))
 
-    async def uses(self) -> tuple[Use, ...]:
+    async def uses(self) -> tuple[VolumeUse, ...]:
         """Which pods use volumes now."""
-        return await find_uses(self._cluster.client)
+        return await find_volume_uses(self._cluster.client)
 
 
-async def take_over(older: OlderSystems, *, forced: bool, node_set: Manifest | None) -> Takeover:
+async def take_over(older: OlderSystems, *, forced: bool, node_set: Manifest | None) -> TakeoverProgress:
     """Go one step further. ``node_set`` is the new driver's DaemonSet, as soon as there is one.
 
     ``forced`` replaces the driver on nodes whose pods use volumes, too.
     """
     obstacle = await older.obstacle()
     if obstacle:
-        return Takeover(obstacle=obstacle)
+        return TakeoverProgress(obstacle=obstacle)
     await older.inherit()
     await older.release_workloads()
     pods = await older.pods()
     if not pods:
         await older.remove_left_overs()
-        return Takeover(done=True)
+        return TakeoverProgress(done=True)
     uses = () if forced else tuple(use for use in await older.uses() if use.by_driver)
     free, waits = choose(pods, uses)
     if free is not None and _works(node_set, except_for=len(pods)):
         await older.remove_pod(free)
-    return Takeover(waits=waits or f"{len(pods)} nodes still have the older driver")
+    return TakeoverProgress(waits=waits or f"{len(pods)} nodes still have the older driver")
 
 
-def choose(pods: Sequence[Pod], uses: Iterable[Use]) -> tuple[Pod | None, str]:
+def choose(pods: Sequence[Pod], uses: Iterable[VolumeUse]) -> tuple[Pod | None, str]:
     """The pod that may go next, and what the others wait for; none while one is already going."""
-    by_node: dict[str, list[Use]] = {}
+    by_node: dict[str, list[VolumeUse]] = {}
     for use in uses:
         by_node.setdefault(use.node, []).append(use)
     nodes = {(pod.spec and pod.spec.nodeName) or "": pod for pod in pods}
     free = [pod for node, pod in sorted(nodes.items()) if node not in by_node]
     waits = "; ".join(
-        f"node {node} keeps the older driver while {describe(by_node[node])} use its volumes"
+        f"node {node} keeps the older driver while {describe_pods(by_node[node])} use its volumes"
         for node in sorted(nodes.keys() & by_node.keys())
     )
     if waits:

@@ -13,26 +13,26 @@ _CIPHER: Final = re.compile(r"(?!TLS_)[A-Z0-9]+(-[A-Z0-9]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsTerms:
+class TlsProfile:
     """The oldest version that is spoken, ``1.2`` or ``1.3``, and the ciphers of 1.2; none: the usual ones."""
 
     version: str = _OLDEST
     ciphers: tuple[str, ...] = ()
 
 
-def terms_of(api_server: Mapping[str, Any] | None) -> TlsTerms:
+def read_tls_profile(api_server: Mapping[str, Any] | None) -> TlsProfile:
     """The terms of the cluster's APIServer; the usual ones without a profile, and for older ones."""
     profile = ((api_server or {}).get("spec") or {}).get("tlsSecurityProfile") or {}
     match profile.get("type"):
         case "Modern":
-            return TlsTerms(version=_NEWEST)
+            return TlsProfile(version=_NEWEST)
         case "Custom":
             custom = profile.get("custom") or {}
             newest = custom.get("minTLSVersion") == _NEWEST_ONLY
-            return TlsTerms(
+            return TlsProfile(
                 version=_NEWEST if newest else _OLDEST, ciphers=_chosen(custom.get("ciphers") or ())
             )
-    return TlsTerms()
+    return TlsProfile()
 
 
 def _chosen(names: Iterable[str]) -> tuple[str, ...]:

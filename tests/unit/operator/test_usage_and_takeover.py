@@ -6,7 +6,7 @@ from lightkube.models.core_v1 import EphemeralVolumeSource, Volume
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.operator.takeover import choose
-from kube_efs.operator.usage import Use, describe, uses_of
+from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, volume_uses_of
 
 
 def volume(name: str, **spec: Any) -> PersistentVolume:
@@ -47,32 +47,32 @@ def test_pods_on_nodes_that_use_volumes_of_the_driver_or_of_a_tunnel_are_found()
         pod("waiting", "driver", node=""),
         pod("other", "disk", "office"),
     ]
-    assert uses_of(pods, CLAIMS, VOLUMES) == (
-        Use(node="a", namespace="team", pod="web", claim="driver"),
-        Use(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
+    assert volume_uses_of(pods, CLAIMS, VOLUMES) == (
+        VolumeUse(node="a", namespace="team", pod="web", claim="driver"),
+        VolumeUse(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
     )
 
 
 def test_a_claim_of_the_same_name_elsewhere_does_not_count() -> None:
-    assert uses_of([pod("web", "driver")], [claim("driver", "driver", "elsewhere")], VOLUMES) == ()
+    assert volume_uses_of([pod("web", "driver")], [claim("driver", "driver", "elsewhere")], VOLUMES) == ()
 
 
 def test_claims_that_are_made_for_a_pod_count() -> None:
     web = pod("web")
     assert web.spec
     web.spec.volumes = [Volume(name="scratch", ephemeral=EphemeralVolumeSource())]
-    (found,) = uses_of([web], [claim("web-scratch", "driver")], VOLUMES)
+    (found,) = volume_uses_of([web], [claim("web-scratch", "driver")], VOLUMES)
     assert found.claim == "web-scratch"
 
 
 def test_many_pods_are_told_in_few_words() -> None:
-    uses = [Use(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
-    assert describe(uses).endswith("t/p09 and 2 more")
+    uses = [VolumeUse(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
+    assert describe_pods(uses).endswith("t/p09 and 2 more")
 
 
 def test_the_older_driver_goes_from_a_node_that_nobody_needs_it_on() -> None:
     older = [pod("old-a"), pod("old-b", node="b")]
-    free, waits = choose(older, [Use(node="a", namespace="team", pod="web", claim="driver")])
+    free, waits = choose(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
     assert free is older[1]
     assert waits.startswith("node a keeps the older driver while team/web use its volumes (drain")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kube_efs.operator.conditions import Condition, Generation, read_conditions, read_generations
+from kube_efs.operator.conditions import Generation, OperatorCondition, read_conditions, read_generations
 from kube_efs.operator.manifests import Manifest
 
 DRIVER_NAME: Final = "efs.csi.aws.com"
@@ -47,7 +47,7 @@ class LogLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class DriverResource:
     """What an administrator wants, and what was said of it last.
 
     ``stated_state`` is the text that ``state`` was read from; empty counts as Managed.
@@ -64,7 +64,7 @@ class Driver:
     finalizers: tuple[str, ...] = ()
     forces_uninstall: bool = False
     forces_takeover: bool = False
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[OperatorCondition, ...] = ()
     generations: tuple[Generation, ...] = ()
     status: Manifest | None = None
 
@@ -74,12 +74,12 @@ class Driver:
         return frozenset(self.finalizers) & {FINALIZER, *OLDER_FINALIZERS}
 
 
-def read_driver(found: Manifest) -> Driver:
+def read_driver_resource(found: Manifest) -> DriverResource:
     """The resource as the API has it; what cannot be understood is left out."""
     metadata, spec, status = (found.get(part) or {} for part in ("metadata", "spec", "status"))
     stated = str(spec.get("managementState") or "")
     annotations = metadata.get("annotations") or {}
-    return Driver(
+    return DriverResource(
         uid=metadata.get("uid") or "",
         version=metadata.get("resourceVersion") or "",
         generation=metadata.get("generation") or 0,

@@ -8,8 +8,8 @@ import structlog
 from lightkube.types import CascadeType
 
 from kube_efs.model.errors import KubeError, KubeNotFound
-from kube_efs.operator.cluster import Cluster
-from kube_efs.operator.conditions import Part
+from kube_efs.operator.conditions import Component
+from kube_efs.operator.desired_objects import component_of
 from kube_efs.operator.drift import (
     digest,
     fingerprint,
@@ -17,28 +17,28 @@ from kube_efs.operator.drift import (
     must_recreate,
     replacement,
 )
-from kube_efs.operator.injecting import MANAGED_BY, SPEC_HASH
-from kube_efs.operator.installation import part_of
-from kube_efs.operator.kinds import KINDS, WORKLOADS, Reference, reference_of
+from kube_efs.operator.injection import MANAGED_BY, SPEC_HASH
+from kube_efs.operator.kinds import KINDS, WORKLOADS, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
-from kube_efs.operator.observing import Observed
+from kube_efs.operator.object_cache import ObjectCache
+from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.rollouts import has_rolled_out
 
 log = structlog.get_logger(__name__)
 
 # ``kind`` and what happened to the object: Created, Updated or Deleted.
-Tell = Callable[[Reference, str], None]
+Tell = Callable[[ObjectReference, str], None]
 
 
 @dataclass(slots=True)
-class Report:
-    """What came of one pass: the workloads as they are, and what went wrong or is waited for, by part."""
+class InstallResult:
+    """The result of one pass, by component: the workloads, errors, and what the pass waits for."""
 
-    workloads: dict[Part, Manifest] = field(default_factory=dict)
-    errors: defaultdict[Part, list[str]] = field(default_factory=lambda: defaultdict(list))
-    waits: defaultdict[Part, list[str]] = field(default_factory=lambda: defaultdict(list))
+    workloads: dict[Component, Manifest] = field(default_factory=dict)
+    errors: defaultdict[Component, list[str]] = field(default_factory=lambda: defaultdict(list))
+    waits: defaultdict[Component, list[str]] = field(default_factory=lambda: defaultdict(list))
     missing_kinds: set[str] = field(default_factory=set)
-    objects: dict[Part, list[Manifest]] = field(default_factory=lambda: defaultdict(list))
+    objects: dict[Component, list[Manifest]] = field(default_factory=lambda: defaultdict(list))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,33 +52,33 @@ class _Written:
 class Installer:
     """Applies what differs, and only that; ``tell`` hears of each object that was changed."""
 
-    def __init__(self, cluster: Cluster, observed: Observed, tell: Tell) -> None:
+    def __init__(self, cluster: ObjectClient, cache: ObjectCache, tell: Tell) -> None:
         self._cluster = cluster
-        self._observed = observed
+        self._cache = cache
         self._tell = tell
-        self._written: dict[Reference, _Written] = {}
-        self._absent: set[Reference] = set()
+        self._written: dict[ObjectReference, _Written] = {}
+        self._absent: set[ObjectReference] = set()
 
-    async def install(self, wanted: Iterable[Manifest]) -> Report:
+    async def install(self, wanted: Iterable[Manifest]) -> InstallResult:
         """Bring all objects in place, whatever becomes of single ones; never raises KubeError."""
-        report = Report()
+        report = InstallResult()
         for manifest in wanted:
-            part = part_of(manifest)
+            component = component_of(manifest)
             try:
                 live = await self._bring(manifest, report)
             except KubeNotFound as error:
                 if KINDS[manifest["kind"]].optional:
                     report.missing_kinds.add(manifest["kind"])
                 else:
-                    report.errors[part].append(str(error))
+                    report.errors[component].append(str(error))
                 continue
             except KubeError as error:
-                report.errors[part].append(str(error))
+                report.errors[component].append(str(error))
                 continue
             if live is not None:
-                report.objects[part].append(live)
+                report.objects[component].append(live)
                 if manifest["kind"] in WORKLOADS:
-                    report.workloads[part] = live
+                    report.workloads[component] = live
         return report
 
     async def withdraw(self, unasked: Iterable[Manifest]) -> None:
@@ -91,7 +91,7 @@ class Installer:
             labels = (live or {"metadata": {}})["metadata"].get("labels") or {}
             if MANAGED_BY.items() <= labels.items():
                 await self._cluster.delete(reference)
-                self._observed.forget(reference)
+                self._cache.forget(reference)
                 self._tell(reference, "Deleted")
             self._absent.add(reference)
 
@@ -100,25 +100,25 @@ class Installer:
         self._written.clear()
         self._absent.clear()
 
-    async def _bring(self, wanted: Manifest, report: Report) -> Manifest | None:
+    async def _bring(self, wanted: Manifest, report: InstallResult) -> Manifest | None:
         """The object as it is now; None while it cannot be there yet."""
-        reference, part = reference_of(wanted), part_of(wanted)
-        live = self._observed.find(reference)
+        reference, component = reference_of(wanted), component_of(wanted)
+        live = self._cache.find(reference)
         if live is not None and self._is_in_place(live, wanted):
             return live
         live = await self._cluster.get(reference)
         if live is not None and live["metadata"].get("deletionTimestamp"):
-            report.waits[part].append(f"{reference} is being removed")
+            report.waits[component].append(f"{reference} is being removed")
             return None
-        if live is not None and KINDS[reference.kind].made_once:
+        if live is not None and KINDS[reference.kind].create_only:
             return live
-        if live is not None and self._has_to_wait(part, live, wanted, report):
-            report.waits[part].append(f"{reference} is updated when all tunnels are ready")
+        if live is not None and self._has_to_wait(component, live, wanted, report):
+            report.waits[component].append(f"{reference} is updated when all tunnels are ready")
             return live
         if live is not None and must_recreate(live, wanted):
             await self._remove(reference)
             if reference.kind in WORKLOADS:
-                report.waits[part].append(f"{reference} is recreated")
+                report.waits[component].append(f"{reference} is recreated")
                 return None
             live = None
         return await self._write(live, wanted)
@@ -130,11 +130,11 @@ class Installer:
         )
 
     @staticmethod
-    def _has_to_wait(part: Part, live: Manifest, wanted: Manifest, report: Report) -> bool:
+    def _has_to_wait(component: Component, live: Manifest, wanted: Manifest, report: InstallResult) -> bool:
         """Whether the driver of the nodes must stay as it is: not all tunnels have come so far yet."""
-        tunnel = report.workloads.get(Part.TUNNEL)
+        tunnel = report.workloads.get(Component.TUNNEL)
         rolls = tunnel is None or not has_rolled_out(tunnel)
-        return part is Part.NODE and rolls and _spec_hash(live) not in {"", _spec_hash(wanted)}
+        return component is Component.NODE and rolls and _spec_hash(live) not in {"", _spec_hash(wanted)}
 
     async def _write(self, live: Manifest | None, wanted: Manifest) -> Manifest:
         reference = reference_of(wanted)
@@ -142,19 +142,19 @@ class Installer:
             await self._cluster.replace(replacement(live, wanted))
         applied = await self._cluster.apply(wanted)
         self._written[reference] = _Written(digest(wanted), fingerprint(applied))
-        self._observed.note(applied)
+        self._cache.note(applied)
         if live is None:
             self._tell(reference, "Created")
         elif live["metadata"].get("resourceVersion") != applied["metadata"].get("resourceVersion"):
             self._tell(reference, "Updated")
         return applied
 
-    async def _remove(self, reference: Reference) -> None:
+    async def _remove(self, reference: ObjectReference) -> None:
         """Delete the object to recreate it; pods of a DaemonSet stay, because mounts depend on them."""
         cascades = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
         log.info("object-made-anew", object=str(reference))
         await self._cluster.delete(reference, cascade=cascades.get(reference.kind, CascadeType.BACKGROUND))
-        self._observed.forget(reference)
+        self._cache.forget(reference)
         self._tell(reference, "Deleted")
 
 

@@ -9,40 +9,40 @@ from lightkube.resources.core_v1 import Node
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
+from kube_efs.operator.desired_objects import ClusterFacts
 from kube_efs.operator.extras import Extras
-from kube_efs.operator.injecting import CA_KEY
-from kube_efs.operator.installation import Surroundings
+from kube_efs.operator.injection import CA_KEY
 from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, Proxy
-from kube_efs.operator.observing import Observed
+from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.platforms import Platform
-from kube_efs.operator.tls_profiles import terms_of
+from kube_efs.operator.tls_profiles import read_tls_profile
 from kube_efs.settings import OperatorSettings
 
 _PROXY: Final = {"HTTP_PROXY": "httpProxy", "HTTPS_PROXY": "httpsProxy", "NO_PROXY": "noProxy"}
 _CLUSTER: Final = "cluster"  # the name of each of OpenShift's single objects
 
 
-async def read_surroundings(
+async def read_cluster_facts(
     client: AsyncClient,
-    observed: Observed,
+    cache: ObjectCache,
     platform: Platform,
     settings: OperatorSettings,
     *,
     nodes: int,
-) -> Surroundings:
+) -> ClusterFacts:
     """The same whichever of OpenShift's kinds there are; raises KubeError."""
     proxy = await _single(client, Proxy)
     infrastructure = await _single(client, Infrastructure)
     is_openshift = platform is Platform.OPENSHIFT
     credentials = await _single(client, CloudCredential) if is_openshift else None
     api_server = await _single(client, ApiServer) if is_openshift else None
-    return Surroundings(
+    return ClusterFacts(
         proxy=_from_environment() if proxy is None else _from_status(proxy),
-        ca_version=_ca_version(observed),
-        credentials_version=observed.credentials_version,
+        ca_version=_ca_version(cache),
+        credentials_version=cache.credentials_version,
         credentials_mode=None if credentials is None else _mode(credentials),
         role_arn=settings.role_arn or "",
-        tls=terms_of(api_server),
+        tls=read_tls_profile(api_server),
         cluster_id=settings.cluster_id or _cluster_id(infrastructure),
         nodes=nodes,
         extras=Extras.told(settings),
@@ -77,8 +77,8 @@ def _mode(credentials: Mapping[str, Any]) -> str:
     return str((credentials.get("spec") or {}).get("credentialsMode") or "")
 
 
-def _ca_version(observed: Observed) -> str:
-    bundle = observed.trusted_ca
+def _ca_version(cache: ObjectCache) -> str:
+    bundle = cache.trusted_ca
     if bundle is None or CA_KEY not in (bundle.get("data") or {}):
         return ""
     return str(bundle["metadata"].get("resourceVersion") or "")

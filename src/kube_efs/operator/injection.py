@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kube_efs.operator.drift import digest
 from kube_efs.operator.manifests import Manifest
-from kube_efs.operator.tls_profiles import TlsTerms
+from kube_efs.operator.tls_profiles import TlsProfile
 
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "kube-efs-operator"}
 SPEC_HASH: Final = "operator.openshift.io/spec-hash"
@@ -106,7 +106,7 @@ def with_credentials(workload: Manifest) -> Manifest:
     return changed
 
 
-def with_metrics_certificate(workload: Manifest, terms: TlsTerms) -> Manifest:
+def with_metrics_certificate(workload: Manifest, terms: TlsProfile) -> Manifest:
     """With the certificate for metrics, as soon as there is one: a pod does not wait for it."""
     changed = _copy(workload)
     secret = {"name": "metrics-certificate", "secret": {"secretName": METRICS_SECRET, "optional": True}}

@@ -9,18 +9,18 @@ from lightkube.types import CascadeType, PatchType
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.drift import FIELD_MANAGER
-from kube_efs.operator.kinds import KINDS, Reference, reference_of
+from kube_efs.operator.kinds import KINDS, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
 
 
-class Cluster:
+class ObjectClient:
     """The objects of a cluster; everything raises KubeError. ``client`` is for what is not of KINDS."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
         self._any: Any = client  # its overloads want the kind spelt out
 
-    async def get(self, reference: Reference) -> Manifest | None:
+    async def get(self, reference: ObjectReference) -> Manifest | None:
         """The object, or None when there is none, be it that its kind is unknown."""
         try:
             with translated(str(reference)):
@@ -72,7 +72,7 @@ class Cluster:
             )
         return manifest_of(replaced, reference.kind)
 
-    async def merge(self, reference: Reference, patch: Manifest) -> None:
+    async def merge(self, reference: ObjectReference, patch: Manifest) -> None:
         """Lay this over the object."""
         with translated(str(reference)):
             await self._any.patch(
@@ -84,7 +84,9 @@ class Cluster:
                 **_scope(reference),
             )
 
-    async def delete(self, reference: Reference, *, cascade: CascadeType = CascadeType.BACKGROUND) -> bool:
+    async def delete(
+        self, reference: ObjectReference, *, cascade: CascadeType = CascadeType.BACKGROUND
+    ) -> bool:
         """Delete the object; gives whether there was one."""
         try:
             with translated(str(reference)):
@@ -101,9 +103,9 @@ def manifest_of(found: Any, kind: str) -> Manifest:  # noqa: ANN401 - any resour
     return {**found.to_dict(), "kind": kind}
 
 
-def _resource(reference: Reference) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out
+def _resource(reference: ObjectReference) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out
     return KINDS[reference.kind].resource
 
 
-def _scope(reference: Reference) -> dict[str, str]:
+def _scope(reference: ObjectReference) -> dict[str, str]:
     return {"namespace": reference.namespace} if reference.namespace else {}

@@ -11,21 +11,21 @@ from typing import Final
 
 from lightkube.types import CascadeType
 
-from kube_efs.operator.cluster import Cluster
-from kube_efs.operator.conditions import Part
-from kube_efs.operator.driver import FORCE_UNINSTALL
-from kube_efs.operator.injecting import MANAGED_BY
-from kube_efs.operator.installation import part_of
-from kube_efs.operator.installing import Tell
-from kube_efs.operator.kinds import KEPT, KINDS, WORKLOADS, reference_of
+from kube_efs.operator.cluster_csi_driver import FORCE_UNINSTALL
+from kube_efs.operator.conditions import Component
+from kube_efs.operator.desired_objects import component_of
+from kube_efs.operator.injection import MANAGED_BY
+from kube_efs.operator.installer import Tell
+from kube_efs.operator.kinds import KEPT_AFTER_UNINSTALL, KINDS, WORKLOADS, reference_of
 from kube_efs.operator.manifests import Manifest
-from kube_efs.operator.usage import describe, find_uses
+from kube_efs.operator.object_client import ObjectClient
+from kube_efs.operator.volumes_in_use import describe_pods, find_volume_uses
 
-_ORDER: Final = (Part.CONTROLLER, Part.NODE, Part.TUNNEL)
+_ORDER: Final = (Component.CONTROLLER, Component.NODE, Component.TUNNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class UninstallProgress:
     """How far it is: ``blocked`` names who keeps it from beginning, ``waits`` what is going right now."""
 
     blocked: str = ""
@@ -40,27 +40,27 @@ class Removal:
 class Uninstaller:
     """Removes what carries the operator's label; nothing is rendered, so nothing can be missing for it."""
 
-    def __init__(self, cluster: Cluster, namespace: str, tell: Tell) -> None:
+    def __init__(self, cluster: ObjectClient, namespace: str, tell: Tell) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._tell = tell
 
-    async def step(self, *, forced: bool) -> Removal:
+    async def step(self, *, forced: bool) -> UninstallProgress:
         """Go as far as possible now; raises KubeError. ``forced`` removes what pods use, too."""
         workloads = [one for kind in sorted(WORKLOADS) for one in await self._installed(kind)]
         if workloads and not forced:
-            uses = await find_uses(self._cluster.client)
+            uses = await find_volume_uses(self._cluster.client)
             if uses:
-                return Removal(blocked=blocked_by(describe(uses)))
-        for part in _ORDER:
-            of_part = [one for one in workloads if part_of(one) is part]
-            if of_part:
-                await self._remove(of_part, CascadeType.FOREGROUND)
-                return Removal(waits=f"the pods of {reference_of(of_part[0])} are ending")
+                return UninstallProgress(blocked=blocked_by(describe_pods(uses)))
+        for component in _ORDER:
+            of_component = [one for one in workloads if component_of(one) is component]
+            if of_component:
+                await self._remove(of_component, CascadeType.FOREGROUND)
+                return UninstallProgress(waits=f"the pods of {reference_of(of_component[0])} are ending")
         for kind in KINDS:
-            if kind not in KEPT:
+            if kind not in KEPT_AFTER_UNINSTALL:
                 await self._remove(await self._installed(kind), CascadeType.BACKGROUND)
-        return Removal()
+        return UninstallProgress()
 
     async def _installed(self, kind: str) -> tuple[Manifest, ...]:
         namespace = KINDS[kind].namespace(self._namespace)

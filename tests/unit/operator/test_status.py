@@ -5,18 +5,23 @@ from typing import Any
 
 import pytest
 
-from kube_efs.operator.conditions import Condition, Part, read_conditions, render_conditions
-from kube_efs.operator.driver import LogLevel, ManagementState, read_driver, read_log_level
-from kube_efs.operator.installing import Report
+from kube_efs.operator.cluster_csi_driver import (
+    LogLevel,
+    ManagementState,
+    read_driver_resource,
+    read_log_level,
+)
+from kube_efs.operator.conditions import Component, OperatorCondition, read_conditions, render_conditions
+from kube_efs.operator.installer import InstallResult
 from kube_efs.operator.rollouts import progress
 from kube_efs.operator.statuses import (
     installed_conditions,
-    laid_over,
     management_condition,
-    removal_conditions,
+    merge_conditions,
+    uninstall_conditions,
 )
-from kube_efs.operator.takeover import Takeover
-from kube_efs.operator.uninstalling import Removal
+from kube_efs.operator.takeover import TakeoverProgress
+from kube_efs.operator.uninstaller import UninstallProgress
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -32,19 +37,21 @@ def daemon_set(**status: int) -> dict[str, Any]:
     return {"kind": "DaemonSet", "metadata": {"name": "d", "generation": 2}, "spec": {}, "status": counts}
 
 
-def said(conditions: tuple[Condition, ...]) -> dict[str, bool]:
+def said(conditions: tuple[OperatorCondition, ...]) -> dict[str, bool]:
     return {one.type: one.status for one in conditions}
 
 
-def whole_report() -> Report:
-    report = Report()
+def whole_report() -> InstallResult:
+    report = InstallResult()
     deployment = {
         "kind": "Deployment",
         "metadata": {"name": "efs-manager", "generation": 1},
         "spec": {"replicas": 2},
         "status": {"observedGeneration": 1, "updatedReplicas": 2, "availableReplicas": 2},
     }
-    report.workloads.update({Part.TUNNEL: daemon_set(), Part.NODE: daemon_set(), Part.CONTROLLER: deployment})
+    report.workloads.update(
+        {Component.TUNNEL: daemon_set(), Component.NODE: daemon_set(), Component.CONTROLLER: deployment}
+    )
     return report
 
 
@@ -62,16 +69,16 @@ def test_how_far_a_rollout_is(status: dict[str, int], words: str) -> None:
 
 
 def test_a_whole_installation_is_available_and_nothing_else() -> None:
-    found = said(installed_conditions(whole_report(), Takeover(done=True)))
+    found = said(installed_conditions(whole_report(), TakeoverProgress(done=True)))
     overall = {name: found[name] for name in ("Available", "Progressing", "Degraded")}
     assert overall == {"Available": True, "Progressing": False, "Degraded": False}
-    assert f"{Part.CREDENTIALS}Available" not in found
+    assert f"{Component.CREDENTIALS}Available" not in found
 
 
 def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available() -> None:
     report = whole_report()
-    report.errors[Part.STATIC].append("ServiceAccount x: answered 403")
-    conditions = installed_conditions(report, Takeover(done=True))
+    report.errors[Component.STATIC].append("ServiceAccount x: answered 403")
+    conditions = installed_conditions(report, TakeoverProgress(done=True))
     degraded = {one.type: one.message for one in conditions if one.type.endswith("Degraded") and one.status}
     assert degraded == {
         "CSIStaticResourceControllerDegraded": "ServiceAccount x: answered 403",
@@ -89,7 +96,7 @@ def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available
     ids=["a secret", "no secret"],
 )
 def test_where_credentials_come_from_is_told(has_secret: bool, message: str) -> None:
-    conditions = installed_conditions(whole_report(), Takeover(done=True), has_credentials=has_secret)
+    conditions = installed_conditions(whole_report(), TakeoverProgress(done=True), has_credentials=has_secret)
     (found,) = [one for one in conditions if one.type == "CredentialsSecretFound"]
     assert (found.status, found.message) == (has_secret, message.format("aws-efs-cloud-credentials"))
     assert said(conditions)["Degraded"] is False
@@ -97,25 +104,25 @@ def test_where_credentials_come_from_is_told(has_secret: bool, message: str) -> 
 
 def test_what_is_not_made_yet_is_not_available() -> None:
     report = whole_report()
-    del report.workloads[Part.NODE]
-    found = {one.type: one for one in installed_conditions(report, Takeover(done=True))}
+    del report.workloads[Component.NODE]
+    found = {one.type: one for one in installed_conditions(report, TakeoverProgress(done=True))}
     assert not found["Available"].status
     assert found["Available"].message == "AWSEFSDriverNodeServiceControllerAvailable is false"
-    assert found[f"{Part.NODE}Progressing"].message == "not created yet"
+    assert found[f"{Component.NODE}Progressing"].message == "not created yet"
 
 
 @pytest.mark.parametrize(
     ("removal", "reason", "in_use", "progressing"),
     [
-        pytest.param(Removal(blocked="pods use volumes"), "VolumesInUse", True, True, id="in use"),
-        pytest.param(Removal(waits="pods are ending"), "Removing", False, True, id="going"),
-        pytest.param(Removal(), "Removed", False, False, id="gone"),
+        pytest.param(UninstallProgress(blocked="pods use volumes"), "VolumesInUse", True, True, id="in use"),
+        pytest.param(UninstallProgress(waits="pods are ending"), "Removing", False, True, id="going"),
+        pytest.param(UninstallProgress(), "Removed", False, False, id="gone"),
     ],
 )
 def test_a_removal_says_what_it_waits_for(
-    removal: Removal, reason: str, in_use: bool, progressing: bool
+    removal: UninstallProgress, reason: str, in_use: bool, progressing: bool
 ) -> None:
-    found = {one.type: one for one in removal_conditions(removal)}
+    found = {one.type: one for one in uninstall_conditions(removal)}
     assert found["Available"].reason == reason
     assert found["Available"].status is in_use  # nothing has been taken away yet
     assert (found["VolumesInUse"].status, found["Progressing"].status) == (in_use, progressing)
@@ -128,15 +135,17 @@ def test_a_condition_keeps_its_time_while_its_status_is_the_same() -> None:
             {"type": "B", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"},
         ]
     )
-    now = [Condition(type="A", status=True, reason="New"), Condition(type="B", status=False)]
+    now = [OperatorCondition(type="A", status=True, reason="New"), OperatorCondition(type="B", status=False)]
     first, second = render_conditions(now, before, NOW)
     assert (first["lastTransitionTime"], first["reason"]) == ("2020-01-01T00:00:00Z", "New")
     assert second["lastTransitionTime"] == "2026-11-21T12:00:00Z"
 
 
 def test_conditions_of_others_stay_and_own_ones_that_are_over_go() -> None:
-    before = [Condition(type=name, status=True) for name in ("Upgradeable", "VolumesInUse", "Available")]
-    found = laid_over([Condition(type="Available", status=False)], before)
+    before = [
+        OperatorCondition(type=name, status=True) for name in ("Upgradeable", "VolumesInUse", "Available")
+    ]
+    found = merge_conditions([OperatorCondition(type="Available", status=False)], before)
     assert said(found) == {"Available": False, "Upgradeable": True}
 
 
@@ -152,7 +161,9 @@ def test_conditions_of_others_stay_and_own_ones_that_are_over_go() -> None:
     ],
 )
 def test_what_the_administrator_asks_for_is_read(stated: str, state: ManagementState) -> None:
-    driver = read_driver({"metadata": {"name": "efs.csi.aws.com"}, "spec": {"managementState": stated}})
+    driver = read_driver_resource(
+        {"metadata": {"name": "efs.csi.aws.com"}, "spec": {"managementState": stated}}
+    )
     assert driver.state is state
     assert management_condition(driver).status is (state is ManagementState.UNKNOWN)
 

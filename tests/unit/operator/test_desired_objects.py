@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from kube_efs.operator.conditions import Part
-from kube_efs.operator.driver import LogLevel
-from kube_efs.operator.extras import EVERYTHING, Extras, unasked_objects
-from kube_efs.operator.injecting import MANAGED_BY, SPEC_HASH
-from kube_efs.operator.installation import Surroundings, part_of, wanted_objects
+from kube_efs.operator.cluster_csi_driver import LogLevel
+from kube_efs.operator.conditions import Component
+from kube_efs.operator.desired_objects import ClusterFacts, component_of, desired_objects
+from kube_efs.operator.extras import EVERYTHING, Extras, unrequested_objects
+from kube_efs.operator.injection import MANAGED_BY, SPEC_HASH
 from kube_efs.operator.kinds import KINDS
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
-from kube_efs.operator.tls_profiles import TlsTerms
+from kube_efs.operator.tls_profiles import TlsProfile
 from kube_efs.settings import InstalledSettings
 
 
@@ -21,12 +21,12 @@ def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
     return RenderOptions(platform=platform, namespace="storage", csi=True)
 
 
-def wanted(platform: Platform = Platform.OPENSHIFT, **around: Any) -> tuple[Manifest, ...]:
-    return wanted_objects(options(platform), Surroundings(**around))
+def wanted(platform: Platform = Platform.OPENSHIFT, **facts: Any) -> tuple[Manifest, ...]:
+    return desired_objects(options(platform), ClusterFacts(**facts))
 
 
-def of_part(manifests: tuple[Manifest, ...], part: Part) -> Any:
-    return [one for one in manifests if part_of(one) is part]
+def of_component(manifests: tuple[Manifest, ...], component: Component) -> Any:
+    return [one for one in manifests if component_of(one) is component]
 
 
 def variables(workload: Manifest) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def test_every_object_is_of_a_kind_that_can_be_removed_and_carries_the_label(pla
 
 
 def test_tunnels_come_before_what_mounts_through_them() -> None:
-    parts = [part_of(one) for one in wanted()]
-    assert parts[-3:] == [Part.TUNNEL, Part.NODE, Part.CONTROLLER]
+    parts = [component_of(one) for one in wanted()]
+    assert parts[-3:] == [Component.TUNNEL, Component.NODE, Component.CONTROLLER]
     assert all(SPEC_HASH in one["metadata"]["annotations"] for one in wanted()[-3:])
 
 
@@ -68,7 +68,7 @@ def test_tunnels_come_before_what_mounts_through_them() -> None:
 def test_credentials_are_asked_for_where_somebody_makes_them(
     mode: str | None, role: str, is_asked: bool
 ) -> None:
-    requests = of_part(wanted(credentials_mode=mode, role_arn=role), Part.CREDENTIALS)
+    requests = of_component(wanted(credentials_mode=mode, role_arn=role), Component.CREDENTIALS)
     assert bool(requests) is is_asked
     if requests:
         spec = requests[0]["spec"]
@@ -88,7 +88,7 @@ def test_only_on_openshift_are_metrics_read_over_tls() -> None:
         found = wanted(platform)
         (service,) = [one for one in found if one["metadata"]["name"].endswith("controller-metrics")]
         (monitor,) = [one for one in found if one["kind"] == "ServiceMonitor"]
-        (controller,) = of_part(found, Part.CONTROLLER)
+        (controller,) = of_component(found, Component.CONTROLLER)
         (endpoint,) = monitor["spec"]["endpoints"]
         container = controller["spec"]["template"]["spec"]["containers"][0]
         (port,) = service["spec"]["ports"]
@@ -109,40 +109,42 @@ def test_only_on_openshift_are_metrics_read_over_tls() -> None:
 
 
 def test_the_cluster_s_tls_profile_reaches_what_serves_metrics() -> None:
-    terms = TlsTerms(version="1.3", ciphers=("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"))
-    (controller,) = of_part(wanted(tls=terms), Part.CONTROLLER)
+    terms = TlsProfile(version="1.3", ciphers=("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"))
+    (controller,) = of_component(wanted(tls=terms), Component.CONTROLLER)
     found = variables(controller)
     assert found["KUBE_EFS_METRICS_TLS_VERSION"] == "1.3"
     assert found["KUBE_EFS_METRICS_TLS_CIPHERS"] == "ECDHE-RSA-AES128-GCM-SHA256,ECDHE-RSA-AES256-GCM-SHA384"
-    assert "KUBE_EFS_METRICS_TLS_CIPHERS" not in variables(of_part(wanted(), Part.CONTROLLER)[0])
+    assert "KUBE_EFS_METRICS_TLS_CIPHERS" not in variables(of_component(wanted(), Component.CONTROLLER)[0])
 
 
 def test_new_credentials_change_the_controller_alone() -> None:
     before, after = (wanted(credentials_version=one) for one in ("1", "2"))
-    changed = [part_of(new) for old, new in zip(before, after, strict=True) if old != new]
-    assert changed == [Part.CONTROLLER]
+    changed = [component_of(new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [Component.CONTROLLER]
 
 
 def test_the_level_of_logging_replaces_no_tunnel() -> None:
-    before = wanted_objects(options(), Surroundings())
-    after = wanted_objects(options(), Surroundings(), LogLevel.DEBUG)
-    changed = [part_of(new) for old, new in zip(before, after, strict=True) if old != new]
-    assert changed == [Part.NODE, Part.CONTROLLER]
+    before = desired_objects(options(), ClusterFacts())
+    after = desired_objects(options(), ClusterFacts(), LogLevel.DEBUG)
+    changed = [component_of(new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [Component.NODE, Component.CONTROLLER]
 
 
 @pytest.mark.parametrize(("nodes", "replicas"), [(0, 1), (1, 1), (2, 2), (50, 2)])
 def test_there_are_as_many_controllers_as_nodes_but_not_more_than_two(nodes: int, replicas: int) -> None:
-    (controller,) = of_part(wanted(nodes=nodes), Part.CONTROLLER)
+    (controller,) = of_component(wanted(nodes=nodes), Component.CONTROLLER)
     assert controller["spec"]["replicas"] == replicas
 
 
 def test_access_points_are_tagged_as_owned_by_the_cluster() -> None:
-    (controller,) = of_part(wanted(cluster_id="prod-x7k2p"), Part.CONTROLLER)
+    (controller,) = of_component(wanted(cluster_id="prod-x7k2p"), Component.CONTROLLER)
     assert variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"] == "kubernetes.io/cluster/prod-x7k2p:owned"
 
 
 def test_no_secret_is_in_any_object() -> None:
-    assert "aws_secret_access_key" not in json.dumps([one for one in wanted() if part_of(one) is Part.STATIC])
+    assert "aws_secret_access_key" not in json.dumps(
+        [one for one in wanted() if component_of(one) is Component.STATIC]
+    )
 
 
 def told(**settings: str) -> Extras:
@@ -201,7 +203,7 @@ def test_settings_bring_the_objects_that_they_need(settings: dict[str, str], add
     extras = told(**settings)
     assert names(wanted(extras=extras)) - names(wanted()) == added
     everything = names(wanted(extras=EVERYTHING)) - names(wanted())
-    assert names(unasked_objects(extras, "storage")) == everything - added
+    assert names(unrequested_objects(extras, "storage")) == everything - added
     for one in wanted(extras=extras):
         assert MANAGED_BY.items() <= one["metadata"]["labels"].items()
 
@@ -228,6 +230,6 @@ def test_variables_reach_their_process_alone_and_replace_what_is_there() -> None
 
 def test_the_mark_of_ownership_is_added_to_the_administrator_s_tags() -> None:
     extras = told(KUBE_EFS_CONTROLLER_SETTINGS='{"KUBE_EFS_ACCESS_POINT_TAGS": "team:web"}')
-    (controller,) = of_part(wanted(extras=extras, cluster_id="prod-x7k2p"), Part.CONTROLLER)
+    (controller,) = of_component(wanted(extras=extras, cluster_id="prod-x7k2p"), Component.CONTROLLER)
     tags = variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"]
     assert tags == "team:web kubernetes.io/cluster/prod-x7k2p:owned"

@@ -11,43 +11,43 @@ from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound
-from kube_efs.operator.cluster import Cluster
-from kube_efs.operator.conditions import (
-    Condition,
-    Generation,
-    Part,
-    render_conditions,
-    render_generations,
-)
-from kube_efs.operator.driver import (
+from kube_efs.operator.cluster_csi_driver import (
     DRIVER_NAME,
     FINALIZER,
     OLDER_FINALIZERS,
-    Driver,
+    DriverResource,
     ManagementState,
-    read_driver,
+    read_driver_resource,
 )
-from kube_efs.operator.extras import unasked_objects
-from kube_efs.operator.installation import part_of, wanted_objects
-from kube_efs.operator.installing import Installer, Report
+from kube_efs.operator.cluster_facts import count_nodes, read_cluster_facts
+from kube_efs.operator.conditions import (
+    Component,
+    Generation,
+    OperatorCondition,
+    render_conditions,
+    render_generations,
+)
+from kube_efs.operator.desired_objects import component_of, desired_objects
+from kube_efs.operator.events import OperatorEvents
+from kube_efs.operator.extras import unrequested_objects
+from kube_efs.operator.installer import Installer, InstallResult
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import Manifest, RenderOptions
-from kube_efs.operator.observing import Observed
+from kube_efs.operator.object_cache import ObjectCache
+from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.statuses import (
+    blocked_conditions,
     failed_conditions,
     generations_of,
     installed_conditions,
-    laid_over,
     management_condition,
-    obstructed_conditions,
+    merge_conditions,
     ready_replicas,
-    removal_conditions,
+    uninstall_conditions,
 )
-from kube_efs.operator.surroundings import count_nodes, read_surroundings
-from kube_efs.operator.takeover import OlderSystems, Takeover, take_over
-from kube_efs.operator.telling import Announcer
-from kube_efs.operator.uninstalling import Removal, Uninstaller
+from kube_efs.operator.takeover import OlderSystems, TakeoverProgress, take_over
+from kube_efs.operator.uninstaller import Uninstaller, UninstallProgress
 from kube_efs.settings import OperatorSettings
 from kube_efs.telemetry.metrics import OperatorMetrics
 
@@ -64,21 +64,21 @@ class Reconciler:
 
     def __init__(
         self,
-        cluster: Cluster,
-        observed: Observed,
-        announcer: Announcer,
+        cluster: ObjectClient,
+        cache: ObjectCache,
+        events: OperatorEvents,
         metrics: OperatorMetrics,
         settings: OperatorSettings,
         platform: Platform,
     ) -> None:
         self._cluster = cluster
-        self._observed = observed
-        self._announcer = announcer
+        self._cache = cache
+        self._events = events
         self._metrics = metrics
         self._settings = settings
         self._platform = platform
-        self._installer = Installer(cluster, observed, announcer.changed)
-        self._uninstaller = Uninstaller(cluster, settings.namespace, announcer.changed)
+        self._installer = Installer(cluster, cache, events.changed)
+        self._uninstaller = Uninstaller(cluster, settings.namespace, events.changed)
         self._older = OlderSystems(cluster, settings.namespace)
         self._taken_over = False
         self._nodes: int | None = None
@@ -92,13 +92,13 @@ class Reconciler:
         if thoroughly:
             self._taken_over = False
             self._nodes = None
-        found = self._observed.driver
+        found = self._cache.driver
         self._metrics.requested.set(found is not None)
         if found is None:
             self._nothing_asked_for()
             return self._settings.resync_seconds
-        driver = read_driver(found)
-        self._announcer.follow_log_level(driver)
+        driver = read_driver_resource(found)
+        self._events.follow_log_level(driver)
         try:
             seconds = await self._act(driver)
         except KubeConflict:
@@ -115,14 +115,14 @@ class Reconciler:
         self._forget()
         self._metrics.degraded.set(0)
         message = f"there is no ClusterCSIDriver {DRIVER_NAME}, so no driver is installed or changed"
-        self._announcer.note("DriverNotRequested", message)
+        self._events.note("DriverNotRequested", message)
 
     def _forget(self) -> None:
         """In state Unmanaged, others may change anything."""
         self._installer.forget()
         self._taken_over = False
 
-    async def _act(self, driver: Driver) -> float:
+    async def _act(self, driver: DriverResource) -> float:
         if driver.deleting:
             return await self._end(driver)
         match driver.state:
@@ -135,20 +135,20 @@ class Reconciler:
                 await self._say(driver, ())
                 return self._settings.resync_seconds
 
-    async def _manage(self, driver: Driver) -> float:
+    async def _manage(self, driver: DriverResource) -> float:
         takeover = await self._take_over(driver)
         if takeover.obstacle:
             self._metrics.degraded.set(1)
-            self._announcer.tell(driver, "OlderOperatorRuns", takeover.obstacle, warning=True)
-            await self._say(driver, obstructed_conditions(takeover.obstacle))
+            self._events.tell(driver, "OlderOperatorRuns", takeover.obstacle, warning=True)
+            await self._say(driver, blocked_conditions(takeover.obstacle))
             return self._patience_seconds
         driver = await self._hold(driver)
-        around = await read_surroundings(
-            self._cluster.client, self._observed, self._platform, self._settings, nodes=await self._count()
+        facts = await read_cluster_facts(
+            self._cluster.client, self._cache, self._platform, self._settings, nodes=await self._count()
         )
-        report = await self._installer.install(wanted_objects(self._options(), around, driver.log_level))
-        await self._installer.withdraw(unasked_objects(around.extras, self._settings.namespace))
-        has_credentials = bool(around.credentials_version)
+        report = await self._installer.install(desired_objects(self._options(), facts, driver.log_level))
+        await self._installer.withdraw(unrequested_objects(facts.extras, self._settings.namespace))
+        has_credentials = bool(facts.credentials_version)
         conditions = installed_conditions(report, takeover, has_credentials=has_credentials)
         self._metrics.degraded.set(any(one.type == "Degraded" and one.status for one in conditions))
         await self._say(driver, conditions, report=report)
@@ -166,50 +166,50 @@ class Reconciler:
             self._nodes = await count_nodes(self._cluster.client)
         return self._nodes
 
-    async def _take_over(self, driver: Driver) -> Takeover:
+    async def _take_over(self, driver: DriverResource) -> TakeoverProgress:
         if self._taken_over:
-            return Takeover(done=True)
+            return TakeoverProgress(done=True)
         takeover = await take_over(self._older, forced=driver.forces_takeover, node_set=self._node_set())
         self._taken_over = takeover.done
         return takeover
 
     def _node_set(self) -> Manifest | None:
-        found = self._observed.of_kind("DaemonSet")
-        return next((one for one in found if part_of(one) is Part.NODE), None)
+        found = self._cache.of_kind("DaemonSet")
+        return next((one for one in found if component_of(one) is Component.NODE), None)
 
-    async def _remove(self, driver: Driver) -> float:
+    async def _remove(self, driver: DriverResource) -> float:
         removal = await self._uninstall(driver)
-        await self._say(driver, removal_conditions(removal))
+        await self._say(driver, uninstall_conditions(removal))
         if removal.done and driver.own_finalizers:
             await self._let_go(driver)
         return self._pause(removal)
 
-    async def _end(self, driver: Driver) -> float:
+    async def _end(self, driver: DriverResource) -> float:
         """Delete the driver's resource and everything that is installed and managed here."""
         if not driver.own_finalizers:
             return self._settings.resync_seconds
         if driver.state is not ManagementState.UNMANAGED:
             removal = await self._uninstall(driver)
             if not removal.done:
-                await self._say(driver, removal_conditions(removal))
+                await self._say(driver, uninstall_conditions(removal))
                 return self._pause(removal)
         await self._let_go(driver)
         return self._settings.resync_seconds
 
-    async def _uninstall(self, driver: Driver) -> Removal:
+    async def _uninstall(self, driver: DriverResource) -> UninstallProgress:
         self._forget()
         removal = await self._uninstaller.step(forced=driver.forces_uninstall)
         if removal.blocked and removal.blocked != self._blocked:
-            self._announcer.tell(driver, "VolumesInUse", removal.blocked, warning=True)
+            self._events.tell(driver, "VolumesInUse", removal.blocked, warning=True)
         self._blocked = removal.blocked
         return removal
 
-    def _pause(self, removal: Removal) -> float:
+    def _pause(self, removal: UninstallProgress) -> float:
         if removal.done:
             return self._settings.resync_seconds
         return self._patience_seconds if removal.blocked else _SOON_SECONDS
 
-    async def _hold(self, driver: Driver) -> Driver:
+    async def _hold(self, driver: DriverResource) -> DriverResource:
         """With the finalizer, before anything is made, and without those of the operator before it."""
         wanted = [one for one in driver.finalizers if one not in OLDER_FINALIZERS and one != FINALIZER]
         wanted.append(FINALIZER)
@@ -218,12 +218,12 @@ class Reconciler:
         changed = await self._write_finalizers(driver, wanted)
         return replace(driver, finalizers=tuple(wanted), version=changed)
 
-    async def _let_go(self, driver: Driver) -> None:
+    async def _let_go(self, driver: DriverResource) -> None:
         await self._write_finalizers(
             driver, [one for one in driver.finalizers if one not in driver.own_finalizers]
         )
 
-    async def _write_finalizers(self, driver: Driver, finalizers: list[str]) -> str:
+    async def _write_finalizers(self, driver: DriverResource, finalizers: list[str]) -> str:
         body = {
             "metadata": {
                 "uid": driver.uid,
@@ -238,10 +238,14 @@ class Reconciler:
         return (written.metadata and written.metadata.resourceVersion) or ""
 
     async def _say(
-        self, driver: Driver, conditions: Iterable[Condition], *, report: Report | None = None
+        self,
+        driver: DriverResource,
+        conditions: Iterable[OperatorCondition],
+        *,
+        report: InstallResult | None = None,
     ) -> None:
         """Write the status, if it is not what is there; raises KubeError."""
-        stated = laid_over((management_condition(driver), *conditions), driver.conditions)
+        stated = merge_conditions((management_condition(driver), *conditions), driver.conditions)
         generations: tuple[Generation, ...] = generations_of(report) if report else driver.generations
         status: dict[str, Any] = {
             "conditions": render_conditions(stated, driver.conditions, datetime.now(UTC)),

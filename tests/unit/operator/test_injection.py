@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kube_efs.operator import injecting
+from kube_efs.operator import injection
 from kube_efs.operator.manifests import Manifest
 
 CLUSTER_NAMESPACE = "openshift-cluster-csi-drivers"
@@ -37,33 +37,33 @@ def container(manifest: Manifest) -> Any:
     ],
 )
 def test_marks_have_the_keys_of_openshifts_operators(name: str, kind: str, key: str) -> None:
-    assert injecting.mark_key(CLUSTER_NAMESPACE, name, kind) == f"operator.openshift.io/{key}"
+    assert injection.mark_key(CLUSTER_NAMESPACE, name, kind) == f"operator.openshift.io/{key}"
 
 
 def test_a_short_mark_is_readable() -> None:
-    assert injecting.mark_key("efs", "keys", "secret") == "operator.openshift.io/dep-efs.keys.secret"
+    assert injection.mark_key("efs", "keys", "secret") == "operator.openshift.io/dep-efs.keys.secret"
 
 
 def test_variables_take_the_place_of_others_of_their_name() -> None:
     given = workload([{"name": "A", "value": "old"}, {"name": "B", "value": "kept"}])
-    found = injecting.with_environment(given, {"A": "new", "C": ""})
+    found = injection.with_environment(given, {"A": "new", "C": ""})
     assert container(found)["env"] == [{"name": "B", "value": "kept"}, {"name": "A", "value": "new"}]
     assert container(given)["env"][0] == {"name": "A", "value": "old"}
 
 
 def test_nothing_is_added_without_variables() -> None:
-    assert injecting.with_environment(workload(), {}) == workload()
-    assert injecting.with_marks(workload(), {}) == workload()
+    assert injection.with_environment(workload(), {}) == workload()
+    assert injection.with_marks(workload(), {}) == workload()
 
 
 def test_marks_are_on_the_object_and_on_its_pods() -> None:
-    found = injecting.with_marks(workload(), {"a": "1"})
+    found = injection.with_marks(workload(), {"a": "1"})
     assert found["metadata"]["annotations"] == {"a": "1"}
     assert found["spec"]["template"]["metadata"]["annotations"] == {"a": "1"}
 
 
 def test_credentials_are_there_if_the_secret_is() -> None:
-    found = injecting.with_credentials(workload())
+    found = injection.with_credentials(workload())
     references = [one["valueFrom"]["secretKeyRef"] for one in container(found)["env"] if "valueFrom" in one]
     assert [one["key"] for one in references] == ["aws_access_key_id", "aws_secret_access_key"]
     assert all(one["optional"] for one in references)
@@ -74,7 +74,7 @@ def test_credentials_are_there_if_the_secret_is() -> None:
 
 
 def test_the_bundle_of_certificates_is_what_calls_to_aws_trust() -> None:
-    found = injecting.with_trusted_ca(workload())
+    found = injection.with_trusted_ca(workload())
     (variable,) = container(found)["env"]
     (mount,) = container(found)["volumeMounts"]
     assert variable["value"] == f"{mount['mountPath']}/tls-ca-bundle.pem"
@@ -82,7 +82,7 @@ def test_the_bundle_of_certificates_is_what_calls_to_aws_trust() -> None:
 
 def test_the_hash_follows_the_specification() -> None:
     hashes = {
-        injecting.with_spec_hash(one)["metadata"]["annotations"][injecting.SPEC_HASH]
-        for one in (workload(), workload(), injecting.with_replicas(workload(), 2))
+        injection.with_spec_hash(one)["metadata"]["annotations"][injection.SPEC_HASH]
+        for one in (workload(), workload(), injection.with_replicas(workload(), 2))
     }
     assert len(hashes) == 2

@@ -10,14 +10,14 @@ from lightkube.core.resource import Resource
 from lightkube.resources.core_v1 import ConfigMap, Secret
 
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow, only_object
-from kube_efs.operator.cluster import manifest_of
-from kube_efs.operator.driver import DRIVER_NAME
-from kube_efs.operator.injecting import CREDENTIALS_SECRET, MANAGED_BY, TRUSTED_CA
-from kube_efs.operator.kinds import KINDS, ClusterCSIDriver, Reference, reference_of
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
+from kube_efs.operator.injection import CREDENTIALS_SECRET, MANAGED_BY, TRUSTED_CA
+from kube_efs.operator.kinds import KINDS, ClusterCSIDriver, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.object_client import manifest_of
 
 
-class Observed:
+class ObjectCache:
     """Objects as they were seen last, while ``tasks`` run; ``changed`` is called after each change.
 
     ``driver`` is the administrator's resource, None when there is none; ``ready`` is set once that is known.
@@ -34,8 +34,8 @@ class Observed:
         self._namespace = namespace
         self._tasks = tasks
         self._changed = changed
-        self._objects: dict[Reference, Manifest] = {}
-        self._newest: dict[Reference, int] = {}
+        self._objects: dict[ObjectReference, Manifest] = {}
+        self._newest: dict[ObjectReference, int] = {}
         self._kinds: set[str] = set()
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class Observed:
         self._tasks.create_task(self._follow_secret())
         self._tasks.create_task(self._follow_trusted_ca())
 
-    def find(self, reference: Reference) -> Manifest | None:
+    def find(self, reference: ObjectReference) -> Manifest | None:
         """What is known of an object that the operator keeps."""
         return self._objects.get(reference)
 
@@ -60,7 +60,7 @@ class Observed:
             self._kinds.add(kind)
             self._tasks.create_task(self._follow_kind(kind))
 
-    def forget(self, reference: Reference) -> None:
+    def forget(self, reference: ObjectReference) -> None:
         """The object is gone, or will be."""
         self._objects.pop(reference, None)
 

@@ -7,8 +7,8 @@ from lightkube.resources.apps_v1 import Deployment
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.errors import KubeError
-from kube_efs.operator.driver import DRIVER_NAME, Driver, LogLevel, read_log_level
-from kube_efs.operator.kinds import DRIVER_KIND, Reference
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, DriverResource, LogLevel, read_log_level
+from kube_efs.operator.kinds import DRIVER_KIND, ObjectReference
 from kube_efs.settings import OperatorSettings
 from kube_efs.telemetry.logging import configure
 from kube_efs.telemetry.metrics import OperatorMetrics
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 COMPONENT = "kube-efs-operator"
 
 
-class Announcer:
+class OperatorEvents:
     """Writes events: to the own Deployment, as OpenShift's operators do, and to the driver's resource."""
 
     def __init__(self, recorder: EventRecorder, metrics: OperatorMetrics, settings: OperatorSettings) -> None:
@@ -39,7 +39,7 @@ class Announcer:
             return
         self.uid = (found.metadata and found.metadata.uid) or ""
 
-    def changed(self, reference: Reference, change: str) -> None:
+    def changed(self, reference: ObjectReference, change: str) -> None:
         """An object was Created, Updated or Deleted."""
         self._metrics.changes.labels(kind=reference.kind, change=change.lower()).inc()
         log.info("object-changed", object=str(reference), change=change.lower())
@@ -56,14 +56,14 @@ class Announcer:
         )
         self._recorder.publish(subject, _type(warning), reason, message)
 
-    def tell(self, driver: Driver, reason: str, message: str, *, warning: bool = False) -> None:
+    def tell(self, driver: DriverResource, reason: str, message: str, *, warning: bool = False) -> None:
         """A message for the administrator of the driver's resource."""
         subject = Subject(
             api_version="operator.openshift.io/v1", kind=DRIVER_KIND, name=DRIVER_NAME, uid=driver.uid
         )
         self._recorder.publish(subject, _type(warning), reason, message)
 
-    def follow_log_level(self, driver: Driver) -> None:
+    def follow_log_level(self, driver: DriverResource) -> None:
         """Log as much as the administrator wants from this process."""
         stated = driver.operator_log_level
         if stated == self._log_level:

@@ -9,13 +9,13 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim,
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.volumes import LOOPBACK
-from kube_efs.operator.driver import DRIVER_NAME
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 
 _SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Use:
+class VolumeUse:
     """A pod on a node that has such a volume; ``by_driver`` when the CSI driver has mounted it."""
 
     node: str
@@ -25,7 +25,7 @@ class Use:
     by_driver: bool = True
 
 
-async def find_uses(client: AsyncClient) -> tuple[Use, ...]:
+async def find_volume_uses(client: AsyncClient) -> tuple[VolumeUse, ...]:
     """Every pod that is on a node and uses a volume of the driver or of a tunnel; raises KubeError."""
     with translated("volumes in use"):
         volumes = [item async for item in client.list(PersistentVolume)]
@@ -33,12 +33,12 @@ async def find_uses(client: AsyncClient) -> tuple[Use, ...]:
             return ()
         claims = [item async for item in client.list(PersistentVolumeClaim, namespace="*")]
         pods = [item async for item in client.list(Pod, namespace="*")]
-    return uses_of(pods, claims, volumes)
+    return volume_uses_of(pods, claims, volumes)
 
 
-def uses_of(
+def volume_uses_of(
     pods: Iterable[Pod], claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]
-) -> tuple[Use, ...]:
+) -> tuple[VolumeUse, ...]:
     """The same for what was listed, in order. A pod that has ended has nothing mounted."""
     by_driver = {
         volume.metadata.name: _is_csi(volume) for volume in volumes if volume.metadata and _is_ours(volume)
@@ -49,7 +49,7 @@ def uses_of(
         if claim.metadata and claim.spec and claim.spec.volumeName in by_driver
     }
     found = {
-        Use(
+        VolumeUse(
             node=pod.spec.nodeName or "",
             namespace=pod.metadata.namespace or "",
             pod=pod.metadata.name or "",
@@ -64,7 +64,7 @@ def uses_of(
     return tuple(sorted(found))
 
 
-def describe(uses: Sequence[Use]) -> str:
+def describe_pods(uses: Sequence[VolumeUse]) -> str:
     """The pods by name, the first few of many."""
     pods = sorted({f"{use.namespace}/{use.pod}" for use in uses})
     more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
