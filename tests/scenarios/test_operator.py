@@ -21,8 +21,9 @@ from tests.scenarios.operator_steps import (
 from tests.scenarios.steps import metric
 
 from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER, FORCE_UNINSTALL
-from kube_efs.operator.drift import RESTARTED
-from kube_efs.operator.injection import CREDENTIALS_SECRET, mark_key
+from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET
+from kube_efs.operator.injection import dependency_key
+from kube_efs.operator.installer import RESTARTED
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import Manifest
 from kube_efs_lab.control_plane import ControlPlane
@@ -384,7 +385,7 @@ async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) ->
 async def test_new_credentials_replace_the_controllers_pods_and_no_others(installed: OperatorCluster) -> None:
     def restarts(found: Manifest) -> object:
         annotations = found["spec"]["template"]["metadata"].get("annotations") or {}
-        return annotations.get(mark_key(NAMESPACE, CREDENTIALS_SECRET, "secret"))
+        return annotations.get(dependency_key(NAMESPACE, CREDENTIALS_SECRET, "secret"))
 
     tunnel = await installed.get("DaemonSet", "efs-stunnel")
     secret = {

@@ -19,7 +19,7 @@ from kube_efs.operator.manifests import (
     render_manifests,
     values_of,
 )
-from kube_efs.operator.operator_manifests import render_rights
+from kube_efs.operator.operator_manifests import render_operator_roles
 
 PACKAGE: Final = "aws-efs-operator"
 CHANNEL: Final = "stable"
@@ -111,13 +111,13 @@ def _annotations(options: RenderOptions, number: str) -> dict[str, str]:
 
 
 def _install(options: RenderOptions) -> dict[str, Any]:
-    rights = render_rights(options)
+    roles = render_operator_roles(options)
     (deployment,) = [
         one for one in render_asset("operator", values_of(options)) if one["kind"] == "Deployment"
     ]
     return {
-        "clusterPermissions": _permissions(rights, "ClusterRole"),
-        "permissions": _permissions(rights, "Role"),
+        "clusterPermissions": _permissions(roles, "ClusterRole"),
+        "permissions": _permissions(roles, "Role"),
         "deployments": [
             {
                 "name": deployment["metadata"]["name"],
@@ -128,8 +128,8 @@ def _install(options: RenderOptions) -> dict[str, Any]:
     }
 
 
-def _permissions(rights: Sequence[Manifest], kind: str) -> list[dict[str, Any]]:
-    return [{"serviceAccountName": _ACCOUNT, "rules": one["rules"]} for one in rights if one["kind"] == kind]
+def _permissions(roles: Sequence[Manifest], kind: str) -> list[dict[str, Any]]:
+    return [{"serviceAccountName": _ACCOUNT, "rules": one["rules"]} for one in roles if one["kind"] == kind]
 
 
 def _definitions(options: RenderOptions) -> list[Manifest]:

@@ -1,162 +1,229 @@
-"""Bringing the wanted objects into the cluster, and back to what they should be."""
+"""Applies the desired objects to the cluster, and corrects changes by others.
 
+Every pass goes through all objects, and passes are frequent: each change of a watched object starts one. An
+apply of an unchanged object would still cost a request, so the installer remembers two digests of each
+object that it applied: of the desired object, and of the object in the cluster after the apply, without its
+status. While both are the same, it does nothing. A restart of the operator forgets the digests. Its first
+pass applies every object again, and the API server changes nothing where nothing differs.
+
+An apply with force takes over the fields that the manifest has, but leaves fields that only others set. In a
+workload such a field can be a container or a node selector, so the installer first replaces the whole
+specification. It keeps what ``kubectl rollout restart`` wrote: without that annotation, the pods would be
+replaced once more.
+
+Two rules protect mounts. The driver of the nodes is updated only when all tunnels are updated and ready,
+since a faulty version must stop at the first tunnel. A DaemonSet that must be recreated is deleted without
+its pods: the new DaemonSet then replaces them one node at a time.
+"""
+
+import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import structlog
 from lightkube.types import CascadeType
 
 from kube_efs.model.errors import KubeError, KubeNotFound
-from kube_efs.operator.conditions import Component
-from kube_efs.operator.desired_objects import component_of
-from kube_efs.operator.drift import (
-    digest,
-    fingerprint,
-    has_foreign_fields,
-    must_recreate,
-    replacement,
-)
-from kube_efs.operator.injection import MANAGED_BY, SPEC_HASH
-from kube_efs.operator.kinds import KINDS, WORKLOADS, ObjectReference, reference_of
-from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.desired_objects import Component, component_of
+from kube_efs.operator.injection import SPEC_HASH
+from kube_efs.operator.kinds import KINDS, MANAGED_BY, WORKLOADS, ObjectReference, has_labels, reference_of
+from kube_efs.operator.manifests import Manifest, digest
 from kube_efs.operator.object_cache import ObjectCache
-from kube_efs.operator.object_client import ObjectClient
-from kube_efs.operator.rollouts import has_rolled_out
+from kube_efs.operator.object_client import FIELD_MANAGER, ObjectClient
+from kube_efs.operator.progress import is_rolled_out
 
 log = structlog.get_logger(__name__)
 
-# ``kind`` and what happened to the object: Created, Updated or Deleted.
-Tell = Callable[[ObjectReference, str], None]
+RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"  # written by kubectl rollout restart
+# These managers may own fields of a specification: replicas, revisions, and the annotation of a restart.
+_ACCEPTED_MANAGERS: Final = frozenset({FIELD_MANAGER, "kube-controller-manager", "kubectl-rollout"})
+# The API server writes these fields of the metadata.
+_SERVER_FIELDS: Final = frozenset(
+    {"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink", "uid"}
+)
+_CASCADES: Final = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
+
+# Records that an object was ``Created``, ``Updated`` or ``Deleted``.
+RecordChange = Callable[[ObjectReference, str], None]
 
 
 @dataclass(slots=True)
 class InstallResult:
-    """The result of one pass, by component: the workloads, errors, and what the pass waits for."""
+    """The result of one pass: objects and workloads in the cluster, errors, and what the pass waits for."""
 
     workloads: dict[Component, Manifest] = field(default_factory=dict)
     errors: defaultdict[Component, list[str]] = field(default_factory=lambda: defaultdict(list))
-    waits: defaultdict[Component, list[str]] = field(default_factory=lambda: defaultdict(list))
+    waiting: defaultdict[Component, list[str]] = field(default_factory=lambda: defaultdict(list))
     missing_kinds: set[str] = field(default_factory=set)
     objects: dict[Component, list[Manifest]] = field(default_factory=lambda: defaultdict(list))
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """What was applied, and what the object was like after it."""
+class _Applied:
+    """The digests of a desired object, and of the object in the cluster after the apply."""
 
-    digest: str
-    fingerprint: str
+    desired: str
+    live: str
 
 
 class Installer:
-    """Applies what differs, and only that; ``tell`` hears of each object that was changed."""
+    """Applies objects that differ; ``record_change`` is called for each object that changed."""
 
-    def __init__(self, cluster: ObjectClient, cache: ObjectCache, tell: Tell) -> None:
-        self._cluster = cluster
+    def __init__(self, objects: ObjectClient, cache: ObjectCache, record_change: RecordChange) -> None:
+        self._objects = objects
         self._cache = cache
-        self._tell = tell
-        self._written: dict[ObjectReference, _Written] = {}
+        self._record_change = record_change
+        self._applied: dict[ObjectReference, _Applied] = {}
         self._absent: set[ObjectReference] = set()
 
-    async def install(self, wanted: Iterable[Manifest]) -> InstallResult:
-        """Bring all objects in place, whatever becomes of single ones; never raises KubeError."""
-        report = InstallResult()
-        for manifest in wanted:
+    async def install(self, desired: Iterable[Manifest]) -> InstallResult:
+        """Apply all objects. An error of one object does not stop the others; never raises KubeError."""
+        result = InstallResult()
+        for manifest in desired:
             component = component_of(manifest)
             try:
-                live = await self._bring(manifest, report)
+                live = self._find_unchanged(manifest) or await self._ensure(manifest, result)
             except KubeNotFound as error:
                 if KINDS[manifest["kind"]].optional:
-                    report.missing_kinds.add(manifest["kind"])
+                    result.missing_kinds.add(manifest["kind"])
                 else:
-                    report.errors[component].append(str(error))
+                    result.errors[component].append(str(error))
                 continue
             except KubeError as error:
-                report.errors[component].append(str(error))
+                result.errors[component].append(str(error))
                 continue
             if live is not None:
-                report.objects[component].append(live)
+                result.objects[component].append(live)
                 if manifest["kind"] in WORKLOADS:
-                    report.workloads[component] = live
-        return report
+                    result.workloads[component] = live
+        return result
 
-    async def withdraw(self, unasked: Iterable[Manifest]) -> None:
-        """Remove those of these objects that this operator installed; raises KubeError."""
-        for manifest in unasked:
+    async def remove(self, unrequested: Iterable[Manifest]) -> None:
+        """Delete those of these objects that this operator installed; raises KubeError."""
+        for manifest in unrequested:
             reference = reference_of(manifest)
             if reference in self._absent:
                 continue
-            live = await self._cluster.get(reference)
-            labels = (live or {"metadata": {}})["metadata"].get("labels") or {}
-            if MANAGED_BY.items() <= labels.items():
-                await self._cluster.delete(reference)
-                self._cache.forget(reference)
-                self._tell(reference, "Deleted")
+            live = await self._objects.get(reference)
+            if live is not None and has_labels(live, MANAGED_BY):
+                await self._delete(reference, CascadeType.BACKGROUND)
             self._absent.add(reference)
 
     def forget(self) -> None:
-        """Nothing is known to be in place any more."""
-        self._written.clear()
+        """Check every object again in the next pass: others may have changed any of them."""
+        self._applied.clear()
         self._absent.clear()
 
-    async def _bring(self, wanted: Manifest, report: InstallResult) -> Manifest | None:
-        """The object as it is now; None while it cannot be there yet."""
-        reference, component = reference_of(wanted), component_of(wanted)
-        live = self._cache.find(reference)
-        if live is not None and self._is_in_place(live, wanted):
-            return live
-        live = await self._cluster.get(reference)
-        if live is not None and live["metadata"].get("deletionTimestamp"):
-            report.waits[component].append(f"{reference} is being removed")
+    def _find_unchanged(self, desired: Manifest) -> Manifest | None:
+        """The object in the cluster, if neither it nor the desired object changed since the last apply."""
+        reference = reference_of(desired)
+        live, applied = self._cache.get(reference), self._applied.get(reference)
+        if live is None or live["metadata"].get("deletionTimestamp"):
             return None
-        if live is not None and KINDS[reference.kind].create_only:
+        return live if applied == _Applied(digest(desired), digest_of_live(live)) else None
+
+    async def _ensure(self, desired: Manifest, result: InstallResult) -> Manifest | None:
+        """The object in the cluster after this pass; None while it cannot exist yet."""
+        reference, component = reference_of(desired), component_of(desired)
+        live = await self._objects.get(reference)
+        if live is None:
+            return await self._apply(None, desired)
+        if live["metadata"].get("deletionTimestamp"):
+            result.waiting[component].append(f"{reference} is being removed")
+            return None
+        if KINDS[reference.kind].create_only:
             return live
-        if live is not None and self._has_to_wait(component, live, wanted, report):
-            report.waits[component].append(f"{reference} is updated when all tunnels are ready")
+        if component is Component.NODE and _waits_for_tunnels(live, desired, result):
+            result.waiting[component].append(f"{reference} is updated when all tunnels are ready")
             return live
-        if live is not None and must_recreate(live, wanted):
-            await self._remove(reference)
+        if must_recreate(live, desired):
+            log.info("object-recreated", object=str(reference))
+            await self._delete(reference, _CASCADES.get(reference.kind, CascadeType.BACKGROUND))
             if reference.kind in WORKLOADS:
-                report.waits[component].append(f"{reference} is recreated")
+                # Its deletion takes time, and the next pass creates it.
+                result.waiting[component].append(f"{reference} is recreated")
                 return None
             live = None
-        return await self._write(live, wanted)
+        return await self._apply(live, desired)
 
-    def _is_in_place(self, live: Manifest, wanted: Manifest) -> bool:
-        written = self._written.get(reference_of(wanted))
-        return written == _Written(digest(wanted), fingerprint(live)) and not live["metadata"].get(
-            "deletionTimestamp"
-        )
-
-    @staticmethod
-    def _has_to_wait(component: Component, live: Manifest, wanted: Manifest, report: InstallResult) -> bool:
-        """Whether the driver of the nodes must stay as it is: not all tunnels have come so far yet."""
-        tunnel = report.workloads.get(Component.TUNNEL)
-        rolls = tunnel is None or not has_rolled_out(tunnel)
-        return component is Component.NODE and rolls and _spec_hash(live) not in {"", _spec_hash(wanted)}
-
-    async def _write(self, live: Manifest | None, wanted: Manifest) -> Manifest:
-        reference = reference_of(wanted)
+    async def _apply(self, live: Manifest | None, desired: Manifest) -> Manifest:
+        reference = reference_of(desired)
         if live is not None and has_foreign_fields(live):
-            await self._cluster.replace(replacement(live, wanted))
-        applied = await self._cluster.apply(wanted)
-        self._written[reference] = _Written(digest(wanted), fingerprint(applied))
-        self._cache.note(applied)
+            await self._objects.replace(replacement(live, desired))
+        applied = await self._objects.apply(desired)
+        self._applied[reference] = _Applied(digest(desired), digest_of_live(applied))
+        self._cache.add(applied)
         if live is None:
-            self._tell(reference, "Created")
+            self._record_change(reference, "Created")
         elif live["metadata"].get("resourceVersion") != applied["metadata"].get("resourceVersion"):
-            self._tell(reference, "Updated")
+            self._record_change(reference, "Updated")
         return applied
 
-    async def _remove(self, reference: ObjectReference) -> None:
-        """Delete the object to recreate it; pods of a DaemonSet stay, because mounts depend on them."""
-        cascades = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
-        log.info("object-made-anew", object=str(reference))
-        await self._cluster.delete(reference, cascade=cascades.get(reference.kind, CascadeType.BACKGROUND))
-        self._cache.forget(reference)
-        self._tell(reference, "Deleted")
+    async def _delete(self, reference: ObjectReference, cascade: CascadeType) -> None:
+        await self._objects.delete(reference, cascade=cascade)
+        self._cache.remove(reference)
+        self._record_change(reference, "Deleted")
+
+
+def _waits_for_tunnels(live: Manifest, desired: Manifest, result: InstallResult) -> bool:
+    """Whether an update of the driver of the nodes must wait for the tunnels of this pass."""
+    tunnel = result.workloads.get(Component.TUNNEL)
+    is_ready = tunnel is not None and is_rolled_out(tunnel)
+    # A DaemonSet without the annotation is not from this operator, and is updated at once.
+    return not is_ready and _spec_hash(live) not in {"", _spec_hash(desired)}
 
 
 def _spec_hash(workload: Manifest) -> str:
     return str((workload["metadata"].get("annotations") or {}).get(SPEC_HASH) or "")
+
+
+def digest_of_live(live: Manifest) -> str:
+    """The digest of everything that users and controllers may change, except the status."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _SERVER_FIELDS}
+    content = {name: value for name, value in live.items() if name not in {"metadata", "status"}}
+    return digest({**content, "metadata": metadata})
+
+
+def must_recreate(live: Manifest, desired: Manifest) -> bool:
+    """Whether a field differs that the API server does not change in an existing object."""
+    for path in KINDS[desired["kind"]].immutable:
+        before, after = _at(live, path), _at(desired, path)
+        if after is not None and _without_empty(before) != _without_empty(after):
+            return True
+    return False
+
+
+def has_foreign_fields(live: Manifest) -> bool:
+    """Whether another manager owns fields in the specification of a workload."""
+    if live["kind"] not in WORKLOADS:
+        return False
+    return any(
+        entry.get("manager") not in _ACCEPTED_MANAGERS
+        and not entry.get("subresource")
+        and "f:spec" in (entry.get("fieldsV1") or {})
+        for entry in live["metadata"].get("managedFields") or ()
+    )
+
+
+def replacement(live: Manifest, desired: Manifest) -> Manifest:
+    """The workload with the desired specification, its own metadata, and the annotation of a restart."""
+    spec = json.loads(json.dumps(desired["spec"]))
+    restarted = _at(live, ("spec", "template", "metadata", "annotations", RESTARTED))
+    if restarted:
+        spec["template"]["metadata"].setdefault("annotations", {})[RESTARTED] = restarted
+    metadata = {name: value for name, value in live["metadata"].items() if name != "managedFields"}
+    return {**live, "metadata": metadata, "spec": spec}
+
+
+def _at(node: Manifest, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - any JSON
+    found: Any = node
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _without_empty(node: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Without the empty fields that the API server adds to a reference or a selector."""
+    return {name: value for name, value in node.items() if value} if isinstance(node, Mapping) else node

@@ -1,10 +1,11 @@
-"""The assets, filled in: what ``kubectl apply`` and the operator bring into a cluster.
+"""Renders the manifests of ``assets``, which ``kubectl apply`` or the operator applies to a cluster.
 
-A string of an asset may contain placeholders, ``{name}``, and a mapping ``$if: name``, which keeps it only if
-there is such a value. Both are checked after the YAML is parsed, so no value can change the structure of
-an object.
+A string of an asset may contain placeholders, ``{name}``. A mapping may contain ``$if: name``, and is then
+rendered only if that value is set. Both are replaced after the YAML is parsed, so no value can change the
+structure of an object.
 """
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -167,6 +168,11 @@ def text_of(manifests: Sequence[Manifest], *, as_json: bool) -> str:
     if as_json:
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2) + "\n"
     return yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True)
+
+
+def digest(content: Any) -> str:  # noqa: ANN401 - any JSON
+    """A digest of a manifest or a part of it, in hexadecimal."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def values_of(options: RenderOptions) -> Mapping[str, object]:

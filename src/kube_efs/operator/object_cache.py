@@ -1,4 +1,10 @@
-"""What the operator knows of the cluster: its objects, and the events that start a comparison."""
+"""The objects of the installation as the watches showed them last. Each change starts a reconciliation.
+
+The operator also writes to these objects, and the answer to a write and the watch may arrive in any order.
+The cache therefore keeps the object with the highest resource version, also for a deleted object, so that a
+late answer neither hides a newer change nor brings a deleted object back. A new list replaces everything,
+because the resource versions of an API server that was restored from a backup start again at a lower number.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -11,16 +17,18 @@ from lightkube.resources.core_v1 import ConfigMap, Secret
 
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow, only_object
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
-from kube_efs.operator.injection import CREDENTIALS_SECRET, MANAGED_BY, TRUSTED_CA
-from kube_efs.operator.kinds import KINDS, ClusterCSIDriver, ObjectReference, reference_of
+from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET, TRUSTED_CA_CONFIG_MAP, TRUSTED_CA_KEY
+from kube_efs.operator.kinds import KINDS, MANAGED_BY, ClusterCSIDriver, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import manifest_of
 
 
 class ObjectCache:
-    """Objects as they were seen last, while ``tasks`` run; ``changed`` is called after each change.
+    """Watches objects while ``tasks`` run; calls ``changed`` after each change.
 
-    ``driver`` is the administrator's resource, None when there is none; ``ready`` is set once that is known.
+    ``driver`` is the resource ClusterCSIDriver, None if there is none. It is known when ``ready`` is set.
+    ``credentials_version`` and ``trusted_ca_version`` are the resource versions of the Secret and the
+    ConfigMap, empty if they do not exist.
     """
 
     def __init__(
@@ -28,7 +36,7 @@ class ObjectCache:
     ) -> None:
         self.driver: Manifest | None = None
         self.credentials_version = ""
-        self.trusted_ca: Manifest | None = None
+        self.trusted_ca_version = ""
         self.ready = asyncio.Event()
         self._client = client
         self._namespace = namespace
@@ -39,89 +47,89 @@ class ObjectCache:
         self._kinds: set[str] = set()
 
     def start(self) -> None:
-        """Follow what there is exactly one of."""
-        self._tasks.create_task(self._follow_driver())
-        self._tasks.create_task(self._follow_secret())
-        self._tasks.create_task(self._follow_trusted_ca())
+        """Watch the ClusterCSIDriver, the Secret and the ConfigMap; other kinds follow with ``add``."""
+        self._tasks.create_task(self._watch_driver())
+        self._tasks.create_task(self._watch_credentials())
+        self._tasks.create_task(self._watch_trusted_ca())
 
-    def find(self, reference: ObjectReference) -> Manifest | None:
-        """What is known of an object that the operator keeps."""
+    def get(self, reference: ObjectReference) -> Manifest | None:
+        """The object; None if the operator has not written it yet, or if it was deleted."""
         return self._objects.get(reference)
 
     def of_kind(self, kind: str) -> list[Manifest]:
-        """All that is known of one kind."""
+        """All objects of the kind."""
         return [live for reference, live in self._objects.items() if reference.kind == kind]
 
-    def note(self, live: Manifest) -> None:
-        """Take over the answer to a write, and follow objects of its kind from now on."""
+    def add(self, live: Manifest) -> None:
+        """Add the answer to a write. The first object of a kind starts the watch of that kind."""
         kind = live["kind"]
-        self._see(live)
+        self._update(live)
         if kind not in self._kinds:
             self._kinds.add(kind)
-            self._tasks.create_task(self._follow_kind(kind))
+            self._tasks.create_task(self._watch_kind(kind))
 
-    def forget(self, reference: ObjectReference) -> None:
-        """The object is gone, or will be."""
+    def remove(self, reference: ObjectReference) -> None:
+        """The operator has deleted the object."""
         self._objects.pop(reference, None)
 
-    async def _follow_kind(self, kind: str) -> None:
-        """Objects that lose the label count as gone, and therefore get it again."""
-        resource: type[Resource] = KINDS[kind].resource
-        stream = follow(
-            self._client,
-            resource,
-            labels=MANAGED_BY,
-            namespace=KINDS[kind].namespace(self._namespace),
-        )
+    async def _watch_kind(self, kind: str) -> None:
+        # An object that loses the label counts as deleted. The operator therefore applies it again.
+        resource, namespace = KINDS[kind].resource, KINDS[kind].namespace(self._namespace)
+        stream = follow(self._client, resource, labels=MANAGED_BY, namespace=namespace)
         async with aclosing(stream) as changes:
             async for change in changes:
                 match change:
                     case Listed(objects):
                         self._replace(kind, [manifest_of(item, kind) for item in objects])
                     case Applied(found):
-                        self._see(manifest_of(found, kind))
+                        self._update(manifest_of(found, kind))
                     case Deleted(found):
-                        self._see_gone(manifest_of(found, kind))
+                        self._update_deleted(manifest_of(found, kind))
                 self._changed()
 
-    def _see(self, live: Manifest) -> None:
-        """Keep the newest state: the watch may have reported it before the answer to a write is read."""
-        reference, version = reference_of(live), _version(live)
-        if version >= self._newest.get(reference, 0):
-            self._newest[reference] = version
-            self._objects[reference] = live
+    def _update(self, live: Manifest) -> None:
+        if self._is_newest(live):
+            self._objects[reference_of(live)] = live
 
-    def _see_gone(self, last: Manifest) -> None:
-        reference, version = reference_of(last), _version(last)
-        if version >= self._newest.get(reference, 0):
-            self._newest[reference] = version
-            self._objects.pop(reference, None)
+    def _update_deleted(self, last: Manifest) -> None:
+        if self._is_newest(last):
+            self._objects.pop(reference_of(last), None)
+
+    def _is_newest(self, live: Manifest) -> bool:
+        reference, version = reference_of(live), _version(live)
+        if version < self._newest.get(reference, 0):
+            return False
+        self._newest[reference] = version
+        return True
 
     def _replace(self, kind: str, found: list[Manifest]) -> None:
-        """A listing is the truth, also after the server has restarted its count."""
         listed = {reference_of(live): live for live in found}
         others = {key: live for key, live in self._objects.items() if key.kind != kind}
         self._objects = {**others, **listed}
         kept = {key: version for key, version in self._newest.items() if key.kind != kind}
         self._newest = {**kept, **{key: _version(live) for key, live in listed.items()}}
 
-    async def _follow_driver(self) -> None:
-        async for found in self._one(ClusterCSIDriver, name=DRIVER_NAME):
+    async def _watch_driver(self) -> None:
+        async for found in self._watch_single(ClusterCSIDriver, name=DRIVER_NAME):
             self.driver = None if found is None else manifest_of(found, "ClusterCSIDriver")
             self.ready.set()
             self._changed()
 
-    async def _follow_secret(self) -> None:
-        async for found in self._one(Secret, name=CREDENTIALS_SECRET, namespace=self._namespace):
+    async def _watch_credentials(self) -> None:
+        stream = self._watch_single(Secret, name=CREDENTIALS_SECRET, namespace=self._namespace)
+        async for found in stream:
             self.credentials_version = found.metadata.resourceVersion or "" if found else ""
             self._changed()
 
-    async def _follow_trusted_ca(self) -> None:
-        async for found in self._one(ConfigMap, name=TRUSTED_CA, namespace=self._namespace):
-            self.trusted_ca = manifest_of(found, "ConfigMap") if found else None
+    async def _watch_trusted_ca(self) -> None:
+        stream = self._watch_single(ConfigMap, name=TRUSTED_CA_CONFIG_MAP, namespace=self._namespace)
+        async for found in stream:
+            # OpenShift adds the key some time after the operator creates the ConfigMap.
+            has_bundle = found and TRUSTED_CA_KEY in (found.data or {})
+            self.trusted_ca_version = found.metadata.resourceVersion or "" if has_bundle else ""
             self._changed()
 
-    async def _one(
+    async def _watch_single(
         self, resource: type[Resource], *, name: str, namespace: str | None = None
     ) -> AsyncGenerator[Any, None]:
         stream = follow(self._client, resource, namespace=namespace, fields={"metadata.name": name})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kube_efs.operator.tls_profiles import TlsProfile, read_tls_profile
+from kube_efs.operator.cluster_facts import TlsProfile, read_tls_profile
 
 
 def custom(version: str, *ciphers: str) -> dict[str, Any]:
@@ -17,8 +17,8 @@ def custom(version: str, *ciphers: str) -> dict[str, Any]:
         pytest.param(None, TlsProfile(), id="none"),
         pytest.param({"type": "Intermediate"}, TlsProfile(), id="intermediate"),
         pytest.param({"type": "Old"}, TlsProfile(), id="nothing older than 1.2"),
-        pytest.param({"type": "Modern"}, TlsProfile(version="1.3"), id="modern"),
-        pytest.param(custom("VersionTLS13"), TlsProfile(version="1.3"), id="a version only"),
+        pytest.param({"type": "Modern"}, TlsProfile(min_version="1.3"), id="modern"),
+        pytest.param(custom("VersionTLS13"), TlsProfile(min_version="1.3"), id="a version only"),
         pytest.param(
             custom("VersionTLS11", "ECDHE-RSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256"),
             TlsProfile(ciphers=("ECDHE-RSA-AES128-GCM-SHA256",)),

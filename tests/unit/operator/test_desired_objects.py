@@ -6,14 +6,19 @@ from typing import Any
 import pytest
 
 from kube_efs.operator.cluster_csi_driver import LogLevel
-from kube_efs.operator.conditions import Component
-from kube_efs.operator.desired_objects import ClusterFacts, component_of, desired_objects
-from kube_efs.operator.extras import EVERYTHING, Extras, unrequested_objects
-from kube_efs.operator.injection import MANAGED_BY, SPEC_HASH
-from kube_efs.operator.kinds import KINDS
+from kube_efs.operator.cluster_facts import ClusterFacts, TlsProfile
+from kube_efs.operator.desired_objects import (
+    ALL_OPTIONAL,
+    Component,
+    ProcessSettings,
+    component_of,
+    desired_objects,
+    unrequested_objects,
+)
+from kube_efs.operator.injection import SPEC_HASH
+from kube_efs.operator.kinds import KINDS, MANAGED_BY
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
-from kube_efs.operator.tls_profiles import TlsProfile
 from kube_efs.settings import InstalledSettings
 
 
@@ -21,8 +26,15 @@ def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
     return RenderOptions(platform=platform, namespace="storage", csi=True)
 
 
-def wanted(platform: Platform = Platform.OPENSHIFT, **facts: Any) -> tuple[Manifest, ...]:
-    return desired_objects(options(platform), ClusterFacts(**facts))
+def desired(
+    platform: Platform = Platform.OPENSHIFT,
+    processes: ProcessSettings | None = None,
+    log_level: LogLevel = LogLevel.NORMAL,
+    **facts: Any,
+) -> tuple[Manifest, ...]:
+    return desired_objects(
+        options(platform), ClusterFacts(**facts), processes or ProcessSettings(), log_level
+    )
 
 
 def of_component(manifests: tuple[Manifest, ...], component: Component) -> Any:
@@ -39,21 +51,21 @@ def variables(workload: Manifest) -> dict[str, Any]:
 @pytest.mark.parametrize("platform", Platform)
 def test_all_that_is_rendered_is_kept_in_place_but_the_namespace(platform: Platform) -> None:
     rendered = {(one["kind"], one["metadata"]["name"]) for one in render_manifests(options(platform))}
-    installed = {(one["kind"], one["metadata"]["name"]) for one in wanted(platform)}
+    installed = {(one["kind"], one["metadata"]["name"]) for one in desired(platform)}
     assert rendered - installed == {("Namespace", "storage")}
 
 
 @pytest.mark.parametrize("platform", Platform)
 def test_every_object_is_of_a_kind_that_can_be_removed_and_carries_the_label(platform: Platform) -> None:
-    for one in wanted(platform, credentials_mode=""):
+    for one in desired(platform, credentials_mode=""):
         assert one["kind"] in KINDS
         assert MANAGED_BY.items() <= one["metadata"]["labels"].items()
 
 
 def test_tunnels_come_before_what_mounts_through_them() -> None:
-    parts = [component_of(one) for one in wanted()]
+    parts = [component_of(one) for one in desired()]
     assert parts[-3:] == [Component.TUNNEL, Component.NODE, Component.CONTROLLER]
-    assert all(SPEC_HASH in one["metadata"]["annotations"] for one in wanted()[-3:])
+    assert all(SPEC_HASH in one["metadata"]["annotations"] for one in desired()[-3:])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +80,7 @@ def test_tunnels_come_before_what_mounts_through_them() -> None:
 def test_credentials_are_asked_for_where_somebody_makes_them(
     mode: str | None, role: str, is_asked: bool
 ) -> None:
-    requests = of_component(wanted(credentials_mode=mode, role_arn=role), Component.CREDENTIALS)
+    requests = of_component(desired(credentials_mode=mode, role_arn=role), Component.CREDENTIALS)
     assert bool(requests) is is_asked
     if requests:
         spec = requests[0]["spec"]
@@ -79,13 +91,13 @@ def test_credentials_are_asked_for_where_somebody_makes_them(
 
 
 def test_a_proxy_reaches_every_process() -> None:
-    for one in wanted(proxy={"HTTPS_PROXY": "http://proxy:3128"})[-3:]:
+    for one in desired(proxy={"HTTPS_PROXY": "http://proxy:3128"})[-3:]:
         assert variables(one)["HTTPS_PROXY"] == "http://proxy:3128"
 
 
 def test_only_on_openshift_are_metrics_read_over_tls() -> None:
     for platform in Platform:
-        found = wanted(platform)
+        found = desired(platform)
         (service,) = [one for one in found if one["metadata"]["name"].endswith("controller-metrics")]
         (monitor,) = [one for one in found if one["kind"] == "ServiceMonitor"]
         (controller,) = of_component(found, Component.CONTROLLER)
@@ -109,46 +121,48 @@ def test_only_on_openshift_are_metrics_read_over_tls() -> None:
 
 
 def test_the_cluster_s_tls_profile_reaches_what_serves_metrics() -> None:
-    terms = TlsProfile(version="1.3", ciphers=("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"))
-    (controller,) = of_component(wanted(tls=terms), Component.CONTROLLER)
+    profile = TlsProfile(
+        min_version="1.3", ciphers=("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")
+    )
+    (controller,) = of_component(desired(tls=profile), Component.CONTROLLER)
     found = variables(controller)
     assert found["KUBE_EFS_METRICS_TLS_VERSION"] == "1.3"
     assert found["KUBE_EFS_METRICS_TLS_CIPHERS"] == "ECDHE-RSA-AES128-GCM-SHA256,ECDHE-RSA-AES256-GCM-SHA384"
-    assert "KUBE_EFS_METRICS_TLS_CIPHERS" not in variables(of_component(wanted(), Component.CONTROLLER)[0])
+    assert "KUBE_EFS_METRICS_TLS_CIPHERS" not in variables(of_component(desired(), Component.CONTROLLER)[0])
 
 
 def test_new_credentials_change_the_controller_alone() -> None:
-    before, after = (wanted(credentials_version=one) for one in ("1", "2"))
+    before, after = (desired(credentials_version=one) for one in ("1", "2"))
     changed = [component_of(new) for old, new in zip(before, after, strict=True) if old != new]
     assert changed == [Component.CONTROLLER]
 
 
 def test_the_level_of_logging_replaces_no_tunnel() -> None:
-    before = desired_objects(options(), ClusterFacts())
-    after = desired_objects(options(), ClusterFacts(), LogLevel.DEBUG)
+    before = desired()
+    after = desired(log_level=LogLevel.DEBUG)
     changed = [component_of(new) for old, new in zip(before, after, strict=True) if old != new]
     assert changed == [Component.NODE, Component.CONTROLLER]
 
 
 @pytest.mark.parametrize(("nodes", "replicas"), [(0, 1), (1, 1), (2, 2), (50, 2)])
 def test_there_are_as_many_controllers_as_nodes_but_not_more_than_two(nodes: int, replicas: int) -> None:
-    (controller,) = of_component(wanted(nodes=nodes), Component.CONTROLLER)
+    (controller,) = of_component(desired(nodes=nodes), Component.CONTROLLER)
     assert controller["spec"]["replicas"] == replicas
 
 
 def test_access_points_are_tagged_as_owned_by_the_cluster() -> None:
-    (controller,) = of_component(wanted(cluster_id="prod-x7k2p"), Component.CONTROLLER)
+    (controller,) = of_component(desired(cluster_id="prod-x7k2p"), Component.CONTROLLER)
     assert variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"] == "kubernetes.io/cluster/prod-x7k2p:owned"
 
 
 def test_no_secret_is_in_any_object() -> None:
     assert "aws_secret_access_key" not in json.dumps(
-        [one for one in wanted() if component_of(one) is Component.STATIC]
+        [one for one in desired() if component_of(one) is Component.STATIC]
     )
 
 
-def told(**settings: str) -> Extras:
-    return Extras.told(InstalledSettings(**settings))  # type: ignore[arg-type]  # names of variables
+def process_settings(**settings: str) -> ProcessSettings:
+    return ProcessSettings.from_settings(InstalledSettings(**settings))  # type: ignore[arg-type]  # names of variables
 
 
 def names(manifests: tuple[Manifest, ...]) -> set[str]:
@@ -200,21 +214,21 @@ def names(manifests: tuple[Manifest, ...]) -> set[str]:
     ],
 )
 def test_settings_bring_the_objects_that_they_need(settings: dict[str, str], added: set[str]) -> None:
-    extras = told(**settings)
-    assert names(wanted(extras=extras)) - names(wanted()) == added
-    everything = names(wanted(extras=EVERYTHING)) - names(wanted())
-    assert names(unrequested_objects(extras, "storage")) == everything - added
-    for one in wanted(extras=extras):
+    processes = process_settings(**settings)
+    assert names(desired(processes=processes)) - names(desired()) == added
+    everything = names(desired(processes=ALL_OPTIONAL)) - names(desired())
+    assert names(unrequested_objects(processes, "storage")) == everything - added
+    for one in desired(processes=processes):
         assert MANAGED_BY.items() <= one["metadata"]["labels"].items()
 
 
 def test_variables_reach_their_process_alone_and_replace_what_is_there() -> None:
-    extras = told(
+    processes = process_settings(
         KUBE_EFS_CONTROLLER_SETTINGS='{"EFS_POLLING_INTERVAL": 60, "KUBE_EFS_SHARED_VOLUMES": false}',
         KUBE_EFS_TUNNEL_SETTINGS='{"KUBE_EFS_HEALTH_HOST": "0.0.0.0", "LOGGING_LEVEL": "DEBUG"}',
         KUBE_EFS_NODE_SETTINGS='{"KUBE_EFS_VOLUME_METRICS": true}',
     )
-    before, after = wanted()[-3:], wanted(extras=extras)[-3:]
+    before, after = desired()[-3:], desired(processes=processes)[-3:]
     changed = [
         dict(variables(new).items() - variables(old).items()) for old, new in zip(before, after, strict=True)
     ]
@@ -229,7 +243,7 @@ def test_variables_reach_their_process_alone_and_replace_what_is_there() -> None
 
 
 def test_the_mark_of_ownership_is_added_to_the_administrator_s_tags() -> None:
-    extras = told(KUBE_EFS_CONTROLLER_SETTINGS='{"KUBE_EFS_ACCESS_POINT_TAGS": "team:web"}')
-    (controller,) = of_component(wanted(extras=extras, cluster_id="prod-x7k2p"), Component.CONTROLLER)
+    processes = process_settings(KUBE_EFS_CONTROLLER_SETTINGS='{"KUBE_EFS_ACCESS_POINT_TAGS": "team:web"}')
+    (controller,) = of_component(desired(processes=processes, cluster_id="prod-x7k2p"), Component.CONTROLLER)
     tags = variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"]
     assert tags == "team:web kubernetes.io/cluster/prod-x7k2p:owned"

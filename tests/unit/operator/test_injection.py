@@ -37,11 +37,11 @@ def container(manifest: Manifest) -> Any:
     ],
 )
 def test_marks_have_the_keys_of_openshifts_operators(name: str, kind: str, key: str) -> None:
-    assert injection.mark_key(CLUSTER_NAMESPACE, name, kind) == f"operator.openshift.io/{key}"
+    assert injection.dependency_key(CLUSTER_NAMESPACE, name, kind) == f"operator.openshift.io/{key}"
 
 
 def test_a_short_mark_is_readable() -> None:
-    assert injection.mark_key("efs", "keys", "secret") == "operator.openshift.io/dep-efs.keys.secret"
+    assert injection.dependency_key("efs", "keys", "secret") == "operator.openshift.io/dep-efs.keys.secret"
 
 
 def test_variables_take_the_place_of_others_of_their_name() -> None:
@@ -53,11 +53,11 @@ def test_variables_take_the_place_of_others_of_their_name() -> None:
 
 def test_nothing_is_added_without_variables() -> None:
     assert injection.with_environment(workload(), {}) == workload()
-    assert injection.with_marks(workload(), {}) == workload()
+    assert injection.with_dependencies(workload(), {}) == workload()
 
 
 def test_marks_are_on_the_object_and_on_its_pods() -> None:
-    found = injection.with_marks(workload(), {"a": "1"})
+    found = injection.with_dependencies(workload(), {"a": "1"})
     assert found["metadata"]["annotations"] == {"a": "1"}
     assert found["spec"]["template"]["metadata"]["annotations"] == {"a": "1"}
 

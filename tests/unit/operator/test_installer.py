@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from kube_efs.operator.drift import (
-    FIELD_MANAGER,
+from kube_efs.operator.installer import (
     RESTARTED,
-    fingerprint,
+    digest_of_live,
     has_foreign_fields,
     must_recreate,
     replacement,
 )
 from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.object_client import FIELD_MANAGER
 
 
 def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any) -> Manifest:
@@ -36,7 +36,7 @@ def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any
 )
 def test_drift_is_what_people_change(change: dict[str, Any], is_drift: bool) -> None:
     before = {"kind": "Deployment", "metadata": {"name": "x", "resourceVersion": "7"}, "spec": {}}
-    assert (fingerprint(before) != fingerprint({**before, **change})) is is_drift
+    assert (digest_of_live(before) != digest_of_live({**before, **change})) is is_drift
 
 
 @pytest.mark.parametrize(

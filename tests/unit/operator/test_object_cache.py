@@ -23,25 +23,25 @@ async def cache(kube: AsyncClient) -> ObjectCache:
 
 
 async def test_an_answer_that_comes_late_hides_nothing_newer(cache: ObjectCache) -> None:
-    cache._see(role("10"))
-    cache._see(role("9"))
-    found = cache.find(REFERENCE)
+    cache._update(role("10"))
+    cache._update(role("9"))
+    found = cache.get(REFERENCE)
     assert found
     assert found["metadata"]["resourceVersion"] == "10"
 
 
 async def test_an_answer_that_comes_late_brings_nothing_back(cache: ObjectCache) -> None:
-    cache._see_gone(role("11"))
-    cache._see(role("10"))
-    assert cache.find(REFERENCE) is None
-    cache._see(role("12"))
-    assert cache.find(REFERENCE)
+    cache._update_deleted(role("11"))
+    cache._update(role("10"))
+    assert cache.get(REFERENCE) is None
+    cache._update(role("12"))
+    assert cache.get(REFERENCE)
 
 
 async def test_a_listing_is_the_truth_even_if_it_is_older(cache: ObjectCache) -> None:
-    cache._see(role("10"))
+    cache._update(role("10"))
     cache._replace("Role", [role("3")])
-    cache._see(role("4"))
-    found = cache.find(REFERENCE)
+    cache._update(role("4"))
+    found = cache.get(REFERENCE)
     assert found
     assert found["metadata"]["resourceVersion"] == "4"

@@ -9,8 +9,8 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from kube_efs.operator.bundle import render_bundle
-from kube_efs.operator.desired_objects import ClusterFacts, desired_objects
-from kube_efs.operator.extras import EVERYTHING
+from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
 from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
@@ -68,8 +68,8 @@ def test_the_bundle_replaces_every_version_of_the_community_operator() -> None:
 @pytest.mark.parametrize("kind", ["Role", "ClusterRole"])
 def test_the_operator_has_every_right_that_it_gives(platform: Platform, kind: str) -> None:
     own = [rule for one in render_operator(options(platform)) if one["kind"] == kind for rule in one["rules"]]
-    facts = ClusterFacts(extras=EVERYTHING)
-    for one in (*render_manifests(options(platform)), *desired_objects(options(platform), facts)):
+    desired = desired_objects(options(platform), ClusterFacts(), ALL_OPTIONAL)
+    for one in (*render_manifests(options(platform)), *desired):
         if one["kind"] == kind:
             assert all(rule in own for rule in one["rules"])
 

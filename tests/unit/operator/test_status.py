@@ -11,17 +11,18 @@ from kube_efs.operator.cluster_csi_driver import (
     read_driver_resource,
     read_log_level,
 )
-from kube_efs.operator.conditions import Component, OperatorCondition, read_conditions, render_conditions
+from kube_efs.operator.desired_objects import Component
 from kube_efs.operator.installer import InstallResult
-from kube_efs.operator.rollouts import progress
-from kube_efs.operator.statuses import (
+from kube_efs.operator.progress import Progress, rollout_progress
+from kube_efs.operator.status import (
+    OperatorCondition,
     installed_conditions,
     management_condition,
     merge_conditions,
+    read_conditions,
+    render_conditions,
     uninstall_conditions,
 )
-from kube_efs.operator.takeover import TakeoverProgress
-from kube_efs.operator.uninstaller import UninstallProgress
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -41,18 +42,18 @@ def said(conditions: tuple[OperatorCondition, ...]) -> dict[str, bool]:
     return {one.type: one.status for one in conditions}
 
 
-def whole_report() -> InstallResult:
-    report = InstallResult()
+def complete_result() -> InstallResult:
+    result = InstallResult()
     deployment = {
         "kind": "Deployment",
         "metadata": {"name": "efs-manager", "generation": 1},
         "spec": {"replicas": 2},
         "status": {"observedGeneration": 1, "updatedReplicas": 2, "availableReplicas": 2},
     }
-    report.workloads.update(
+    result.workloads.update(
         {Component.TUNNEL: daemon_set(), Component.NODE: daemon_set(), Component.CONTROLLER: deployment}
     )
-    return report
+    return result
 
 
 @pytest.mark.parametrize(
@@ -65,20 +66,20 @@ def whole_report() -> InstallResult:
     ],
 )
 def test_how_far_a_rollout_is(status: dict[str, int], words: str) -> None:
-    assert progress(daemon_set(**status)) == words
+    assert rollout_progress(daemon_set(**status)) == words
 
 
 def test_a_whole_installation_is_available_and_nothing_else() -> None:
-    found = said(installed_conditions(whole_report(), TakeoverProgress(done=True)))
+    found = said(installed_conditions(complete_result(), Progress()))
     overall = {name: found[name] for name in ("Available", "Progressing", "Degraded")}
     assert overall == {"Available": True, "Progressing": False, "Degraded": False}
     assert f"{Component.CREDENTIALS}Available" not in found
 
 
 def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available() -> None:
-    report = whole_report()
-    report.errors[Component.STATIC].append("ServiceAccount x: answered 403")
-    conditions = installed_conditions(report, TakeoverProgress(done=True))
+    result = complete_result()
+    result.errors[Component.STATIC].append("ServiceAccount x: answered 403")
+    conditions = installed_conditions(result, Progress())
     degraded = {one.type: one.message for one in conditions if one.type.endswith("Degraded") and one.status}
     assert degraded == {
         "CSIStaticResourceControllerDegraded": "ServiceAccount x: answered 403",
@@ -96,33 +97,33 @@ def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available
     ids=["a secret", "no secret"],
 )
 def test_where_credentials_come_from_is_told(has_secret: bool, message: str) -> None:
-    conditions = installed_conditions(whole_report(), TakeoverProgress(done=True), has_credentials=has_secret)
+    conditions = installed_conditions(complete_result(), Progress(), has_credentials=has_secret)
     (found,) = [one for one in conditions if one.type == "CredentialsSecretFound"]
     assert (found.status, found.message) == (has_secret, message.format("aws-efs-cloud-credentials"))
     assert said(conditions)["Degraded"] is False
 
 
 def test_what_is_not_made_yet_is_not_available() -> None:
-    report = whole_report()
-    del report.workloads[Component.NODE]
-    found = {one.type: one for one in installed_conditions(report, TakeoverProgress(done=True))}
+    result = complete_result()
+    del result.workloads[Component.NODE]
+    found = {one.type: one for one in installed_conditions(result, Progress())}
     assert not found["Available"].status
     assert found["Available"].message == "AWSEFSDriverNodeServiceControllerAvailable is false"
     assert found[f"{Component.NODE}Progressing"].message == "not created yet"
 
 
 @pytest.mark.parametrize(
-    ("removal", "reason", "in_use", "progressing"),
+    ("progress", "reason", "in_use", "progressing"),
     [
-        pytest.param(UninstallProgress(blocked="pods use volumes"), "VolumesInUse", True, True, id="in use"),
-        pytest.param(UninstallProgress(waits="pods are ending"), "Removing", False, True, id="going"),
-        pytest.param(UninstallProgress(), "Removed", False, False, id="gone"),
+        pytest.param(Progress(blocked="pods use volumes"), "VolumesInUse", True, True, id="in use"),
+        pytest.param(Progress(waiting="pods are ending"), "Removing", False, True, id="going"),
+        pytest.param(Progress(), "Removed", False, False, id="gone"),
     ],
 )
 def test_a_removal_says_what_it_waits_for(
-    removal: UninstallProgress, reason: str, in_use: bool, progressing: bool
+    progress: Progress, reason: str, in_use: bool, progressing: bool
 ) -> None:
-    found = {one.type: one for one in uninstall_conditions(removal)}
+    found = {one.type: one for one in uninstall_conditions(progress)}
     assert found["Available"].reason == reason
     assert found["Available"].status is in_use  # nothing has been taken away yet
     assert (found["VolumesInUse"].status, found["Progressing"].status) == (in_use, progressing)

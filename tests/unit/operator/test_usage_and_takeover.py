@@ -5,7 +5,7 @@ from typing import Any, cast
 from lightkube.models.core_v1 import EphemeralVolumeSource, Volume
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
-from kube_efs.operator.takeover import choose
+from kube_efs.operator.takeover import select_pod
 from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, volume_uses_of
 
 
@@ -72,11 +72,11 @@ def test_many_pods_are_told_in_few_words() -> None:
 
 def test_the_older_driver_goes_from_a_node_that_nobody_needs_it_on() -> None:
     older = [pod("old-a"), pod("old-b", node="b")]
-    free, waits = choose(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
+    free, waits = select_pod(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
     assert free is older[1]
     assert waits.startswith("node a keeps the older driver while team/web use its volumes (drain")
 
 
 def test_only_one_goes_at_a_time() -> None:
     going = pod("old-a", deletionTimestamp="2026-11-21T12:00:00Z")
-    assert choose([going, pod("old-b", node="b")], [])[0] is None
+    assert select_pod([going, pod("old-b", node="b")], [])[0] is None
