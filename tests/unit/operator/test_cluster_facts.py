@@ -12,25 +12,29 @@ def custom(version: str, *ciphers: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("profile", "terms"),
+    ("profile", "expected"),
     [
         pytest.param(None, TlsProfile(), id="none"),
         pytest.param({"type": "Intermediate"}, TlsProfile(), id="intermediate"),
-        pytest.param({"type": "Old"}, TlsProfile(), id="nothing older than 1.2"),
+        pytest.param({"type": "Old"}, TlsProfile(), id="old"),
         pytest.param({"type": "Modern"}, TlsProfile(min_version="1.3"), id="modern"),
         pytest.param(custom("VersionTLS13"), TlsProfile(min_version="1.3"), id="a version only"),
         pytest.param(
             custom("VersionTLS11", "ECDHE-RSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256"),
             TlsProfile(ciphers=("ECDHE-RSA-AES128-GCM-SHA256",)),
-            id="ciphers of 1.2, since those of 1.3 are always there",
+            id="ciphers of TLS 1.2",
         ),
-        pytest.param(custom("VersionTLS12", "ALL:@SECLEVEL=0", "!AES"), TlsProfile(), id="no commands"),
+        pytest.param(
+            custom("VersionTLS12", "ALL:@SECLEVEL=0", "!AES"), TlsProfile(), id="commands instead of ciphers"
+        ),
     ],
 )
-def test_what_a_profile_means(profile: dict[str, Any] | None, terms: TlsProfile) -> None:
-    assert read_tls_profile({"spec": {"tlsSecurityProfile": profile}}) == terms
+def test_tls_profile_sets_minimum_version_and_ciphers(
+    profile: dict[str, Any] | None, expected: TlsProfile
+) -> None:
+    assert read_tls_profile({"spec": {"tlsSecurityProfile": profile}}) == expected
 
 
 @pytest.mark.parametrize("api_server", [None, {}, {"spec": None}], ids=["no such kind", "empty", "no spec"])
-def test_a_cluster_without_profiles_has_the_usual_terms(api_server: dict[str, Any] | None) -> None:
+def test_cluster_without_tls_profile_gets_the_default(api_server: dict[str, Any] | None) -> None:
     assert read_tls_profile(api_server) == TlsProfile()

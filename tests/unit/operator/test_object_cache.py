@@ -1,4 +1,4 @@
-"""What the operator knows, in whatever order the watch and the answers to its writes tell it."""
+"""The watch and the answers to writes arrive in any order."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ async def cache(kube: AsyncClient) -> ObjectCache:
     return ObjectCache(kube, "storage", asyncio.TaskGroup(), lambda: None)
 
 
-async def test_an_answer_that_comes_late_hides_nothing_newer(cache: ObjectCache) -> None:
+async def test_late_answer_does_not_hide_a_newer_object(cache: ObjectCache) -> None:
     cache._update(role("10"))
     cache._update(role("9"))
     found = cache.get(REFERENCE)
@@ -30,7 +30,7 @@ async def test_an_answer_that_comes_late_hides_nothing_newer(cache: ObjectCache)
     assert found["metadata"]["resourceVersion"] == "10"
 
 
-async def test_an_answer_that_comes_late_brings_nothing_back(cache: ObjectCache) -> None:
+async def test_late_answer_does_not_restore_a_deleted_object(cache: ObjectCache) -> None:
     cache._update_deleted(role("11"))
     cache._update(role("10"))
     assert cache.get(REFERENCE) is None
@@ -38,7 +38,7 @@ async def test_an_answer_that_comes_late_brings_nothing_back(cache: ObjectCache)
     assert cache.get(REFERENCE)
 
 
-async def test_a_listing_is_the_truth_even_if_it_is_older(cache: ObjectCache) -> None:
+async def test_new_list_replaces_objects_with_higher_versions(cache: ObjectCache) -> None:
     cache._update(role("10"))
     cache._replace("Role", [role("3")])
     cache._update(role("4"))

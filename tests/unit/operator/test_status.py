@@ -1,4 +1,4 @@
-"""What is said of the driver in its status."""
+"""The status of the ClusterCSIDriver."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -38,7 +38,7 @@ def daemon_set(**status: int) -> dict[str, Any]:
     return {"kind": "DaemonSet", "metadata": {"name": "d", "generation": 2}, "spec": {}, "status": counts}
 
 
-def said(conditions: tuple[OperatorCondition, ...]) -> dict[str, bool]:
+def statuses(conditions: tuple[OperatorCondition, ...]) -> dict[str, bool]:
     return {one.type: one.status for one in conditions}
 
 
@@ -57,26 +57,30 @@ def complete_result() -> InstallResult:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "message"),
     [
-        pytest.param({}, "", id="all well"),
-        pytest.param({"observedGeneration": 1}, "the new specification has not been read yet", id="new"),
+        pytest.param({}, "", id="complete"),
+        pytest.param(
+            {"observedGeneration": 1}, "the new specification has not been read yet", id="not read yet"
+        ),
         pytest.param({"numberUnavailable": 1}, "1 of 3 pods are not ready", id="not ready"),
-        pytest.param({"updatedNumberScheduled": 1}, "2 of 3 pods are of an older version", id="older"),
+        pytest.param(
+            {"updatedNumberScheduled": 1}, "2 of 3 pods are of an older version", id="older version"
+        ),
     ],
 )
-def test_how_far_a_rollout_is(status: dict[str, int], words: str) -> None:
-    assert rollout_progress(daemon_set(**status)) == words
+def test_rollout_progress_names_the_pods_that_are_not_done(status: dict[str, int], message: str) -> None:
+    assert rollout_progress(daemon_set(**status)) == message
 
 
-def test_a_whole_installation_is_available_and_nothing_else() -> None:
-    found = said(installed_conditions(complete_result(), Progress()))
+def test_complete_installation_is_available_only() -> None:
+    found = statuses(installed_conditions(complete_result(), Progress()))
     overall = {name: found[name] for name in ("Available", "Progressing", "Degraded")}
     assert overall == {"Available": True, "Progressing": False, "Degraded": False}
     assert f"{Component.CREDENTIALS}Available" not in found
 
 
-def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available() -> None:
+def test_error_degrades_its_component_and_the_whole_but_not_availability() -> None:
     result = complete_result()
     result.errors[Component.STATIC].append("ServiceAccount x: answered 403")
     conditions = installed_conditions(result, Progress())
@@ -85,7 +89,7 @@ def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available
         "CSIStaticResourceControllerDegraded": "ServiceAccount x: answered 403",
         "Degraded": "CSIStaticResourceControllerDegraded: ServiceAccount x: answered 403",
     }
-    assert said(conditions)["Available"] is True
+    assert statuses(conditions)["Available"] is True
 
 
 @pytest.mark.parametrize(
@@ -96,14 +100,14 @@ def test_an_error_degrades_its_part_and_the_whole_but_what_works_stays_available
     ],
     ids=["a secret", "no secret"],
 )
-def test_where_credentials_come_from_is_told(has_secret: bool, message: str) -> None:
+def test_condition_shows_the_source_of_credentials(has_secret: bool, message: str) -> None:
     conditions = installed_conditions(complete_result(), Progress(), has_credentials=has_secret)
     (found,) = [one for one in conditions if one.type == "CredentialsSecretFound"]
     assert (found.status, found.message) == (has_secret, message.format("aws-efs-cloud-credentials"))
-    assert said(conditions)["Degraded"] is False
+    assert statuses(conditions)["Degraded"] is False
 
 
-def test_what_is_not_made_yet_is_not_available() -> None:
+def test_workload_that_does_not_exist_is_not_available() -> None:
     result = complete_result()
     del result.workloads[Component.NODE]
     found = {one.type: one for one in installed_conditions(result, Progress())}
@@ -116,20 +120,20 @@ def test_what_is_not_made_yet_is_not_available() -> None:
     ("progress", "reason", "in_use", "progressing"),
     [
         pytest.param(Progress(blocked="pods use volumes"), "VolumesInUse", True, True, id="in use"),
-        pytest.param(Progress(waiting="pods are ending"), "Removing", False, True, id="going"),
-        pytest.param(Progress(), "Removed", False, False, id="gone"),
+        pytest.param(Progress(waiting="pods are ending"), "Removing", False, True, id="pods end"),
+        pytest.param(Progress(), "Removed", False, False, id="removed"),
     ],
 )
-def test_a_removal_says_what_it_waits_for(
+def test_uninstall_conditions_show_what_the_removal_waits_for(
     progress: Progress, reason: str, in_use: bool, progressing: bool
 ) -> None:
     found = {one.type: one for one in uninstall_conditions(progress)}
     assert found["Available"].reason == reason
-    assert found["Available"].status is in_use  # nothing has been taken away yet
+    assert found["Available"].status is in_use  # nothing is removed yet
     assert (found["VolumesInUse"].status, found["Progressing"].status) == (in_use, progressing)
 
 
-def test_a_condition_keeps_its_time_while_its_status_is_the_same() -> None:
+def test_transition_time_changes_only_with_the_status() -> None:
     before = read_conditions(
         [
             {"type": "A", "status": "True", "reason": "Old", "lastTransitionTime": "2020-01-01T00:00:00Z"},
@@ -142,12 +146,12 @@ def test_a_condition_keeps_its_time_while_its_status_is_the_same() -> None:
     assert second["lastTransitionTime"] == "2026-11-21T12:00:00Z"
 
 
-def test_conditions_of_others_stay_and_own_ones_that_are_over_go() -> None:
+def test_conditions_of_other_writers_are_kept_and_old_own_ones_removed() -> None:
     before = [
         OperatorCondition(type=name, status=True) for name in ("Upgradeable", "VolumesInUse", "Available")
     ]
     found = merge_conditions([OperatorCondition(type="Available", status=False)], before)
-    assert said(found) == {"Available": False, "Upgradeable": True}
+    assert statuses(found) == {"Available": False, "Upgradeable": True}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_conditions_of_others_stay_and_own_ones_that_are_over_go() -> None:
         ("Unknown", ManagementState.UNKNOWN),
     ],
 )
-def test_what_the_administrator_asks_for_is_read(stated: str, state: ManagementState) -> None:
+def test_management_state_is_read(stated: str, state: ManagementState) -> None:
     driver = read_driver_resource(
         {"metadata": {"name": "efs.csi.aws.com"}, "spec": {"managementState": stated}}
     )
@@ -172,5 +176,5 @@ def test_what_the_administrator_asks_for_is_read(stated: str, state: ManagementS
 @pytest.mark.parametrize(
     ("text", "level"), [("", LogLevel.NORMAL), ("TraceAll", LogLevel.TRACE_ALL), ("Loud", None)]
 )
-def test_levels_are_read(text: str, level: LogLevel | None) -> None:
+def test_log_level_is_read(text: str, level: LogLevel | None) -> None:
     assert read_log_level(text) is level

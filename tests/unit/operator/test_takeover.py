@@ -1,4 +1,4 @@
-"""Which pods use volumes, and which older driver may therefore go."""
+"""Which pods use volumes, and which older pod can therefore be deleted."""
 
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ VOLUMES = [
 CLAIMS = [claim(one, one) for one in ("driver", "tunnel", "disk", "office")]
 
 
-def test_pods_on_nodes_that_use_volumes_of_the_driver_or_of_a_tunnel_are_found() -> None:
+def test_pods_on_nodes_that_use_driver_or_tunnel_volumes_are_found() -> None:
     pods = [
         pod("web", "driver", "disk"),
         pod("job", "tunnel", node="b"),
@@ -53,11 +53,11 @@ def test_pods_on_nodes_that_use_volumes_of_the_driver_or_of_a_tunnel_are_found()
     )
 
 
-def test_a_claim_of_the_same_name_elsewhere_does_not_count() -> None:
+def test_claim_of_the_same_name_in_another_namespace_is_ignored() -> None:
     assert volume_uses_of([pod("web", "driver")], [claim("driver", "driver", "elsewhere")], VOLUMES) == ()
 
 
-def test_claims_that_are_made_for_a_pod_count() -> None:
+def test_claims_of_ephemeral_volumes_are_found() -> None:
     web = pod("web")
     assert web.spec
     web.spec.volumes = [Volume(name="scratch", ephemeral=EphemeralVolumeSource())]
@@ -65,18 +65,18 @@ def test_claims_that_are_made_for_a_pod_count() -> None:
     assert found.claim == "web-scratch"
 
 
-def test_many_pods_are_told_in_few_words() -> None:
+def test_only_the_first_ten_pods_are_named() -> None:
     uses = [VolumeUse(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
     assert describe_pods(uses).endswith("t/p09 and 2 more")
 
 
-def test_the_older_driver_goes_from_a_node_that_nobody_needs_it_on() -> None:
+def test_older_pod_is_selected_on_a_node_without_volumes_in_use() -> None:
     older = [pod("old-a"), pod("old-b", node="b")]
-    free, waits = select_pod(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
-    assert free is older[1]
-    assert waits.startswith("node a keeps the older driver while team/web use its volumes (drain")
+    selected, waiting = select_pod(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
+    assert selected is older[1]
+    assert waiting.startswith("node a keeps the older driver while team/web use its volumes (drain")
 
 
-def test_only_one_goes_at_a_time() -> None:
-    going = pod("old-a", deletionTimestamp="2026-11-21T12:00:00Z")
-    assert select_pod([going, pod("old-b", node="b")], [])[0] is None
+def test_no_older_pod_is_selected_while_one_is_being_deleted() -> None:
+    deleting = pod("old-a", deletionTimestamp="2026-11-21T12:00:00Z")
+    assert select_pod([deleting, pod("old-b", node="b")], [])[0] is None
