@@ -17,7 +17,7 @@ from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import one_of_each_zone
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidValue
-from kube_efs.operator.file_systems import Wanted, create_file_system, destroy
+from kube_efs.operator.file_systems import FileSystemRequest, create_file_system, destroy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,8 +33,8 @@ class World:
     infra_id: str
     subnets: tuple[SubnetId, ...]
 
-    def wanted(self, *, dry_run: bool = False) -> Wanted:
-        return Wanted(infra_id=self.infra_id, name="shared", subnets=self.subnets, dry_run=dry_run)
+    def request(self, *, dry_run: bool = False) -> FileSystemRequest:
+        return FileSystemRequest(infra_id=self.infra_id, name="shared", subnets=self.subnets, dry_run=dry_run)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -76,9 +76,9 @@ async def test_file_system_is_created_once_with_its_mount_targets_and_security_g
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
     messages = list[str]()
-    first = await create_file_system(gateway, world.wanted(), messages.append)
+    first = await create_file_system(gateway, world.request(), messages.append)
     assert first
-    assert await create_file_system(gateway, world.wanted(), messages.append) == first
+    assert await create_file_system(gateway, world.request(), messages.append) == first
     targets = await gateway.mount_targets(first)
     assert sorted(one.zone or "" for one in targets) == ["us-east-1a", "us-east-1b"]
     (group,) = await connection.list_all(
@@ -95,7 +95,7 @@ async def test_file_system_is_created_once_with_its_mount_targets_and_security_g
 
 async def test_dry_run_creates_nothing(world: World, gateway: AwsGateway) -> None:
     messages = list[str]()
-    assert await create_file_system(gateway, world.wanted(dry_run=True), messages.append) is None
+    assert await create_file_system(gateway, world.request(dry_run=True), messages.append) is None
     assert messages[-1] == "nothing was created"
     assert (await gateway.owned.find(world.infra_id)).empty
 
@@ -103,7 +103,7 @@ async def test_dry_run_creates_nothing(world: World, gateway: AwsGateway) -> Non
 async def test_only_resources_of_the_cluster_are_removed(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
-    mine = await create_file_system(gateway, world.wanted(), lambda _: None)
+    mine = await create_file_system(gateway, world.request(), lambda _: None)
     key = f"kubernetes.io/cluster/{world.infra_id}"
     others = (await gateway.create_file_system("others", tags={key: "shared"})).file_system_id
     points: list[str] = []

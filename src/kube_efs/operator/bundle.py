@@ -1,7 +1,7 @@
 """The operator as a bundle of the Operator Lifecycle Manager (OLM), in the format registry+v1.
 
-The package has the community operator's name, and the version is newer than all of its versions: pointing a
-Subscription to a catalog with this bundle is all that an upgrade takes.
+The package has the name of the community operator, and a newer version than all of its versions. To upgrade,
+an administrator therefore only changes the Subscription to a catalog with this bundle.
 """
 
 import json
@@ -65,7 +65,7 @@ def render_bundle(options: RenderOptions) -> Mapping[str, str]:
 
 
 def render_service_version(options: RenderOptions) -> Manifest:
-    """The ClusterServiceVersion: what OLM shows, and what it installs."""
+    """The ClusterServiceVersion, which OLM shows and installs."""
     number = version("kube-efs")
     return {
         "apiVersion": _CSV,
@@ -133,7 +133,7 @@ def _permissions(roles: Sequence[Manifest], kind: str) -> list[dict[str, Any]]:
 
 
 def _definitions(options: RenderOptions) -> list[Manifest]:
-    """The kinds that come with kube-efs; ClusterCSIDriver is the cluster's, or the operator brings it."""
+    """The definitions of kube-efs. That of ClusterCSIDriver is OpenShift's, or the operator applies it."""
     return [one for one in render_manifests(options) if one["kind"] == "CustomResourceDefinition"]
 
 
