@@ -292,16 +292,16 @@ def create_a_file_system(
 ) -> None:
     """Make a file system for a cluster, with security group and mount targets; may be repeated."""
     from kube_efs.model.efs.ids import parse_subnet_id
-    from kube_efs.operator.file_systems import Wanted, create_file_system
+    from kube_efs.operator.file_systems import FileSystemRequest, create_file_system
 
-    wanted = Wanted(
+    request = FileSystemRequest(
         infra_id=infra_id,
         name=name or f"{infra_id}-efs",
         subnets=tuple(parse_subnet_id(one) for one in subnet or ()),
         kubeconfig=kubeconfig,
         dry_run=dry_run,
     )
-    made = _finish(_in_aws(region, lambda gateway: create_file_system(gateway, wanted, _say)))
+    made = _finish(_in_aws(region, lambda gateway: create_file_system(gateway, request, _say)))
     if made:
         typer.echo(made)
 

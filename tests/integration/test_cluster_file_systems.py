@@ -17,7 +17,7 @@ from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import one_of_each_zone
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidValue
-from kube_efs.operator.file_systems import Wanted, create_file_system, destroy
+from kube_efs.operator.file_systems import FileSystemRequest, create_file_system, destroy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,8 +33,8 @@ class World:
     infra_id: str
     subnets: tuple[SubnetId, ...]
 
-    def wanted(self, *, dry_run: bool = False) -> Wanted:
-        return Wanted(infra_id=self.infra_id, name="shared", subnets=self.subnets, dry_run=dry_run)
+    def request(self, *, dry_run: bool = False) -> FileSystemRequest:
+        return FileSystemRequest(infra_id=self.infra_id, name="shared", subnets=self.subnets, dry_run=dry_run)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -72,13 +72,13 @@ async def world(
     return World(api, gateway, infra_id, tuple(subnets))
 
 
-async def test_a_file_system_is_made_with_all_that_it_needs_and_only_once(
+async def test_file_system_is_created_once_with_its_mount_targets_and_security_group(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
-    said = list[str]()
-    first = await create_file_system(gateway, world.wanted(), said.append)
+    messages = list[str]()
+    first = await create_file_system(gateway, world.request(), messages.append)
     assert first
-    assert await create_file_system(gateway, world.wanted(), said.append) == first
+    assert await create_file_system(gateway, world.request(), messages.append) == first
     targets = await gateway.mount_targets(first)
     assert sorted(one.zone or "" for one in targets) == ["us-east-1a", "us-east-1b"]
     (group,) = await connection.list_all(
@@ -90,20 +90,20 @@ async def test_a_file_system_is_made_with_all_that_it_needs_and_only_once(
     (rule,) = group["IpPermissions"]
     assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 2049, 2049)
     assert {one["CidrIp"] for one in rule["IpRanges"]} == {"10.0.0.0/16", "10.9.0.0/16"}
-    assert said[-1] == "all mount targets are available"
+    assert messages[-1] == "all mount targets are available"
 
 
-async def test_a_dry_run_makes_nothing(world: World, gateway: AwsGateway) -> None:
-    said = list[str]()
-    assert await create_file_system(gateway, world.wanted(dry_run=True), said.append) is None
-    assert said[-1] == "nothing was created"
+async def test_dry_run_creates_nothing(world: World, gateway: AwsGateway) -> None:
+    messages = list[str]()
+    assert await create_file_system(gateway, world.request(dry_run=True), messages.append) is None
+    assert messages[-1] == "nothing was created"
     assert (await gateway.owned.find(world.infra_id)).empty
 
 
-async def test_only_what_the_cluster_owns_is_removed(
+async def test_only_resources_of_the_cluster_are_removed(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
-    mine = await create_file_system(gateway, world.wanted(), lambda _: None)
+    mine = await create_file_system(gateway, world.request(), lambda _: None)
     key = f"kubernetes.io/cluster/{world.infra_id}"
     others = (await gateway.create_file_system("others", tags={key: "shared"})).file_system_id
     points: list[str] = []
@@ -129,7 +129,7 @@ async def test_only_what_the_cluster_owns_is_removed(
     assert [one.access_point_id for one in await gateway.access_points.list(others)] == points[2:]
 
 
-async def test_the_commands_show_what_they_do_and_remove_only_when_told_to(world: World) -> None:
+async def test_commands_show_their_actions_and_remove_only_with_yes(world: World) -> None:
     flags = [flag for subnet in world.subnets for flag in ("--subnet", subnet)]
     status, output = await _run(world, "create-file-system", *flags)
     assert status == 0, output
@@ -143,7 +143,7 @@ async def test_the_commands_show_what_they_do_and_remove_only_when_told_to(world
     assert (status, f"file system {made} is removed" in output) == (0, True)
 
 
-async def test_subnets_of_two_networks_are_refused(
+async def test_subnets_of_two_vpcs_are_rejected(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
     network = AwsNetwork(connection)

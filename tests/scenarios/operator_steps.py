@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import yaml
 from lightkube import ApiError, AsyncClient
-from lightkube.models.core_v1 import ObjectReference
+from lightkube.models import core_v1
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
@@ -20,9 +20,9 @@ from tests.scenarios.steps import eventually
 
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.operator.cluster import Cluster, manifest_of
-from kube_efs.operator.kinds import ClusterCSIDriver, Reference
+from kube_efs.operator.kinds import ClusterCSIDriver, ObjectReference
 from kube_efs.operator.manifests import Manifest, RenderOptions
+from kube_efs.operator.object_client import ObjectClient, manifest_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
 from kube_efs_lab.control_plane import ControlPlane
@@ -107,7 +107,7 @@ class PretendedNodes:
             node = _wanted_node(pod) or NODES[0]
             if self._is_kept_away(pod, node):
                 return False
-            target = ObjectReference(apiVersion="v1", kind="Node", name=node)
+            target = core_v1.ObjectReference(apiVersion="v1", kind="Node", name=node)
             binding = _Binding(metadata=ObjectMeta(name=name, namespace=namespace), target=target)
             await self._client.create(binding, name, namespace=namespace)
         elif pod.spec and not _is_ready(pod) and pod.spec.containers[0].image not in self.broken:
@@ -141,7 +141,7 @@ class OperatorCluster:
         self.client = client
         self.nodes = nodes
         self.operator = operator
-        self.objects = Cluster(client)
+        self.objects = ObjectClient(client)
 
     async def ask(self, **spec: Any) -> None:
         """Make the driver's resource, or change its specification."""
@@ -206,7 +206,7 @@ class OperatorCluster:
 
     async def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Manifest | None:
         """An object of the installation; ``namespace`` is empty for kinds without one."""
-        return await self.objects.get(Reference(kind, namespace, name))
+        return await self.objects.get(ObjectReference(kind, namespace, name))
 
     async def becomes(
         self, kind: str, name: str, so: Callable[[Manifest], object], namespace: str = NAMESPACE

@@ -1,4 +1,4 @@
-"""The operator on a whole control plane: what it installs, keeps, takes over and removes."""
+"""The operator on a control plane: it installs, restores, takes over and removes the driver."""
 
 import asyncio
 import json
@@ -20,9 +20,10 @@ from tests.scenarios.operator_steps import (
 )
 from tests.scenarios.steps import metric
 
-from kube_efs.operator.drift import RESTARTED
-from kube_efs.operator.driver import FORCE_TAKEOVER, FORCE_UNINSTALL
-from kube_efs.operator.injecting import CREDENTIALS_SECRET, mark_key
+from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER, FORCE_UNINSTALL
+from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET
+from kube_efs.operator.injection import dependency_key
+from kube_efs.operator.installer import RESTARTED
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import Manifest
 from kube_efs_lab.control_plane import ControlPlane
@@ -41,7 +42,7 @@ async def shared(plane: ControlPlane, cluster_folder: Path) -> AsyncGenerator[Op
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(shared: OperatorCluster) -> AsyncGenerator[OperatorCluster, None]:
-    """The cluster without a driver; what a test installs is removed after it."""
+    """The cluster without a driver. The driver that a test installs is removed after it."""
     if await shared.driver():
         await shared.withdraw()
     yield shared
@@ -50,7 +51,7 @@ async def cluster(shared: OperatorCluster) -> AsyncGenerator[OperatorCluster, No
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def installed(shared: OperatorCluster) -> OperatorCluster:
-    """The cluster with the driver, which a test leaves to the next as it is asked for."""
+    """The cluster with the driver. A test leaves it installed for the next one."""
     await _install(shared)
     return shared
 
@@ -64,7 +65,7 @@ async def disposable(installed: OperatorCluster) -> AsyncGenerator[OperatorClust
 
 async def _install(cluster: OperatorCluster) -> None:
     await cluster.ask(managementState="Managed")
-    await cluster.until(lambda: _observes(cluster), "what is asked for was seen")
+    await cluster.until(lambda: _observes(cluster), "the operator has read the specification")
     await cluster.condition("Available", status=True)
     await cluster.condition("Progressing", status=False)
 
@@ -82,13 +83,13 @@ async def _observes(cluster: OperatorCluster) -> bool:
     return bool(driver and status.get("observedGeneration") == driver["metadata"]["generation"])
 
 
-async def test_nothing_is_installed_before_it_is_asked_for(cluster: OperatorCluster) -> None:
+async def test_nothing_is_installed_without_a_clustercsidriver(cluster: OperatorCluster) -> None:
     await cluster.until(lambda: cluster.events("DriverNotRequested"), "the reminder is written")
     assert await cluster.get("CSIDriver", DRIVER, "") is None
     assert await metric(cluster.operator, "kube_efs_operator_driver_requested") == 0
 
 
-async def test_the_driver_is_installed_and_said_to_be_available(cluster: OperatorCluster) -> None:
+async def test_driver_is_installed_and_reported_as_available(cluster: OperatorCluster) -> None:
     await _install(cluster)
     await cluster.kubectl("wait", "clustercsidriver", DRIVER, "--for=condition=Available", "--timeout=20s")
     for kind, name in WORKLOADS:
@@ -108,22 +109,22 @@ async def test_the_driver_is_installed_and_said_to_be_available(cluster: Operato
     assert await metric(cluster.operator, "kube_efs_operator_driver_requested") == 1
 
 
-async def test_an_empty_specification_counts_as_managed(cluster: OperatorCluster) -> None:
+async def test_empty_specification_counts_as_managed(cluster: OperatorCluster) -> None:
     await cluster.ask()
     await cluster.condition("Available", status=True)
     message = await cluster.condition("ManagementStateDegraded", status=False)
     assert message == "managementState is not set, which counts as Managed"
 
 
-async def test_at_rest_nothing_is_written_and_nothing_of_others_is_removed(
+async def test_idle_operator_writes_nothing_and_keeps_objects_of_others(
     installed: OperatorCluster,
 ) -> None:
-    # As docs/usage.md has it where there is no operator.
+    # docs/usage.md creates this role where there is no operator.
     metadata = {"name": "kube-efs-observing", "namespace": NAMESPACE}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": []}
     await installed.create(yaml.safe_dump(role))
     versions = await _versions(installed)
-    await asyncio.sleep(2 * RESYNC_SECONDS)  # that nothing happens takes a time to see
+    await asyncio.sleep(2 * RESYNC_SECONDS)  # to see that nothing happens
     assert await _versions(installed) == versions
     assert await installed.get("Role", "kube-efs-observing")
     await installed.kubectl("delete", "role", "kube-efs-observing", "-n", NAMESPACE)
@@ -155,7 +156,7 @@ async def _versions(cluster: OperatorCluster) -> dict[str, object]:
         ),
     ],
 )
-async def test_workloads_that_were_edited_become_what_they_were(
+async def test_edited_workloads_are_restored(
     installed: OperatorCluster, kind: str, name: str, patch: dict[str, object]
 ) -> None:
     before = await installed.get(kind, name)
@@ -167,7 +168,7 @@ async def test_workloads_that_were_edited_become_what_they_were(
     assert after["metadata"]["generation"] > before["metadata"]["generation"]
 
 
-async def test_what_was_deleted_or_changed_by_hand_comes_back(installed: OperatorCluster) -> None:
+async def test_deleted_and_edited_objects_are_restored(installed: OperatorCluster) -> None:
     await installed.kubectl("delete", "serviceaccount", "efs-csi-node", "-n", NAMESPACE)
     await installed.kubectl("delete", "csidriver", DRIVER)
     await installed.kubectl("label", "clusterrole", "kube-efs-node", "app.kubernetes.io/managed-by-")
@@ -183,7 +184,7 @@ async def test_what_was_deleted_or_changed_by_hand_comes_back(installed: Operato
     await installed.until(lambda: installed.events("CSIDriverCreated"), "the event is written")
 
 
-async def test_a_driver_object_of_another_nature_is_made_anew(cluster: OperatorCluster) -> None:
+async def test_csidriver_with_another_immutable_field_is_recreated(cluster: OperatorCluster) -> None:
     other = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
     await cluster.create(yaml.safe_dump({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", **other}))
     await _install(cluster)
@@ -192,32 +193,32 @@ async def test_a_driver_object_of_another_nature_is_made_anew(cluster: OperatorC
     assert found["spec"]["attachRequired"] is False
 
 
-async def test_a_restart_that_a_person_asks_for_stays(installed: OperatorCluster) -> None:
+async def test_rollout_restart_is_kept(installed: OperatorCluster) -> None:
     await installed.kubectl("rollout", "restart", "daemonset", "efs-csi-node", "-n", NAMESPACE)
-    await asyncio.sleep(RESYNC_SECONDS)  # that it stays takes a time to see
+    await asyncio.sleep(RESYNC_SECONDS)  # to see that it stays
     found = await installed.get("DaemonSet", "efs-csi-node")
     assert found
     assert RESTARTED in found["spec"]["template"]["metadata"]["annotations"]
 
 
-async def test_unmanaged_leaves_everything_as_people_make_it(installed: OperatorCluster) -> None:
+async def test_unmanaged_driver_is_not_changed(installed: OperatorCluster) -> None:
     await installed.ask(managementState="Unmanaged")
-    await installed.until(lambda: _observes(installed), "the change was seen")
+    await installed.until(lambda: _observes(installed), "the operator has read the change")
     await installed.kubectl("delete", "deployment", "efs-manager", "-n", NAMESPACE)
-    await asyncio.sleep(RESYNC_SECONDS)  # that nothing happens takes a time to see
+    await asyncio.sleep(RESYNC_SECONDS)  # to see that nothing happens
     assert await installed.get("Deployment", "efs-manager") is None
     await installed.ask(managementState="Managed")
     await installed.becomes("Deployment", "efs-manager", bool)
 
 
-async def test_an_unmanaged_driver_lets_its_resource_go_and_stays(disposable: OperatorCluster) -> None:
+async def test_unmanaged_driver_stays_when_its_resource_is_deleted(disposable: OperatorCluster) -> None:
     await disposable.ask(managementState="Unmanaged")
     await disposable.withdraw()
     for kind, name in WORKLOADS:
         assert await disposable.get(kind, name)
 
 
-async def test_removed_removes_all_but_what_volumes_refer_to(installed: OperatorCluster) -> None:
+async def test_removed_driver_leaves_only_objects_that_volumes_refer_to(installed: OperatorCluster) -> None:
     await installed.ask(managementState="Removed")
     await installed.condition("Available", status=False, reason="Removed")
     for kind, name in WORKLOADS:
@@ -229,7 +230,7 @@ async def test_removed_removes_all_but_what_volumes_refer_to(installed: Operator
     await installed.condition("Available", status=True)
 
 
-async def test_a_state_without_a_meaning_is_told(installed: OperatorCluster) -> None:
+async def test_unsupported_management_state_is_reported(installed: OperatorCluster) -> None:
     await installed.ask(managementState="Force")
     message = await installed.condition("ManagementStateDegraded", status=True, reason="Unknown")
     assert message == "managementState 'Force' is not supported; use Managed, Unmanaged or Removed"
@@ -272,7 +273,7 @@ def _read(name: str) -> str:
     return Path(__file__).with_name(f"{name}.yaml").read_text()
 
 
-async def test_the_community_operators_driver_is_taken_over_node_by_node(cluster: OperatorCluster) -> None:
+async def test_driver_of_the_community_operator_is_taken_over_node_by_node(cluster: OperatorCluster) -> None:
     owner = await _community(cluster)
     await cluster.becomes("DaemonSet", "efs-csi-node", lambda one: one["status"]["numberReady"] == 2)
     async with _using_volume(cluster):
@@ -296,14 +297,14 @@ async def test_the_community_operators_driver_is_taken_over_node_by_node(cluster
     await cluster.gone("ServiceAccount", "efs-csi-sa")
     await cluster.becomes("DaemonSet", "efs-csi-node", lambda one: one["status"]["numberReady"] == 2)
     assert await _older_pods(cluster, set())
-    # The definition that owned all of this may go now, and nothing goes with it.
+    # The definition that owned these objects can be deleted now, and they stay.
     await cluster.kubectl("delete", "crd", owner)
     assert await cluster.get("StorageClass", "efs-sc", "")
     await cluster.kubectl("delete", "storageclass", "efs-sc")
 
 
 async def _community(cluster: OperatorCluster) -> str:
-    """Make what the community operator leaves; gives the name of the definition that owns it."""
+    """Create the objects of the community operator; gives the name of the definition that owns them."""
     await cluster.create(await asyncio.to_thread(_read, "shared-volume-crd"))
     name = "sharedvolumes.aws-efs.managed.openshift.io"
     uid = await cluster.kubectl("get", "crd", name, "-o", "jsonpath={.metadata.uid}")
@@ -324,7 +325,7 @@ async def _older_pods(cluster: OperatorCluster, nodes: set[str]) -> bool:
     return set(found) == nodes
 
 
-async def test_the_supported_operators_driver_is_taken_over_where_it_must_be(
+async def test_driver_of_the_supported_operator_is_taken_over_by_force(
     cluster: OperatorCluster,
 ) -> None:
     text = (await asyncio.to_thread(_read, "supported-operator")).replace("{namespace}", NAMESPACE)
@@ -346,7 +347,7 @@ async def test_the_supported_operators_driver_is_taken_over_where_it_must_be(
     assert await cluster.get("ClusterRole", "efs-privileged-role", "") is None
 
 
-async def test_openshift_efs_stunnel_is_taken_over_in_place(cluster: OperatorCluster) -> None:
+async def test_openshift_efs_stunnel_is_updated_in_place(cluster: OperatorCluster) -> None:
     text = await asyncio.to_thread(OPENSHIFT_EFS_STUNNEL.read_text)
     text = text.replace("openshift-efs-stunnel", NAMESPACE)
     accounts = [
@@ -365,7 +366,7 @@ async def test_openshift_efs_stunnel_is_taken_over_in_place(cluster: OperatorClu
     await cluster.gone("RoleBinding", "edit-efs-manager")
 
 
-async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) -> None:
+async def test_driver_of_the_chart_is_not_changed(cluster: OperatorCluster) -> None:
     text = (await asyncio.to_thread(_read, "community-operator")).replace("{namespace}", "default")
     (daemon_set,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet"]
     del daemon_set["spec"]["template"]["spec"]["serviceAccountName"]
@@ -381,10 +382,10 @@ async def test_a_driver_of_the_charts_is_left_alone(cluster: OperatorCluster) ->
     await cluster.kubectl("delete", "daemonset", "efs-csi-node", "-n", "default")
 
 
-async def test_new_credentials_replace_the_controllers_pods_and_no_others(installed: OperatorCluster) -> None:
+async def test_new_credentials_replace_only_the_pods_of_the_controller(installed: OperatorCluster) -> None:
     def restarts(found: Manifest) -> object:
         annotations = found["spec"]["template"]["metadata"].get("annotations") or {}
-        return annotations.get(mark_key(NAMESPACE, CREDENTIALS_SECRET, "secret"))
+        return annotations.get(dependency_key(NAMESPACE, CREDENTIALS_SECRET, "secret"))
 
     tunnel = await installed.get("DaemonSet", "efs-stunnel")
     secret = {
@@ -406,7 +407,7 @@ async def test_new_credentials_replace_the_controllers_pods_and_no_others(instal
     await installed.kubectl("delete", "secret", CREDENTIALS_SECRET, "-n", NAMESPACE)
 
 
-async def test_kinds_that_come_later_are_used_as_soon_as_they_are_there(installed: OperatorCluster) -> None:
+async def test_kinds_that_are_installed_later_are_used(installed: OperatorCluster) -> None:
     await installed.condition(
         "AWSEFSDriverServiceMonitorControllerDegraded", status=False, text="no ServiceMonitors"
     )
@@ -440,21 +441,21 @@ async def test_kinds_that_come_later_are_used_as_soon_as_they_are_there(installe
         await installed.becomes(kind, name, lambda one: "HTTPS_PROXY" not in json.dumps(one))
 
 
-async def test_the_level_of_logging_reaches_controller_and_nodes_but_replaces_no_tunnel(
+async def test_log_level_is_set_on_controller_and_nodes_but_not_on_tunnels(
     installed: OperatorCluster,
 ) -> None:
     tunnel = await installed.get("DaemonSet", "efs-stunnel")
     await installed.ask(managementState="Managed", logLevel="Trace", operatorLogLevel="Debug")
     for kind, name in WORKLOADS[1:]:
         await installed.becomes(kind, name, lambda one: "LOGGING_LEVEL" in json.dumps(one))
-    await installed.until(lambda: installed.events("OperatorLogLevelChange"), "the change of level is told")
+    await installed.until(lambda: installed.events("OperatorLogLevelChange"), "the event is written")
     now = await installed.get("DaemonSet", "efs-stunnel")
     assert now
     assert tunnel
     assert now["spec"] == tunnel["spec"]
 
 
-async def test_a_new_version_goes_on_only_when_the_new_tunnel_of_a_node_is_ready(
+async def test_upgrade_continues_only_when_the_new_tunnel_of_a_node_is_ready(
     disposable: OperatorCluster, cluster_folder: Path
 ) -> None:
     new_image = "registry.example.com/kube-efs:2"
@@ -489,13 +490,13 @@ async def test_a_new_version_goes_on_only_when_the_new_tunnel_of_a_node_is_ready
             await disposable.operator.ready()
 
 
-async def test_what_it_is_told_for_others_reaches_them_and_goes_again(
+async def test_settings_of_the_processes_are_applied_and_removed_again(
     disposable: OperatorCluster, cluster_folder: Path
 ) -> None:
     await disposable.operator.stop()
-    told = {"KUBE_EFS_CONTROLLER_SETTINGS": '{"KUBE_EFS_STATUS_PAGE": true}'}
-    telling = disposable.operator.replica(cluster_folder / "telling.log", told)
-    await telling.start()
+    settings = {"KUBE_EFS_CONTROLLER_SETTINGS": '{"KUBE_EFS_STATUS_PAGE": true}'}
+    configured = disposable.operator.replica(cluster_folder / "configured.log", settings)
+    await configured.start()
     try:
         await disposable.becomes(
             "Deployment", "efs-manager", lambda one: "KUBE_EFS_STATUS_PAGE" in json.dumps(one["spec"])
@@ -503,7 +504,7 @@ async def test_what_it_is_told_for_others_reaches_them_and_goes_again(
         await disposable.becomes("Role", "kube-efs-observing", bool)
         await disposable.becomes("ClusterRole", "kube-efs-observing", bool, "")
     finally:
-        await telling.stop()
+        await configured.stop()
         await disposable.operator.start()
         await disposable.operator.ready()
     await disposable.gone("Role", "kube-efs-observing")

@@ -1,4 +1,4 @@
-"""The operator where OpenShift's own kinds are: constraints, credentials, the name of the cluster."""
+"""The operator on a cluster with kinds of OpenShift: constraints, credentials, infrastructure."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ def _older_constraints() -> str:
     return yaml.safe_dump({**found[0], "metadata": {"name": "efs-csi-scc", "labels": labels}})
 
 
-async def test_it_installs_and_removes_what_openshift_needs_besides(cluster: OperatorCluster) -> None:
+async def test_objects_for_openshift_are_installed_and_removed(cluster: OperatorCluster) -> None:
     await cluster.create(
         yaml.safe_dump_all(
             [
@@ -88,7 +88,7 @@ async def test_it_installs_and_removes_what_openshift_needs_besides(cluster: Ope
             ]
         )
     )
-    # What aws-efs-operator has left of its own, although its uninstallation was followed to the letter.
+    # aws-efs-operator leaves this object, even if its instructions for the removal are followed.
     await cluster.create(await asyncio.to_thread(_older_constraints))
     await cluster.ask(managementState="Managed")
     await cluster.condition(f"{CREDENTIALS}Available", status=False, reason="CredentialsNotProvisionedYet")

@@ -1,4 +1,4 @@
-"""The operator where its pods really run: installed by kubectl, used, upgraded under mounts, and removed.
+"""The operator on a cluster whose pods run: installed by kubectl, used, upgraded with mounts, and removed.
 
 It passes with ``--cluster real`` too, but takes minutes there, so ``make conformance`` leaves it out: what
 the operator does, and the rights of accounts, are tried there by other scenarios.
@@ -19,9 +19,9 @@ from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
-from kube_efs.operator.cluster import manifest_of
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import RenderOptions
+from kube_efs.operator.object_client import manifest_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings import DEFAULT_NAMESPACE, own_image
@@ -70,7 +70,7 @@ async def apply_operator(kubectl: Kubectl, image: str) -> None:
 
 
 async def installed(cluster: EmbeddedCluster, kubectl: Kubectl, image: str) -> None:
-    """Everything is there, and of this image."""
+    """Apply the operator, and wait until all pods have this image."""
 
     async def look() -> bool:
         found = await cluster.client.get(ClusterCSIDriver, DRIVER)
@@ -118,7 +118,7 @@ async def writing_pod(cluster: EmbeddedCluster, kubectl: Kubectl) -> AsyncGenera
 
 
 async def writes(cluster: EmbeddedCluster) -> None:
-    """Wait until the pod has written anew to both of its volumes."""
+    """Wait until the pod has written again to both of its volumes."""
     for folder in ("tunnel", "csi"):
         before = await number_in(cluster, folder)
 
@@ -143,7 +143,7 @@ async def held_ports(cluster: EmbeddedCluster) -> dict[str, int]:
         return {one.name: one.port for one in await client.tunnels() if one.holders}
 
 
-async def test_an_upgrade_leaves_mounts_and_data_alone(cluster: EmbeddedCluster, kubectl: Kubectl) -> None:
+async def test_upgrade_keeps_mounts_and_data(cluster: EmbeddedCluster, kubectl: Kubectl) -> None:
     await installed(cluster, kubectl, own_image())
     async with (
         writing_pod(cluster, kubectl),
@@ -163,7 +163,7 @@ async def test_an_upgrade_leaves_mounts_and_data_alone(cluster: EmbeddedCluster,
     assert await held_ports(cluster) == {}
 
 
-async def test_nothing_is_removed_under_a_mount_and_nothing_is_left_afterwards(
+async def test_removal_waits_for_mounts_and_leaves_nothing_behind(
     cluster: EmbeddedCluster, kubectl: Kubectl
 ) -> None:
     await installed(cluster, kubectl, IMAGE)

@@ -1,6 +1,7 @@
-"""Installation: the objects that kube-efs consists of in a cluster, and what keeps them there.
+"""Installation: renders the objects of kube-efs, and applies them as a ``ClusterCSIDriver`` specifies.
 
-``assets`` holds them as YAML; ``manifests`` fills them in. What a user applies manually and what the
-operator of ``ClusterCSIDriver`` keeps in place are the same objects. ``file_systems`` makes what a cluster
-needs in AWS and removes what it owns there. What the installed processes do is not decided here.
+``assets`` contains the objects as YAML, and ``manifests`` renders them. A user who applies them manually and
+the operator use the same objects. ``forms`` writes them for Helm, kustomize and OpenShift templates, and
+``bundle`` for OLM. ``file_systems`` creates and removes the resources of a cluster in AWS. The functions of
+the installed processes do not belong here.
 """

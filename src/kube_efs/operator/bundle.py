@@ -1,7 +1,7 @@
 """The operator as a bundle of the Operator Lifecycle Manager (OLM), in the format registry+v1.
 
-The package has the community operator's name, and the version is newer than all of its versions: pointing a
-Subscription to a catalog with this bundle is all that an upgrade takes.
+The package has the name of the community operator, and a newer version than all of its versions. To upgrade,
+an administrator therefore only changes the Subscription to a catalog with this bundle.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from kube_efs.operator.driver import DRIVER_NAME
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 from kube_efs.operator.manifests import (
     Manifest,
     RenderOptions,
@@ -19,7 +19,7 @@ from kube_efs.operator.manifests import (
     render_manifests,
     values_of,
 )
-from kube_efs.operator.operator_manifests import render_rights
+from kube_efs.operator.operator_manifests import render_operator_roles
 
 PACKAGE: Final = "aws-efs-operator"
 CHANNEL: Final = "stable"
@@ -65,7 +65,7 @@ def render_bundle(options: RenderOptions) -> Mapping[str, str]:
 
 
 def render_service_version(options: RenderOptions) -> Manifest:
-    """The ClusterServiceVersion: what OLM shows, and what it installs."""
+    """The ClusterServiceVersion, which OLM shows and installs."""
     number = version("kube-efs")
     return {
         "apiVersion": _CSV,
@@ -111,13 +111,13 @@ def _annotations(options: RenderOptions, number: str) -> dict[str, str]:
 
 
 def _install(options: RenderOptions) -> dict[str, Any]:
-    rights = render_rights(options)
+    roles = render_operator_roles(options)
     (deployment,) = [
         one for one in render_asset("operator", values_of(options)) if one["kind"] == "Deployment"
     ]
     return {
-        "clusterPermissions": _permissions(rights, "ClusterRole"),
-        "permissions": _permissions(rights, "Role"),
+        "clusterPermissions": _permissions(roles, "ClusterRole"),
+        "permissions": _permissions(roles, "Role"),
         "deployments": [
             {
                 "name": deployment["metadata"]["name"],
@@ -128,12 +128,12 @@ def _install(options: RenderOptions) -> dict[str, Any]:
     }
 
 
-def _permissions(rights: Sequence[Manifest], kind: str) -> list[dict[str, Any]]:
-    return [{"serviceAccountName": _ACCOUNT, "rules": one["rules"]} for one in rights if one["kind"] == kind]
+def _permissions(roles: Sequence[Manifest], kind: str) -> list[dict[str, Any]]:
+    return [{"serviceAccountName": _ACCOUNT, "rules": one["rules"]} for one in roles if one["kind"] == kind]
 
 
 def _definitions(options: RenderOptions) -> list[Manifest]:
-    """The kinds that come with kube-efs; ClusterCSIDriver is the cluster's, or the operator brings it."""
+    """The definitions of kube-efs. That of ClusterCSIDriver is OpenShift's, or the operator applies it."""
     return [one for one in render_manifests(options) if one["kind"] == "CustomResourceDefinition"]
 
 

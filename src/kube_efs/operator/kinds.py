@@ -1,4 +1,4 @@
-"""The kinds of objects that an installation consists of, and what may be done with each."""
+"""The kinds of the objects of an installation, the rules for each kind, and the labels of the objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +16,11 @@ from lightkube.resources import (
 )
 
 from kube_efs.operator.manifests import Manifest
+
+# The label of the objects that the operator installed. It never changes or removes others, except what an
+# older operator left.
+MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "kube-efs-operator"}
+_PART_OF: Final = {"app.kubernetes.io/part-of": "kube-efs"}
 
 DRIVER_GROUP: Final = "operator.openshift.io"
 DRIVER_KIND: Final = "ClusterCSIDriver"
@@ -39,8 +44,8 @@ PrometheusRule = create_namespaced_resource(
 )
 
 
-class Reference(NamedTuple):
-    """One object; ``namespace`` is empty for kinds without namespaces."""
+class ObjectReference(NamedTuple):
+    """The kind, namespace and name of an object; ``namespace`` is empty for cluster-scoped kinds."""
 
     kind: str
     namespace: str
@@ -54,41 +59,42 @@ class Reference(NamedTuple):
 class Kind:
     """A kind of object.
 
-    ``optional`` when a cluster may not have it. ``immutable`` are the fields with which an object has to be
-    recreated to change them. ``made_once`` when it is the administrator's as soon as it is there.
-    ``elsewhere`` when its objects do not lie in the namespace of the installation.
+    ``optional``: a cluster may not have the kind. ``immutable``: the fields that the API server does not
+    change; the object must be recreated. ``create_only``: the operator creates the object and never
+    changes it, because it then belongs to the administrator. ``in_any_namespace``: the objects are not in
+    the namespace of the installation.
     """
 
     resource: type[Resource]
     optional: bool = False
     immutable: tuple[tuple[str, ...], ...] = ()
-    made_once: bool = False
-    elsewhere: bool = False
+    create_only: bool = False
+    in_any_namespace: bool = False
 
     @property
     def is_namespaced(self) -> bool:
-        """Whether its objects lie in namespaces."""
+        """Whether its objects are in namespaces."""
         return issubclass(self.resource, NamespacedResource)
 
     def namespace(self, own: str) -> str | None:
-        """Where objects of an installation in ``own`` are: ``*`` is anywhere, None in no namespace."""
+        """Where the objects of an installation in ``own`` are: ``*`` is anywhere; None if cluster-scoped."""
         if not self.is_namespaced:
             return None
-        return "*" if self.elsewhere else own
+        return "*" if self.in_any_namespace else own
 
 
 _SELECTOR = (("spec", "selector"),)
 _ROLE = (("roleRef",),)
 
-# In the order in which a cluster can do without them: what runs is removed in an order of its own.
+# In the order of removal. The uninstaller removes the workloads first, in an order of its own.
 KINDS: Final[Mapping[str, Kind]] = {
     "ServiceMonitor": Kind(resource=ServiceMonitor, optional=True),
     "PodMonitor": Kind(resource=PodMonitor, optional=True),
     "PrometheusRule": Kind(resource=PrometheusRule, optional=True),
     "Deployment": Kind(resource=apps_v1.Deployment, immutable=_SELECTOR),
     "DaemonSet": Kind(resource=apps_v1.DaemonSet, immutable=_SELECTOR),
-    "CredentialsRequest": Kind(resource=CredentialsRequest, optional=True, elsewhere=True),
-    # Of Kubernetes 1.30 and newer.
+    "CredentialsRequest": Kind(resource=CredentialsRequest, optional=True, in_any_namespace=True),
+    # Kubernetes has these two kinds since 1.30.
     "ValidatingAdmissionPolicyBinding": Kind(
         resource=admissionregistration_v1.ValidatingAdmissionPolicyBinding, optional=True
     ),
@@ -103,19 +109,29 @@ KINDS: Final[Mapping[str, Kind]] = {
     "ClusterRole": Kind(resource=rbac_authorization_v1.ClusterRole),
     "SecurityContextConstraints": Kind(resource=SecurityContextConstraints, optional=True),
     "ServiceAccount": Kind(resource=core_v1.ServiceAccount),
-    "StorageClass": Kind(resource=storage_v1.StorageClass, made_once=True),
+    "StorageClass": Kind(resource=storage_v1.StorageClass, create_only=True),
     "CustomResourceDefinition": Kind(resource=apiextensions_v1.CustomResourceDefinition),
     "CSIDriver": Kind(
         resource=storage_v1.CSIDriver,
         immutable=(("spec", "attachRequired"), ("spec", "volumeLifecycleModes")),
     ),
 }
-# What volumes and their users refer to stays when the driver goes.
-KEPT: Final = frozenset({"StorageClass", "CustomResourceDefinition"})
+# Volumes and users refer to these objects, so they stay when the driver is removed.
+KEPT_AFTER_UNINSTALL: Final = frozenset({"StorageClass", "CustomResourceDefinition"})
 WORKLOADS: Final = frozenset({"DaemonSet", "Deployment"})
 
 
-def reference_of(manifest: Manifest) -> Reference:
-    """Which object a manifest is for."""
+def reference_of(manifest: Manifest) -> ObjectReference:
+    """The kind, namespace and name in a manifest."""
     metadata: Mapping[str, Any] = manifest["metadata"]
-    return Reference(manifest["kind"], metadata.get("namespace") or "", metadata["name"])
+    return ObjectReference(manifest["kind"], metadata.get("namespace") or "", metadata["name"])
+
+
+def has_labels(manifest: Manifest, labels: Mapping[str, str]) -> bool:
+    """Whether an object has all these labels."""
+    return labels.items() <= (manifest["metadata"].get("labels") or {}).items()
+
+
+def is_part_of_kube_efs(manifest: Manifest) -> bool:
+    """Whether an object belongs to kube-efs, however it was installed."""
+    return has_labels(manifest, _PART_OF)

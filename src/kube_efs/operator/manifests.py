@@ -1,10 +1,11 @@
-"""The assets, filled in: what ``kubectl apply`` and the operator bring into a cluster.
+"""Renders the manifests of ``assets``, which ``kubectl apply`` or the operator applies to a cluster.
 
-A string of an asset may contain placeholders, ``{name}``, and a mapping ``$if: name``, which keeps it only if
-there is such a value. Both are checked after the YAML is parsed, so no value can change the structure of
-an object.
+A string of an asset may contain placeholders, ``{name}``. A mapping may contain ``$if: name``, and is then
+rendered only if that value is set. Both are replaced after the YAML is parsed, so no value can change the
+structure of an object.
 """
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -26,7 +27,7 @@ Manifest: TypeAlias = Mapping[str, Any]
 DEFAULT_STORAGE_CLASS = "efs-stunnel"
 DEFAULT_KUBELET_FOLDER = "/var/lib/kubelet"
 
-# In the order in which a cluster can take them.
+# In the order in which they must be applied.
 _ASSETS = (
     "namespace",
     "service-accounts",
@@ -43,9 +44,9 @@ _CONSTRAINTS = "security-context-constraints"
 _CSI_CONSTRAINTS = "security-context-constraints-csi"
 CLASS_REFERENCES = "class-references-rbac"
 
-# Any user but root; OpenShift gives each namespace ids of its own instead.
+# Any user except root. OpenShift assigns other IDs to each namespace.
 _USER_ID = 65532
-# On the node, so that tunnels have the same ports when the pod that keeps them is replaced.
+# On the node, so that tunnels keep their ports when the agent's pod is replaced.
 _STATE_FOLDER = "/var/lib/kube-efs"
 _SOCKET_FOLDER = "/run/kube-efs"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -67,11 +68,11 @@ _REFERENCE = re.compile(rf"({_LABEL})/({_NAME})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderOptions:
-    """What differs between installations.
+    """The options of an installation; raises InvalidSetting.
 
-    ``region`` None means that each process asks its instance. ``csi`` adds the driver ``efs.csi.aws.com``,
-    and ``secrets`` and ``config_maps``, each as NAMESPACE/NAME, are what classes of it name: the controller
-    may read them and no others. Raises InvalidSetting.
+    ``region`` None: each process uses the region of its instance. ``csi`` adds the driver
+    ``efs.csi.aws.com``. ``secrets`` and ``config_maps``, each as NAMESPACE/NAME, are the objects that its
+    classes refer to; the controller can read only these.
     """
 
     platform: Platform
@@ -104,7 +105,7 @@ class RenderOptions:
 
 
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
-    """Every object of an installation, in the order in which a cluster can take them."""
+    """Every object of an installation, in the order in which they must be applied."""
     values = values_of(options)
     before = [manifest for asset in static_assets(options) for manifest in _render(asset, values)]
     after = [manifest for asset in workload_assets(options) for manifest in _render(asset, values)]
@@ -112,7 +113,7 @@ def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
 
 
 def static_assets(options: RenderOptions) -> Iterator[str]:
-    """The assets of what is in the cluster before anything runs."""
+    """The names of the assets without workloads."""
     yield from _ASSETS
     if options.csi:
         yield from _CSI_ASSETS
@@ -123,26 +124,26 @@ def static_assets(options: RenderOptions) -> Iterator[str]:
 
 
 def workload_assets(options: RenderOptions) -> Iterator[str]:
-    """The assets of what runs."""
+    """The names of the assets of workloads."""
     yield from _WORKLOADS
     if options.csi:
         yield from _CSI_WORKLOADS
 
 
 def _class_references(options: RenderOptions, values: Mapping[str, object]) -> Iterator[Manifest]:
-    """What the controller needs to read the objects that classes name, for each of their namespaces."""
+    """The permissions to read the objects that classes refer to, for each namespace of these objects."""
     names: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for kind, references in (("secrets", options.secrets), ("config_maps", options.config_maps)):
         for reference in dict.fromkeys(references):
             namespace, name = reference.split("/")
             names[namespace][kind].append(name)
     for namespace, of_kinds in names.items():
-        there = {"referenced_namespace": namespace, "secrets": None, "config_maps": None}
-        yield from _render(CLASS_REFERENCES, {**values, **there, **of_kinds})
+        common = {"referenced_namespace": namespace, "secrets": None, "config_maps": None}
+        yield from _render(CLASS_REFERENCES, {**values, **common, **of_kinds})
 
 
 def _render(asset: str, values: Mapping[str, object]) -> Iterator[Manifest]:
-    return (_filled(document, values) for document in _parsed(asset))
+    return (_fill(document, values) for document in _parsed(asset))
 
 
 def load_asset(name: str) -> Iterator[Any]:
@@ -152,25 +153,30 @@ def load_asset(name: str) -> Iterator[Any]:
 
 @cache
 def _parsed(asset: str) -> tuple[Any, ...]:
-    # The operator fills the same assets in again and again, and parsing is most of that work.
+    # The operator renders the same assets in each pass, and parsing takes most of the time.
     text = files("kube_efs.operator").joinpath("assets", f"{asset}.yaml").read_text(encoding="utf-8")
     return tuple(yaml.safe_load_all(text))
 
 
 def render_text(options: RenderOptions, *, as_json: bool) -> str:
-    """The objects as ``kubectl apply`` reads them."""
+    """The text of the objects for ``kubectl apply``."""
     return text_of(render_manifests(options), as_json=as_json)
 
 
 def text_of(manifests: Sequence[Manifest], *, as_json: bool) -> str:
-    """A stream of YAML documents, or one list in JSON."""
+    """YAML documents, or one List in JSON."""
     if as_json:
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2) + "\n"
     return yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True)
 
 
+def digest(content: Any) -> str:  # noqa: ANN401 - any JSON
+    """A digest of a manifest or a part of it, in hexadecimal."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def values_of(options: RenderOptions) -> Mapping[str, object]:
-    """The values of placeholders that every asset may have."""
+    """The values of the placeholders of all assets."""
     is_openshift = options.platform is Platform.OPENSHIFT
     return {
         "namespace": options.namespace,
@@ -181,7 +187,7 @@ def values_of(options: RenderOptions) -> Mapping[str, object]:
         "csi": options.csi,
         "selinux": is_openshift and options.csi,
         "user_id": None if is_openshift else _USER_ID,
-        # The owner of directories of the node must be known in advance.
+        # This user owns directories of the node, so the ID cannot depend on the namespace.
         "tunnel_user_id": None if is_openshift and not options.csi else _USER_ID,
         "kubelet_folder": options.kubelet_folder,
         "state_folder": _STATE_FOLDER,
@@ -189,23 +195,23 @@ def values_of(options: RenderOptions) -> Mapping[str, object]:
     }
 
 
-def _filled(node: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401 - any JSON
-    """The same with values for placeholders, and less what is not to be there.
+def _fill(node: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401 - any JSON
+    """With values instead of placeholders.
 
-    An entry or item whose whole value is None falls away, and so does a list of which nothing is left.
+    An entry or item whose whole value is None is removed. A list that becomes empty is removed too.
     """
     match node:
         case str():
             return _text(node, values)
         case {"$if": condition, **rest}:
-            return _filled(rest, values) if values[condition] else None
+            return _fill(rest, values) if values[condition] else None
         case Mapping():
-            filled = {key: _filled(value, values) for key, value in node.items()}
+            filled = {key: _fill(value, values) for key, value in node.items()}
             return {key: value for key, value in filled.items() if value is not None}
         case []:
             return []
         case [*items]:
-            return [value for value in (_filled(item, values) for item in items) if value is not None] or None
+            return [value for value in (_fill(item, values) for item in items) if value is not None] or None
         case _:
             return node
 

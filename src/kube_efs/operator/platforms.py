@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Platform(StrEnum):
-    """A kind of cluster, as far as installation differs."""
+    """A kind of cluster; each one needs other objects."""
 
     KUBERNETES = "kubernetes"
     OPENSHIFT = "openshift"

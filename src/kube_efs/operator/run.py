@@ -1,11 +1,11 @@
-"""The process ``kube-efs operator``: its parts, put together."""
+"""The process ``kube-efs operator``: connects, waits to lead, and reconciles until it is stopped."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from lightkube import AsyncClient
@@ -15,14 +15,13 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeError, KubeNotFound, KubeUnavailable
-from kube_efs.operator.cluster import Cluster
-from kube_efs.operator.drift import FIELD_MANAGER
+from kube_efs.operator.events import COMPONENT, OperatorEvents
 from kube_efs.operator.kinds import SecurityContextConstraints
-from kube_efs.operator.observing import Observed
-from kube_efs.operator.own_objects import ensure_driver_kind, ensure_monitoring
+from kube_efs.operator.object_cache import ObjectCache
+from kube_efs.operator.object_client import FIELD_MANAGER, ObjectClient
+from kube_efs.operator.operator_manifests import ensure_driver_crd, ensure_monitoring, find_deployment_uid
 from kube_efs.operator.platforms import Platform
-from kube_efs.operator.reconciling import Reconciler
-from kube_efs.operator.telling import COMPONENT, Announcer
+from kube_efs.operator.reconciler import Reconciler
 from kube_efs.settings import OperatorSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
@@ -30,20 +29,22 @@ from kube_efs.telemetry.metrics import ApiServerMetrics, OperatorMetrics, new_re
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 LEASE: Final = "kube-efs-operator"
-# Changes come in bursts: a new DaemonSet and the first of its statuses are one look.
-_SETTLE_SECONDS: Final = 0.2
-_RETRY_SECONDS: Final = (1.0, 30.0)
+# Changes come in bursts: a new DaemonSet and its first status need one pass.
+_BURST_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = (1.0, 30.0)  # the first and the longest
 _STUCK_SECONDS: Final = 900.0
 
 
 @dataclass(slots=True)
 class _State:
-    """How far the process has come; a replica that waits to lead is ready."""
+    """What the health endpoint reports. A replica that waits to lead is ready."""
 
     ready: bool = False
     heartbeat: Heartbeat = field(
-        default_factory=lambda: Heartbeat("the comparison", max_age_seconds=_STUCK_SECONDS)
+        default_factory=lambda: Heartbeat("the reconciliation", max_age_seconds=_STUCK_SECONDS)
     )
 
     def readiness(self) -> Health:
@@ -51,7 +52,7 @@ class _State:
 
 
 async def run_operator(settings: OperatorSettings) -> None:
-    """Run until SIGTERM or SIGINT; raises InvalidSetting, and KubeUnavailable when the lead is lost."""
+    """Run until SIGTERM or SIGINT; raises InvalidSetting, and KubeUnavailable when it no longer leads."""
     await run_until_told_to_stop(_run(settings))
     log.info("operator-stopped")
 
@@ -72,104 +73,86 @@ async def _run(settings: OperatorSettings) -> None:
         )
         await stack.enter_async_context(health)
         log.info("operator-started", image=settings.image, health_port=health.port)
-        recorder = EventRecorder(client, component=COMPONENT, host=settings.identity)
-        announcer = Announcer(await stack.enter_async_context(recorder), metrics, settings)
-        work = _lead(client, announcer, metrics, settings, state)
+        recorder = await stack.enter_async_context(
+            EventRecorder(client, component=COMPONENT, host=settings.identity)
+        )
+        work = _lead(client, recorder, metrics, settings, state)
         if not settings.leader_election:
             await work
             return
         state.ready = True
-        leadership = Leadership(client, _lease_terms(settings), time.monotonic)
+        terms = LeaseTerms(namespace=settings.namespace, name=LEASE, identity=settings.identity)
+        leadership = Leadership(client, terms, time.monotonic)
         beating = asyncio.create_task(_beat(state.heartbeat))
         try:
             await leadership.acquire()
         finally:
             beating.cancel()
-        # It repeats what it does until the cluster is as it should be, so late requests do no harm.
+        # A late request of this process does no harm to the next leader, which repeats its passes until the
+        # cluster is as desired. The Lease is therefore released at the end, and not left to expire.
         leadership.release_at_end()
         stack.push_async_callback(leadership.release)
         await _while_leading(leadership, work)
 
 
 async def _beat(heartbeat: Heartbeat) -> None:
-    """Be alive while waiting to lead."""
+    """Report that the process is alive while it waits to lead."""
     while True:
         heartbeat.beat()
         await asyncio.sleep(_RETRY_SECONDS[1])
 
 
+async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work until cancelled; raises KubeUnavailable when another process leads, or may lead."""
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(work)
+        await leadership.keep()
+        working.cancel()
+    remedy = "the pod restarts and waits to lead again"
+    raise KubeUnavailable("was lost", field="leadership", value=LEASE, remedy=remedy)
+
+
 async def _lead(
     client: AsyncClient,
-    announcer: Announcer,
+    recorder: EventRecorder,
     metrics: OperatorMetrics,
     settings: OperatorSettings,
     state: _State,
 ) -> None:
-    """Keep the installation in place until cancelled."""
+    """Maintain the installation until cancelled."""
     metrics.leader.set(1)
-    cluster, changed = Cluster(client), asyncio.Event()
-    await _patiently(ensure_driver_kind, cluster)
-    platform = await _patiently(find_platform, client)
-    await announcer.find_deployment(client)
+    objects, changed = ObjectClient(client), asyncio.Event()
+    await _retry(lambda: ensure_driver_crd(objects))
+    platform = await _retry(lambda: find_platform(client))
+    deployment_uid = await find_deployment_uid(objects, settings)
+    events = OperatorEvents(recorder, metrics, settings, deployment_uid)
     async with asyncio.TaskGroup() as tasks:
-        observed = Observed(client, settings.namespace, tasks, changed.set)
-        observed.start()
-        await observed.ready.wait()
+        cache = ObjectCache(client, settings.namespace, tasks, changed.set)
+        cache.start()
+        await cache.ready.wait()
         state.ready = True
-        log.info("cluster-read", platform=str(platform), driver=observed.driver is not None)
-        reconciler = Reconciler(cluster, observed, announcer, metrics, settings, platform)
-        await _look_for_ever(
-            reconciler,
+        log.info("cluster-read", platform=str(platform), driver=cache.driver is not None)
+        await _reconcile_forever(
+            Reconciler(objects, cache, events, metrics, settings, platform),
             changed,
             settings.resync_seconds,
             state.heartbeat,
-            before_each_resync=lambda: ensure_monitoring(cluster, settings, platform, announcer.uid),
+            before_full=lambda: ensure_monitoring(objects, settings, platform, deployment_uid),
         )
 
 
-async def _look_for_ever(
-    reconciler: Reconciler,
-    changed: asyncio.Event,
-    resync_seconds: float,
-    heartbeat: Heartbeat,
-    *,
-    before_each_resync: Callable[[], Awaitable[None]],
-) -> None:
-    """Look whenever something has changed, when the last look has asked for it, and regularly."""
-    resync_at = time.monotonic()
-    retry = _RETRY_SECONDS[0]
+async def _retry(work: Callable[[], Awaitable[T]]) -> T:
+    """The result of the first attempt that succeeds."""
     while True:
-        heartbeat.beat()
-        thoroughly = time.monotonic() >= resync_at
-        if thoroughly:
-            resync_at = time.monotonic() + resync_seconds
-            await before_each_resync()
-        changed.clear()
         try:
-            seconds = await reconciler.look(thoroughly=thoroughly)
-            retry = _RETRY_SECONDS[0]
+            return await work()
         except KubeError as error:
-            log.warning("look-failed", reason=str(error), retry_seconds=retry)
-            seconds, retry = retry, min(retry * 2, _RETRY_SECONDS[1])
-        except Exception:
-            # A fault in one look must not keep the next ones from correcting the rest.
-            log.exception("look-failed", retry_seconds=_RETRY_SECONDS[1])
-            seconds = _RETRY_SECONDS[1]
-        await _pause(changed, seconds)
-
-
-async def _pause(changed: asyncio.Event, seconds: float) -> None:
-    """Wait for a change, for so long at most, and a moment for what comes with it."""
-    try:
-        async with asyncio.timeout(seconds):
-            await changed.wait()
-    except TimeoutError:
-        return
-    await asyncio.sleep(_SETTLE_SECONDS)
+            log.warning("cluster-not-ready", reason=str(error), retry_seconds=_RETRY_SECONDS[0])
+            await asyncio.sleep(_RETRY_SECONDS[0])
 
 
 async def find_platform(client: AsyncClient) -> Platform:
-    """OpenShift, if the cluster knows SecurityContextConstraints; raises KubeError."""
+    """OpenShift, if the cluster has the kind SecurityContextConstraints; raises KubeError."""
     try:
         with translated("kinds of OpenShift"):
             async for _ in client.list(SecurityContextConstraints):
@@ -179,25 +162,38 @@ async def find_platform(client: AsyncClient) -> Platform:
     return Platform.OPENSHIFT
 
 
-async def _patiently(work: Any, *arguments: Any) -> Any:  # noqa: ANN401 - any coroutine function
-    """The answer, once there is one."""
+async def _reconcile_forever(
+    reconciler: Reconciler,
+    changed: asyncio.Event,
+    resync_seconds: float,
+    heartbeat: Heartbeat,
+    *,
+    before_full: Callable[[], Awaitable[None]],
+) -> None:
+    """Reconcile after each change, when the last pass requested it, and fully at regular intervals."""
+    full_at = time.monotonic()
+    retry = _RETRY_SECONDS[0]
     while True:
+        heartbeat.beat()
+        full = time.monotonic() >= full_at
+        if full:
+            full_at = time.monotonic() + resync_seconds
+            await before_full()
+        # Before the pass: a change during the pass starts another one.
+        changed.clear()
         try:
-            return await work(*arguments)
+            seconds = await reconciler.reconcile(full=full)
+            retry = _RETRY_SECONDS[0]
         except KubeError as error:
-            log.warning("cluster-not-ready", reason=str(error), retry_seconds=_RETRY_SECONDS[0])
-            await asyncio.sleep(_RETRY_SECONDS[0])
-
-
-async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until cancelled; raises KubeUnavailable as soon as the lead is lost."""
-    async with asyncio.TaskGroup() as tasks:
-        working = tasks.create_task(work)
-        await leadership.keep()
-        working.cancel()
-    remedy = "the pod restarts and waits to lead again"
-    raise KubeUnavailable("was lost", field="leadership", value=LEASE, remedy=remedy)
-
-
-def _lease_terms(settings: OperatorSettings) -> LeaseTerms:
-    return LeaseTerms(namespace=settings.namespace, name=LEASE, identity=settings.identity)
+            log.warning("reconcile-failed", reason=str(error), retry_seconds=retry)
+            seconds, retry = retry, min(retry * 2, _RETRY_SECONDS[1])
+        except Exception:
+            # A programming error in one pass must not end the process, which still watches and corrects.
+            log.exception("reconcile-failed", retry_seconds=_RETRY_SECONDS[1])
+            seconds = _RETRY_SECONDS[1]
+        try:
+            async with asyncio.timeout(seconds):
+                await changed.wait()
+        except TimeoutError:
+            continue
+        await asyncio.sleep(_BURST_SECONDS)

@@ -1,12 +1,24 @@
-"""Replaces the older operators' drivers, node by node, while pods continue to use their volumes.
+"""Replaces the driver of an older operator, node by node, while pods continue to use their volumes.
 
-The pods of an older driver hold the TLS tunnels of what they have mounted. So they stay where they are when
-their DaemonSet goes, and each is removed only when no pod of its node uses a volume of the driver. Affinity
-keeps the new driver's pod away from the node until then: two never serve one socket.
+The pods of an older driver contain the TLS tunnels of the mounted volumes. If such a pod ends, every mount of
+its node hangs, because the new driver does not start the tunnels of the older one. Each of these pods must
+therefore stay until no pod on its node uses a volume of the driver. The operator repeats these steps in every
+pass until nothing is left:
+
+1. Nothing is changed while another operator, chart or add-on manages the older driver: it would undo the
+   changes, and its deletion would later delete objects that this operator took over.
+2. The CSIDriver and the StorageClass lose their owner, the definition of the older operator's SharedVolumes.
+   Otherwise the garbage collector would delete them together with it, while volumes refer to them.
+3. The older controller is deleted, because two controllers must not create volumes for one claim. The older
+   DaemonSets are deleted without their pods (orphaned).
+4. The new driver is installed meanwhile. Its anti-affinity keeps it away from nodes with an older pod, since
+   two drivers cannot serve the same socket of the kubelet.
+5. One older pod is deleted at a time: a pod on whose node no volume is in use, and only if the new driver is
+   ready on all nodes without an older pod. If the new driver does not start, at most one node has no driver.
+6. When no older pod is left, the objects that only those pods needed are deleted.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -15,27 +27,25 @@ from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.operator.cluster import Cluster
-from kube_efs.operator.driver import DRIVER_NAME, FORCE_TAKEOVER
-from kube_efs.operator.kinds import KINDS, Reference, reference_of
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, FORCE_TAKEOVER
+from kube_efs.operator.kinds import KINDS, ObjectReference, has_labels, is_part_of_kube_efs, reference_of
 from kube_efs.operator.manifests import Manifest
-from kube_efs.operator.usage import Use, describe, find_uses
+from kube_efs.operator.object_client import ObjectClient
+from kube_efs.operator.progress import Progress
+from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, find_volume_uses
 
 log = structlog.get_logger(__name__)
 
 COMMUNITY_LABEL: Final = "openshift.io/aws-efs-operator-owned"
-_PART_OF: Final = "app.kubernetes.io/part-of"
-# They would undo what is done here.
 _OPERATORS: Final = ("aws-efs-operator", "aws-efs-csi-driver-operator")
-# Of the AWS driver's chart, which a user or EKS has installed and has to remove.
+# The AWS driver's chart. The user who installed it, or EKS for its add-on, must remove it.
 _CHART: Final = (("Deployment", "efs-csi-controller"), ("DaemonSet", "efs-csi-node"))
-_COMMUNITY_DAEMON_SET: Final = "efs-csi-node"
-_DAEMON_SETS: Final = (_COMMUNITY_DAEMON_SET, "aws-efs-csi-driver-node")
+# Of aws-efs-operator and of aws-efs-csi-driver-operator. Their pods have the label app with this name.
+_DAEMON_SETS: Final = ("efs-csi-node", "aws-efs-csi-driver-node")
 _DEPLOYMENT: Final = "aws-efs-csi-driver-controller"
 OLDER_WORKLOADS: Final = (*_OPERATORS, *_DAEMON_SETS, _DEPLOYMENT, "efs-csi-controller")
-_POD_LABELS: Final = tuple({"app": name} for name in _DAEMON_SETS)
-# What is left over when the pods are gone, of both operators.
-_LEFT_OVER: Final = (
+# Only the older pods needed these objects of both operators.
+_REMAINING: Final = (
     ("ServiceAccount", "efs-csi-sa"),
     ("SecurityContextConstraints", "efs-csi-scc"),
     ("ServiceAccount", "aws-efs-csi-driver-node-sa"),
@@ -48,7 +58,7 @@ _LEFT_OVER: Final = (
     ("ClusterRole", "efs-kube-rbac-proxy-role"),
     ("RoleBinding", "aws-efs-csi-driver-lease-leader-election"),
     ("Role", "aws-efs-csi-driver-lease-leader-election"),
-    # Of openshift-efs-stunnel, whose workloads are taken over under their names.
+    # Of openshift-efs-stunnel. Its workloads have the same names as ours, and are updated in place.
     ("RoleBinding", "edit-efs-manager"),
     ("RoleBinding", "edit-efs-worker"),
     ("RoleBinding", "view-efs-stunnel"),
@@ -58,165 +68,131 @@ _INHERITED: Final = (("CSIDriver", DRIVER_NAME), ("StorageClass", "efs-sc"))
 _CRD_KIND: Final = "CustomResourceDefinition"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
-    """How far it is. ``obstacle`` keeps everything from being done; ``waits`` says which nodes wait for whom.
+    """Takes over from older operators in the installation's namespace; every method raises KubeError."""
 
-    ``done`` when nothing of an older driver is left.
-    """
-
-    obstacle: str = ""
-    waits: str = ""
-    done: bool = False
-
-
-class OlderSystems:
-    """What the older operators have left in the cluster; raises KubeError."""
-
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._cluster = cluster
+    def __init__(self, objects: ObjectClient, namespace: str) -> None:
+        self._objects = objects
         self._namespace = namespace
 
-    async def obstacle(self) -> str:
-        """Why nothing may be changed: another operator still manages the driver. Empty if none does."""
+    async def step(self, *, forced: bool, node_daemon_set: Manifest | None) -> Progress:
+        """Do what is possible now. ``node_daemon_set`` is the new driver's, None before it exists.
+
+        ``forced`` replaces the driver also on nodes whose pods use volumes.
+        """
+        blocked = await self._find_manager()
+        if blocked:
+            return Progress(blocked=blocked)
+        await self._remove_owner_references()
+        await self._delete_workloads()
+        pods = await self._list_pods()
+        if not pods:
+            await self._delete_remaining_objects()
+            return Progress()
+        uses = () if forced else await find_volume_uses(self._objects.client)
+        pod, waiting = select_pod(pods, [use for use in uses if use.by_driver])
+        if pod is not None and _is_ready_elsewhere(node_daemon_set, older_pods=len(pods)):
+            await self._delete_pod(pod)
+        return Progress(waiting=waiting or f"{len(pods)} nodes still have the older driver")
+
+    async def _find_manager(self) -> str:
+        """What manages the older driver, and the remedy; empty if nothing does."""
         for name in _OPERATORS:
-            for found in await self._cluster.find("Deployment", name=name):
+            for found in await self._objects.list("Deployment", name=name):
                 if found["spec"].get("replicas") != 0:
                     return (
                         f"{reference_of(found)} still runs, and would revert the changes of this "
                         "operator; remove it"
                     )
         for kind, name in _CHART:
-            for found in await self._cluster.find(kind, name=name):
-                if not _is_older(found) and not _is_own(found):
+            for found in await self._objects.list(kind, name=name):
+                if not _is_community_operators(found) and not is_part_of_kube_efs(found):
                     return (
                         f"{reference_of(found)} of the AWS driver still exists;"
                         " remove its release or add-on, its volumes are kept"
                     )
-        for name in (*_DAEMON_SETS, _DEPLOYMENT):
-            for found in await self._cluster.find(_kind_of(name), name=name):
+        for kind, name in (*(("DaemonSet", name) for name in _DAEMON_SETS), ("Deployment", _DEPLOYMENT)):
+            for found in await self._objects.list(kind, name=name):
                 namespace = found["metadata"]["namespace"]
-                if namespace != self._namespace and not _is_own(found):
+                if namespace != self._namespace and not is_part_of_kube_efs(found):
                     return f"{reference_of(found)} can be taken over by an operator in its namespace only"
         return ""
 
-    async def release_workloads(self) -> None:
-        """Have the older controller go, and leave the pods of the nodes to themselves."""
-        for found in await self._cluster.find("Deployment", name=_DEPLOYMENT):
-            await self._cluster.delete(reference_of(found), cascade=CascadeType.FOREGROUND)
-            log.info("older-object-removed", object=str(reference_of(found)))
-        for name in _DAEMON_SETS:
-            for found in await self._cluster.find("DaemonSet", name=name):
-                if not _is_own(found):
-                    await self._cluster.delete(reference_of(found), cascade=CascadeType.ORPHAN)
-                    log.info("older-object-released", object=str(reference_of(found)))
-
-    async def inherit(self) -> None:
-        """Keep what volumes refer to from going with the older operator's own kind."""
+    async def _remove_owner_references(self) -> None:
         for kind, name in _INHERITED:
-            reference = Reference(kind, "", name)
-            found = await self._cluster.get(reference)
-            if found is None or not _is_older(found):
+            reference = ObjectReference(kind, "", name)
+            found = await self._objects.get(reference)
+            if found is None or not _is_community_operators(found):
                 continue
-            owners = [
-                one for one in found["metadata"].get("ownerReferences") or () if one["kind"] != _CRD_KIND
-            ]
-            labels = {COMMUNITY_LABEL: None}
+            owners = found["metadata"].get("ownerReferences") or ()
             metadata = {
                 "resourceVersion": found["metadata"]["resourceVersion"],
-                "labels": labels,
-                "ownerReferences": owners,
+                "labels": {COMMUNITY_LABEL: None},
+                "ownerReferences": [one for one in owners if one["kind"] != _CRD_KIND],
             }
-            await self._cluster.merge(reference, {"metadata": metadata})
+            await self._objects.merge_patch(reference, {"metadata": metadata})
 
-    async def pods(self) -> tuple[Pod, ...]:
-        """The pods of older drivers that are still on nodes."""
+    async def _delete_workloads(self) -> None:
+        for found in await self._objects.list("Deployment", name=_DEPLOYMENT):
+            await self._objects.delete(reference_of(found), cascade=CascadeType.FOREGROUND)
+            log.info("older-object-deleted", object=str(reference_of(found)))
+        for name in _DAEMON_SETS:
+            for found in await self._objects.list("DaemonSet", name=name):
+                # The new DaemonSet has the name of the community operator's.
+                if not is_part_of_kube_efs(found):
+                    await self._objects.delete(reference_of(found), cascade=CascadeType.ORPHAN)
+                    log.info("older-object-deleted", object=str(reference_of(found)), pods="orphaned")
+
+    async def _list_pods(self) -> tuple[Pod, ...]:
         found: list[Pod] = []
-        for labels in _POD_LABELS:
+        for name in _DAEMON_SETS:
             with translated("pods of older drivers"):
-                listing = self._cluster.client.list(Pod, namespace="*", labels={**labels})
-                found += [pod async for pod in listing if not _is_own(pod.to_dict())]
+                listing = self._objects.client.list(Pod, namespace="*", labels={"app": name})
+                found += [pod async for pod in listing if not is_part_of_kube_efs(pod.to_dict())]
         return tuple(found)
 
-    async def remove_pod(self, pod: Pod) -> None:
-        """Make room on the pod's node for the new driver's."""
+    async def _delete_pod(self, pod: Pod) -> None:
         assert pod.metadata  # noqa: S101 - every pod that was listed has it
         name, namespace = pod.metadata.name or "", pod.metadata.namespace or ""
         try:
             with translated(f"Pod {namespace}/{name}"):
-                await self._cluster.client.delete(Pod, name, namespace=namespace)
+                await self._objects.client.delete(Pod, name, namespace=namespace)
         except KubeNotFound:
             return
-        log.info("older-pod-removed", pod=f"{namespace}/{name}")
+        log.info("older-pod-deleted", pod=f"{namespace}/{name}")
 
-    async def remove_left_overs(self) -> None:
-        """Have everything go that only the older drivers' pods needed."""
-        for kind, name in _LEFT_OVER:
+    async def _delete_remaining_objects(self) -> None:
+        for kind, name in _REMAINING:
             namespace = self._namespace if KINDS[kind].is_namespaced else ""
-            reference = Reference(kind, namespace, name.replace("{namespace}", self._namespace))
-            if await self._cluster.delete(reference):
-                log.info("older-object-removed", object=str(reference))
-
-    async def uses(self) -> tuple[Use, ...]:
-        """Which pods use volumes now."""
-        return await find_uses(self._cluster.client)
+            reference = ObjectReference(kind, namespace, name.replace("{namespace}", self._namespace))
+            if await self._objects.delete(reference):
+                log.info("older-object-deleted", object=str(reference))
 
 
-async def take_over(older: OlderSystems, *, forced: bool, node_set: Manifest | None) -> Takeover:
-    """Go one step further. ``node_set`` is the new driver's DaemonSet, as soon as there is one.
-
-    ``forced`` replaces the driver on nodes whose pods use volumes, too.
-    """
-    obstacle = await older.obstacle()
-    if obstacle:
-        return Takeover(obstacle=obstacle)
-    await older.inherit()
-    await older.release_workloads()
-    pods = await older.pods()
-    if not pods:
-        await older.remove_left_overs()
-        return Takeover(done=True)
-    uses = () if forced else tuple(use for use in await older.uses() if use.by_driver)
-    free, waits = choose(pods, uses)
-    if free is not None and _works(node_set, except_for=len(pods)):
-        await older.remove_pod(free)
-    return Takeover(waits=waits or f"{len(pods)} nodes still have the older driver")
-
-
-def choose(pods: Sequence[Pod], uses: Iterable[Use]) -> tuple[Pod | None, str]:
-    """The pod that may go next, and what the others wait for; none while one is already going."""
-    by_node: dict[str, list[Use]] = {}
+def select_pod(pods: Sequence[Pod], uses: Iterable[VolumeUse]) -> tuple[Pod | None, str]:
+    """The older pod to delete next, None while one is being deleted; and which nodes wait for which pods."""
+    by_node: dict[str, list[VolumeUse]] = {}
     for use in uses:
         by_node.setdefault(use.node, []).append(use)
     nodes = {(pod.spec and pod.spec.nodeName) or "": pod for pod in pods}
-    free = [pod for node, pod in sorted(nodes.items()) if node not in by_node]
-    waits = "; ".join(
-        f"node {node} keeps the older driver while {describe(by_node[node])} use its volumes"
+    unused = [pod for node, pod in sorted(nodes.items()) if node not in by_node]
+    waiting = "; ".join(
+        f"node {node} keeps the older driver while {describe_pods(by_node[node])} use its volumes"
         for node in sorted(nodes.keys() & by_node.keys())
     )
-    if waits:
-        waits += f" (drain the node, or set the annotation {FORCE_TAKEOVER})"
-    going = any(pod.metadata and pod.metadata.deletionTimestamp for pod in pods)
-    return (free[0] if free and not going else None), waits
+    if waiting:
+        waiting += f" (drain the node, or set the annotation {FORCE_TAKEOVER})"
+    is_deleting = any(pod.metadata and pod.metadata.deletionTimestamp for pod in pods)
+    return (unused[0] if unused and not is_deleting else None), waiting
 
 
-def _works(node_set: Manifest | None, *, except_for: int) -> bool:
-    """Whether every node but so many has a new driver that is ready."""
-    status = (node_set or {}).get("status") or {}
+def _is_ready_elsewhere(node_daemon_set: Manifest | None, *, older_pods: int) -> bool:
+    """Whether the new driver is ready on as many nodes as have no older pod."""
+    status = (node_daemon_set or {}).get("status") or {}
     if "desiredNumberScheduled" not in status:
         return False
-    return bool(status["desiredNumberScheduled"] - (status.get("numberReady") or 0) <= except_for)
+    return bool(status["desiredNumberScheduled"] - (status.get("numberReady") or 0) <= older_pods)
 
 
-def _kind_of(name: str) -> str:
-    return "Deployment" if name == _DEPLOYMENT else "DaemonSet"
-
-
-def _is_older(found: Manifest) -> bool:
-    labels = found["metadata"].get("labels") or {}
-    return labels.get(COMMUNITY_LABEL) == "true"
-
-
-def _is_own(found: Manifest) -> bool:
-    labels = found["metadata"].get("labels") or {}
-    return labels.get(_PART_OF) == "kube-efs"
+def _is_community_operators(found: Manifest) -> bool:
+    return has_labels(found, {COMMUNITY_LABEL: "true"})

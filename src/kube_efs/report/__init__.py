@@ -1,6 +1,5 @@
-"""What a cluster's EFS storage looks like right now, for users and programs.
+"""The current state of a cluster's EFS storage, for users and programs.
 
-Reads a cluster through its API only and changes nothing: file systems, mount targets, ports, volumes and
-the tunnels of each node. How the answer is laid out on a terminal is here too; which cluster to ask is
-the command line's business.
+Reads file systems, mount targets, ports, volumes and the tunnels of each node from the Kubernetes API, and
+changes nothing. Its tables for a terminal are also here. The command line selects the cluster.
 """

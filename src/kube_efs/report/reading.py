@@ -1,4 +1,4 @@
-"""Reads a report about a cluster from its API."""
+"""Reads the report of a cluster from its API."""
 
 import asyncio
 from collections import Counter
@@ -52,10 +52,10 @@ _EVENTS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The objects that a report is made from; ``usage`` is by the names of volumes.
+    """The objects of a report; ``usage`` is by the names of volumes.
 
-    ``warnings`` has the last one of each claim, by uid; ``told`` are the uids of claims that kube-efs has
-    published an event about.
+    ``warnings`` has the last warning of each claim by its UID. ``claims_with_events`` are the UIDs of claims
+    for which kube-efs published an event.
     """
 
     targets: ConfigMap | None = None
@@ -64,7 +64,7 @@ class ClusterState:
     claims: tuple[Claim, ...] = ()
     volumes: tuple[Volume, ...] = ()
     warnings: Mapping[str, str]
-    told: frozenset[str] = frozenset()
+    claims_with_events: frozenset[str] = frozenset()
     usage: Mapping[str, VolumeUsage] = field(default_factory=lambda: MappingProxyType({}))
     events: tuple[EventReport, ...] = ()
 
@@ -89,7 +89,7 @@ async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
                 for event in events
                 if event.type == "Warning" and event.reason != OVER_REQUEST
             },
-            told=frozenset(_uid(event) for event in events if _is_from_us(event)),
+            claims_with_events=frozenset(_uid(event) for event in events if _is_from_us(event)),
             usage=usage,
             events=tuple(_describe_event(event) for event in reversed(events) if _is_from_us(event)),
         )
@@ -181,8 +181,8 @@ def describe(state: ClusterState) -> ClusterReport:
         claims=tuple(
             _describe_claim(claim, state.warnings)
             for claim in sorted(state.claims, key=lambda one: one.key)
-            # Nothing in the cluster names the provisioners of directory volumes.
-            if claim.storage_class in classes or claim.uid in state.told
+            # The cluster does not contain the names of the provisioners of directory volumes.
+            if claim.storage_class in classes or claim.uid in state.claims_with_events
         ),
         volumes=tuple(sorted(volume_reports, key=lambda report: report.claim)),
         nodes=tuple(sorted(map(_describe_node, state.statuses), key=lambda report: report.node)),
@@ -211,7 +211,7 @@ def _is_ours(volume: Volume, targets: TunnelTargets) -> bool:
 
 
 def _handle(volume: Volume) -> VolumeHandle | None:
-    """What the CSI driver's handle leads to; None for what is not the driver's, or is malformed."""
+    """The handle of a volume of the CSI driver; None for other volumes, and if it is malformed."""
     if volume.csi is None or volume.csi.driver != DRIVER:
         return None
     try:

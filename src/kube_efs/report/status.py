@@ -1,4 +1,4 @@
-"""What ``kube-efs status`` does."""
+"""The command ``kube-efs status``."""
 
 import json
 from dataclasses import asdict

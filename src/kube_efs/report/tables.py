@@ -1,4 +1,4 @@
-"""Reports on a terminal."""
+"""The tables of a report for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,6 +7,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kube_efs.report.formatting import (
+    format_location,
+    format_mount_target,
+    format_notes,
+    format_object,
+    format_usage,
+)
 from kube_efs.report.values import (
     ClaimReport,
     ClusterReport,
@@ -14,13 +21,6 @@ from kube_efs.report.values import (
     FileSystemReport,
     NodeReport,
     VolumeReport,
-)
-from kube_efs.report.words import (
-    notes_in_words,
-    object_in_words,
-    place_in_words,
-    target_in_words,
-    used_in_words,
 )
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
@@ -41,18 +41,18 @@ _COLOURS = {
 
 
 def coloured(word: str) -> Text:
-    """A phase or state in color: green is good, yellow may become good, red is bad."""
+    """A phase or state in color: green for good, yellow for temporary, red for bad."""
     return Text(word, style=_COLOURS.get(word, ""))
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """Standard output, wide enough for tables where it is not a terminal, which would tell its own width."""
+    """Standard output; wide enough for the tables if it is not a terminal, which has its own width."""
     console = Console(quiet=quiet, highlight=False)
     return console if console.is_terminal else Console(quiet=quiet, highlight=False, width=160)
 
 
 def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table; cells are plain text or coloured words."""
+    """A table; cells are plain text or colored words."""
     table = Table(
         title=title,
         title_justify="left",
@@ -105,7 +105,7 @@ def _file_systems(found: Iterable[FileSystemReport]) -> Table:
 
 
 def claims_table(found: Iterable[ClaimReport]) -> Table:
-    """Claims, with the reason of those that have no volume."""
+    """Claims, with the reason of those without a volume."""
     rows = [
         (f"{one.namespace}/{one.name}", coloured(one.phase), one.storage_class, one.volume or one.reason)
         for one in found
@@ -114,7 +114,7 @@ def claims_table(found: Iterable[ClaimReport]) -> Table:
 
 
 def volumes_table(found: Iterable[VolumeReport]) -> Table:
-    """Volumes, where their data lies, and how much it is if that is measured."""
+    """Volumes with their location, and their usage if it is measured."""
     volumes = list(found)
     rows: list[tuple[str | Text, ...]] = [
         (
@@ -123,7 +123,7 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
             one.reclaim_policy,
             one.claim,
             _used(one),
-            place_in_words(one),
+            format_location(one),
             "" if one.gid is None else str(one.gid),
             "" if one.port is None else f"127.0.0.1:{one.port}",
         )
@@ -137,18 +137,18 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
 
 
 def _used(volume: VolumeReport) -> Text:
-    return Text(used_in_words(volume), style="red" if volume.usage and volume.usage.over else "")
+    return Text(format_usage(volume), style="red" if volume.usage and volume.usage.over else "")
 
 
 def tunnels_table(nodes: Iterable[NodeReport]) -> Table:
-    """The tunnels that every node has, and why those that are not up are not."""
+    """The tunnels of all nodes, with the reason of those that are not up."""
     rows = [_tunnel(node, tunnel) for node, tunnel in _tunnels(nodes) if not tunnel.on_demand]
     columns = ["node", "file system", "port", "state", "mount target", "TLS", "connections", "reason"]
     return table_of("Tunnels", columns, rows)
 
 
 def on_demand_table(nodes: Iterable[NodeReport]) -> Table:
-    """The tunnels that CSI mounts have asked for, how many hold each, and until when it has a certificate."""
+    """The tunnels of CSI mounts, the number of their holders, and the expiry of their certificates."""
     rows = [
         (
             node.node,
@@ -156,7 +156,7 @@ def on_demand_table(nodes: Iterable[NodeReport]) -> Table:
             tunnel.access_point_id,
             str(tunnel.port),
             coloured(str(tunnel.state)),
-            target_in_words(tunnel),
+            format_mount_target(tunnel),
             str(tunnel.holders),
             str(tunnel.connections),
             tunnel.certificate_ends,
@@ -172,7 +172,7 @@ def on_demand_table(nodes: Iterable[NodeReport]) -> Table:
 
 def _events(found: Iterable[EventReport]) -> Table:
     rows = [
-        (one.time, coloured(one.type), one.reason, object_in_words(one), str(one.count), one.message)
+        (one.time, coloured(one.type), one.reason, format_object(one), str(one.count), one.message)
         for one in found
     ]
     return table_of("Recent events", ["last", "type", "reason", "object", "count", "message"], rows)
@@ -188,8 +188,8 @@ def _tunnel(node: NodeReport, tunnel: TunnelStatus) -> tuple[str | Text, ...]:
         tunnel.file_system_id,
         str(tunnel.port),
         coloured(str(tunnel.state)),
-        target_in_words(tunnel),
+        format_mount_target(tunnel),
         f"{tunnel.tls_version} {tunnel.cipher}".strip(),
         str(tunnel.connections),
-        notes_in_words(tunnel),
+        format_notes(tunnel),
     )

@@ -16,7 +16,7 @@ class MountTargetReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystemReport:
-    """A file system of the tunnel targets; ``volumes`` counts those in it, the root's left out."""
+    """A file system of the tunnel targets; ``volumes`` is the number of volumes without its root volume."""
 
     file_system_id: str
     name: str
@@ -27,7 +27,7 @@ class FileSystemReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimReport:
-    """A claim of a class of kube-efs; ``reason`` says why it has no volume, empty when nothing is known."""
+    """A claim of a class of kube-efs; ``reason`` is why it has no volume, empty if that is not known."""
 
     namespace: str
     name: str
@@ -39,9 +39,9 @@ class ClaimReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageReport:
-    """How much was in a volume at that time, at least so much where it is not ``complete``.
+    """The usage of a volume at that time; a minimum if it is not ``complete``.
 
-    ``over`` is whether that is more than its claim asks for.
+    ``over``: it exceeds the request of the claim.
     """
 
     used_bytes: int
@@ -53,10 +53,11 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeReport:
-    """A volume of kube-efs; ``usage`` is None where it was not measured, ``requested_bytes`` its capacity.
+    """A volume of kube-efs; ``usage`` is None if it was not measured, ``requested_bytes`` is its capacity.
 
-    ``claim`` is ``namespace/name``, ``port`` that of its mount option, ``gid`` the group of its users. With
-    an ``access_point_id``, ``path`` is below the access point's root directory, which only AWS knows.
+    ``claim`` is ``namespace/name``, ``port`` is in its mount options, ``gid`` is the group ID of its users.
+    With an ``access_point_id``, ``path`` is relative to the root directory of the access point, which is
+    known to AWS only.
     """
 
     name: str
@@ -88,7 +89,7 @@ class EventReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What a node's agent last said, and when (as it wrote it)."""
+    """The last status of a node's agent, and its time as the agent wrote it."""
 
     node: str
     time: str
@@ -98,7 +99,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReport:
-    """Everything; ``problems`` are those of the tunnel targets themselves, the newest event comes first."""
+    """The whole report; ``problems`` are those of the tunnel targets, and the newest event is first."""
 
     file_systems: tuple[FileSystemReport, ...] = ()
     claims: tuple[ClaimReport, ...] = ()

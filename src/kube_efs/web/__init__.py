@@ -1,4 +1,4 @@
-"""The controller's status page: what ``kube-efs status`` shows, for a browser.
+"""The controller's status page: the report of ``kube-efs status``, for a browser.
 
-Only reads, and shows only what a report has. What is shown goes through ``html``, which escapes it.
+It only reads, and shows only what a report contains. ``html`` escapes all text.
 """

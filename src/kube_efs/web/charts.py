@@ -1,17 +1,17 @@
-"""Pictures of what tables say in numbers, as SVG within the page."""
+"""Charts of the numbers in the tables, as SVG in the page."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from kube_efs.report.formatting import format_usage
 from kube_efs.report.values import ClusterReport, NodeReport, VolumeReport
-from kube_efs.report.words import used_in_words
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 from kube_efs.web.html import Child, Html, element
 
 _WIDTH: Final = 640
 _ROW: Final = 44
-_TEXT: Final = 16  # from the top of a row to the foot of its words
+_TEXT: Final = 16  # from the top of a row to the baseline of its text
 _BAR_TOP: Final = 22
 _BAR: Final = 12
 _ROWS_MAX: Final = 10
@@ -19,7 +19,7 @@ _LABEL_CHARACTERS: Final = 36
 
 
 def usage_chart(report: ClusterReport) -> Html | None:
-    """The volumes that hold most of what was asked for, with a line at all of it; None unless measured."""
+    """The fullest volumes relative to their request, with a line at 100 %; None if none is measured."""
     shares = sorted(
         ((_share(one), one) for one in report.volumes if one.usage and one.requested_bytes),
         key=lambda pair: (-pair[0], pair[1].name),
@@ -48,13 +48,13 @@ def _share(volume: VolumeReport) -> float:
 
 def _usage_row(number: int, length: float, volume: VolumeReport) -> Html:
     tone = "bad" if volume.usage and volume.usage.over else "good"
-    words = f"{used_in_words(volume)} ({_share(volume):.0%})"
+    words = f"{format_usage(volume)} ({_share(volume):.0%})"
     bar = _bar(number, 0, length * _WIDTH, tone)
     return _labelled(number, volume.claim or volume.name, [bar], words)
 
 
 def tunnels_chart(report: ClusterReport) -> Html | None:
-    """The tunnels of each node by state, nodes in need first; None without any."""
+    """The tunnels of each node by state, nodes with problems first; None without tunnels."""
     nodes = sorted((node for node in report.nodes if node.tunnels), key=_by_need)[:_ROWS_MAX]
     if not nodes:
         return None

@@ -1,4 +1,4 @@
-"""HTML out of values: everything is escaped but what was made here."""
+"""Builds HTML from values, and escapes everything except HTML that it built."""
 
 import html
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ _VOID = frozenset({"link", "meta"})
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
@@ -22,15 +22,15 @@ def escaped(text: str) -> Html:
 
 
 def joined(parts: Iterable[Child]) -> Html:
-    """The parts after each other; None is nothing."""
+    """The parts one after the other; None is ignored."""
     return Html("".join(escaped(part) for part in parts if part is not None))
 
 
 def element(name: str, /, *children: Child, **attributes: Attribute) -> Html:
     """An element.
 
-    A trailing underscore of an attribute's name is left out, others become dashes (``class_``,
-    ``aria_label``). An attribute that is False or None is not there, one that is True has no value.
+    In the name of an attribute, a trailing underscore is removed, and others become dashes (``class_``,
+    ``aria_label``). An attribute that is False or None is omitted; one that is True has no value.
     """
     start = f"<{name}{_attributes(attributes)}>"
     return Html(start if name in _VOID else f"{start}{joined(children)}</{name}>")

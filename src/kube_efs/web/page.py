@@ -1,4 +1,4 @@
-"""The whole page, from a report."""
+"""Renders the page of a report."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What is shown: a report, when it was made, and how this process is.
+    """A report, the time at which it was read, and the state of this process.
 
-    ``stale`` says why there is no newer report, if there should be.
+    ``stale`` is the reason why there is no newer report; empty if this one is recent.
     """
 
     report: ClusterReport
@@ -38,12 +38,12 @@ class Snapshot:
 
 @cache
 def style() -> str:
-    """The style sheet, as it stands in the page."""
+    """The style sheet in the page."""
     return files("kube_efs.web").joinpath("style.css").read_text(encoding="utf-8")
 
 
 def render_page(seen: Snapshot) -> str:
-    """The document."""
+    """The page."""
     links = (element("li", element("a", words, href=f"#{name}")) for name, words in _SECTIONS.items())
     role = "this controller is the leader" if seen.leading else "this controller is not the leader"
     header = (
@@ -54,7 +54,7 @@ def render_page(seen: Snapshot) -> str:
 
 
 def render_failure(reason: str) -> str:
-    """The document while nothing is known."""
+    """The page while there is no report."""
     return _document((), (_verdict((reason,)),))
 
 
@@ -64,7 +64,7 @@ def _document(header: Iterable[Html], content: Iterable[Html]) -> str:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", "kube-efs status"),
-        # Without it a browser asks for one.
+        # Without this link, a browser requests an icon.
         element("link", rel="icon", href="data:,"),
         element("style", Html(style())),
     )
@@ -93,7 +93,7 @@ def _main(seen: Snapshot) -> Iterator[Html]:
 
 
 def problems(seen: Snapshot) -> tuple[str, ...]:
-    """Everything that is not as it should be, in sentences."""
+    """All problems of the report and of this process."""
     report = seen.report
     return (
         *((seen.stale,) if seen.stale else ()),

@@ -31,7 +31,7 @@ _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the page has it from: the cluster, and this process."""
+    """The sources of the page: the cluster, and this process."""
 
     read: Callable[[], Awaitable[ClusterReport]]
     health: Callable[[], Health] = Health
@@ -41,8 +41,8 @@ class Sources:
 class StatusPage(HttpServer):
     """Serves / and /status.json while its context is open; use as ``async with``.
 
-    On a loopback address only the names of this machine are answered to, so that no page of another site
-    can have a browser read this one.
+    On a loopback address it answers only requests for the names of this machine, so a page of another site
+    cannot read this one through the browser.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class StatusPage(HttpServer):
         return web.Response(text=json.dumps(asdict(seen.report), indent=2), content_type="application/json")
 
     async def _snapshot(self) -> Snapshot | None:
-        """What is known, read again unless it is recent; None as long as nothing is known."""
+        """The last report, read again if it is not recent; None before the first one."""
         async with self._reading:
             if self._clock() - self._read_at >= _FRESH_SECONDS:
                 await self._read()
@@ -121,7 +121,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def content_security_policy() -> str:
-    """Nothing is loaded from anywhere; of style there is what is in the page, of script none."""
+    """The page loads nothing, runs no scripts, and has only its own style sheet."""
     digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "

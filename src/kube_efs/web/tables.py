@@ -4,17 +4,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kube_efs.model.sizes import in_words
-from kube_efs.report.values import ClusterReport, FileSystemReport, VolumeReport
-from kube_efs.report.words import (
-    notes_in_words,
-    object_in_words,
-    place_in_words,
-    target_in_words,
+from kube_efs.report.formatting import (
+    format_location,
+    format_mount_target,
+    format_notes,
+    format_object,
 )
+from kube_efs.report.values import ClusterReport, FileSystemReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.web.html import Child, Html, element, joined
 
-# More make a page that is too long to read; the JSON has all of them.
+# A longer page is hard to read; the JSON contains all rows.
 ROWS_MAX: Final = 500
 
 _TONES: Final = {
@@ -35,17 +35,17 @@ _TONES: Final = {
 
 
 def badge(word: str, tone: str | None = None) -> Html:
-    """A word with a color."""
+    """A colored word."""
     return element("span", word, class_=f"badge {tone or _TONES.get(word, 'plain')}")
 
 
 def moment(text: str) -> Html:
-    """A time that users and programs can read; nothing where there is none."""
+    """A time that users and programs can read; empty without one."""
     return element("time", text.replace("T", " ").replace("Z", " UTC"), datetime=text) if text else Html()
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Child]], *, name: str) -> Html:
-    """A section with a table whose first column names its rows; it scrolls by itself where it is too wide."""
+    """A section with a table, whose first column has the headers of the rows. A wide table scrolls."""
     heading = f"{name}-heading"
     head = element("tr", *(element("th", column, scope="col") for column in columns))
     body = [_row(row) for row in rows[:ROWS_MAX]]
@@ -68,7 +68,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Child]], *
 
 
 def section(title: str, name: str, *content: Child) -> Html:
-    """A part of the page under a heading of its own."""
+    """A section of the page with a heading."""
     heading = f"{name}-heading"
     return element("section", element("h2", title, id=heading), *content, id=name, aria_labelledby=heading)
 
@@ -115,9 +115,9 @@ def tunnels(report: ClusterReport) -> Html:
             tunnel.access_point_id or ("on demand" if tunnel.on_demand else ""),
             str(tunnel.port),
             badge(str(tunnel.state)),
-            target_in_words(tunnel),
+            format_mount_target(tunnel),
             str(tunnel.connections),
-            notes_in_words(tunnel),
+            format_notes(tunnel),
         ]
         for node in report.nodes
         for tunnel in node.tunnels
@@ -127,14 +127,14 @@ def tunnels(report: ClusterReport) -> Html:
 
 
 def volumes(report: ClusterReport) -> Html:
-    """Volumes, where their data lies, and how much of it there is."""
+    """Volumes with their location and usage."""
     rows: list[list[Child]] = [
         [
             one.name,
             badge(one.phase),
             one.reclaim_policy,
             one.claim,
-            place_in_words(one),
+            format_location(one),
             _used(one),
             "" if one.requested_bytes is None else in_words(one.requested_bytes),
             moment(one.usage.time if one.usage else ""),
@@ -154,7 +154,7 @@ def _used(volume: VolumeReport) -> Child:
 
 
 def claims(report: ClusterReport) -> Html:
-    """Claims, with the reason of those that wait."""
+    """Claims, with the reason of pending ones."""
     waiting_first = sorted(report.claims, key=lambda one: one.phase == "Bound")
     rows: list[list[Child]] = [
         [f"{one.namespace}/{one.name}", badge(one.phase), one.storage_class, one.volume or one.reason]
@@ -164,9 +164,9 @@ def claims(report: ClusterReport) -> Html:
 
 
 def events(report: ClusterReport) -> Html:
-    """The events of claims and volumes, the newest first."""
+    """The events of claims and volumes, newest first."""
     rows: list[list[Child]] = [
-        [moment(one.time), badge(one.type), one.reason, object_in_words(one), str(one.count), one.message]
+        [moment(one.time), badge(one.type), one.reason, format_object(one), str(one.count), one.message]
         for one in report.events
     ]
     columns = ["Last", "Type", "Reason", "Object", "Count", "Message"]

@@ -68,7 +68,7 @@ def _strings(node: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
 @pytest.mark.parametrize("platform", Platform)
-def test_the_whole_installation_is_as_reviewed(
+def test_installation_matches_the_snapshot(
     platform: Platform, csi: bool, yaml_file: SnapshotAssertion
 ) -> None:
     assert render_text(RenderOptions(platform=platform, image=IMAGE, csi=csi), as_json=False) == yaml_file
@@ -77,7 +77,7 @@ def test_the_whole_installation_is_as_reviewed(
 @pytest.mark.parametrize("platform", Platform)
 @pytest.mark.parametrize("region", [None, "eu-west-1"])
 @pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
-def test_every_placeholder_is_filled(platform: Platform, region: str | None, csi: bool) -> None:
+def test_every_placeholder_is_replaced(platform: Platform, region: str | None, csi: bool) -> None:
     secrets = ("team/role",) if csi else ()
     manifests = render_manifests(RenderOptions(platform=platform, region=region, csi=csi, secrets=secrets))
     # The patterns of a definition are the only texts that have such characters for good.
@@ -85,7 +85,7 @@ def test_every_placeholder_is_filled(platform: Platform, region: str | None, csi
     assert [text for text in texts if re.search(r"[{}$]|\bNone\b", text)] == ["None"] * csi
 
 
-def test_every_option_reaches_the_objects() -> None:
+def test_every_option_is_in_the_objects() -> None:
     options = RenderOptions(
         platform=Platform.OPENSHIFT,
         namespace="storage",
@@ -111,7 +111,7 @@ def test_every_option_reaches_the_objects() -> None:
     assert values["AWS_REGION"] == "eu-west-1"
 
 
-def test_a_value_cannot_change_the_structure() -> None:
+def test_value_with_yaml_syntax_is_rejected() -> None:
     with pytest.raises(InvalidSetting, match=r"^image: 'a\\nb: c' is not valid; use an image's name"):
         RenderOptions(platform=Platform.KUBERNETES, image="a\nb: c")
 
@@ -132,7 +132,7 @@ def test_a_value_cannot_change_the_structure() -> None:
         pytest.param("kubelet_folder", "/", id="the root"),
     ],
 )
-def test_bad_values_are_refused_by_name(name: str, value: str) -> None:
+def test_invalid_option_is_rejected_with_its_name_and_value(name: str, value: str) -> None:
     options: dict[str, Any] = {name: value}
     with pytest.raises(InvalidSetting) as caught:
         RenderOptions(platform=Platform.KUBERNETES, **options)
@@ -143,7 +143,7 @@ def test_bad_values_are_refused_by_name(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)
 @pytest.mark.parametrize("platform", Platform)
-def test_a_process_is_told_only_settings_that_it_has(
+def test_process_gets_only_variables_of_its_settings(
     platform: Platform, workload: str, command: str, settings: type[CommonSettings]
 ) -> None:
     (container,) = _workload(platform, workload)["containers"]
@@ -154,21 +154,21 @@ def test_a_process_is_told_only_settings_that_it_has(
 
 
 @pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)
-def test_probes_ask_the_port_that_is_served(
+def test_probes_use_the_health_port(
     workload: str, command: str, settings: type[ControllerSettings | TunnelSettings]
 ) -> None:
     assert command
     (container,) = _workload(Platform.KUBERNETES, workload)["containers"]
     (port,) = container["ports"]
     assert port["containerPort"] == settings.model_fields["health_port"].default
-    asked = [container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
-    assert [(one["path"], one["port"]) for one in asked] == [("/healthz", "health"), ("/readyz", "health")]
+    probes = [container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
+    assert [(one["path"], one["port"]) for one in probes] == [("/healthz", "health"), ("/readyz", "health")]
 
 
 @pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
 @pytest.mark.parametrize("workload", ["efs-manager", "efs-stunnel"])
 @pytest.mark.parametrize("platform", Platform)
-def test_long_running_processes_have_no_privilege(platform: Platform, workload: str, csi: bool) -> None:
+def test_controller_and_tunnels_run_without_privileges(platform: Platform, workload: str, csi: bool) -> None:
     pod = _workload(platform, workload, csi=csi)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -184,7 +184,7 @@ def test_long_running_processes_have_no_privilege(platform: Platform, workload: 
 
 
 @pytest.mark.parametrize("role", ["kube-efs-controller", "kube-efs-tunnel"])
-def test_roles_name_the_objects_that_the_code_uses(role: str) -> None:
+def test_roles_are_limited_to_the_objects_in_use(role: str) -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES))
     names = {
         resource: set(rule["resourceNames"])
@@ -203,7 +203,7 @@ def test_no_rule_has_a_wildcard() -> None:
     assert [rule for rule in rules if "*" in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}] == []
 
 
-def test_the_names_are_those_of_the_older_system() -> None:
+def test_names_and_selectors_are_those_of_openshift_efs_stunnel() -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.OPENSHIFT))
     # Selectors cannot be changed: these make it possible to apply over an installation that is there.
     for kind, name in (("Deployment", "efs-manager"), ("DaemonSet", "efs-stunnel")):
@@ -216,7 +216,7 @@ def test_the_names_are_those_of_the_older_system() -> None:
     assert dict(LABELS) == {"component": "efs-worker"}
 
 
-def test_the_storage_class_is_that_of_the_older_system() -> None:
+def test_storage_class_is_that_of_openshift_efs_stunnel() -> None:
     assert _find(
         render_manifests(RenderOptions(platform=Platform.KUBERNETES)), "StorageClass", "efs-stunnel"
     ) == {
@@ -229,7 +229,7 @@ def test_the_storage_class_is_that_of_the_older_system() -> None:
     }
 
 
-def test_only_openshift_gets_its_own_kinds() -> None:
+def test_kinds_of_openshift_are_rendered_for_openshift_only() -> None:
     kinds = {
         platform: {one["kind"] for one in render_manifests(RenderOptions(platform=platform, csi=True))}
         for platform in Platform
@@ -237,18 +237,18 @@ def test_only_openshift_gets_its_own_kinds() -> None:
     assert kinds[Platform.OPENSHIFT] - kinds[Platform.KUBERNETES] == {"SecurityContextConstraints"}
 
 
-def test_the_image_is_this_version_s_unless_told_otherwise() -> None:
+def test_default_image_has_the_version_of_the_package() -> None:
     assert RenderOptions(platform=Platform.KUBERNETES).image == own_image()
 
 
-def test_json_and_yaml_say_the_same() -> None:
+def test_json_and_yaml_contain_the_same_objects() -> None:
     options = RenderOptions(platform=Platform.OPENSHIFT, region="eu-west-1")
     listing = json.loads(render_text(options, as_json=True))
     assert (listing["apiVersion"], listing["kind"]) == ("v1", "List")
     assert list(yaml.safe_load_all(render_text(options, as_json=False))) == listing["items"]
 
 
-def test_an_asset_can_be_read_as_it_is() -> None:
+def test_asset_is_loaded_with_its_placeholders() -> None:
     (namespace,) = load_asset("namespace")
     assert namespace["metadata"]["name"] == "{namespace}"
 
@@ -268,27 +268,27 @@ def _environment(container: Any) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container["env"] if "value" in one}
 
 
-def test_nothing_of_the_driver_is_there_unless_asked_for() -> None:
+def test_installation_without_csi_contains_nothing_of_the_driver() -> None:
     text = render_text(RenderOptions(platform=Platform.OPENSHIFT), as_json=False)
     for word in (DRIVER, "efs-csi", "hostPath", "initContainers", "KUBE_EFS_TUNNEL_SOCKET", "spc_t"):
         assert word not in text
 
 
-def test_the_driver_is_told_to_kubernetes_as_the_aws_driver_is() -> None:
+def test_csidriver_has_the_fields_of_the_aws_driver() -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
     spec = _find(manifests, "CSIDriver", DRIVER)["spec"]
     assert spec["attachRequired"] is False
     assert spec["podInfoOnMount"] is False
 
 
-def test_the_controller_serves_the_driver_s_claims_too() -> None:
+def test_controller_also_serves_claims_of_the_csi_driver() -> None:
     (container,) = _workload(Platform.KUBERNETES, "efs-manager")["containers"]
     settings = load(ControllerSettings, **_environment(container))
     assert set(settings.backends) == {"tunnel", "directory", "csi"}
     assert settings.csi_endpoint is None
 
 
-def test_driver_and_tunnels_meet_at_one_socket() -> None:
+def test_node_driver_and_tunnel_agent_use_the_same_socket() -> None:
     pods = {name: _workload(Platform.KUBERNETES, name) for name in ("efs-stunnel", "efs-csi-node")}
     sockets, folders = set(), set()
     for pod in pods.values():
@@ -300,7 +300,7 @@ def test_driver_and_tunnels_meet_at_one_socket() -> None:
     assert (len(sockets), len(folders)) == (1, 1)
 
 
-def test_what_tunnels_have_promised_stays_on_the_node() -> None:
+def test_tunnel_state_is_stored_on_the_node() -> None:
     pod = _workload(Platform.KUBERNETES, "efs-stunnel")
     (container,), (init,) = pod["containers"], pod["initContainers"]
     state = _environment(container)["KUBE_EFS_STATE_DIR"]
@@ -313,7 +313,7 @@ def test_what_tunnels_have_promised_stays_on_the_node() -> None:
 
 
 @pytest.mark.parametrize("kubelet", ["/var/lib/kubelet", "/var/lib/k0s/kubelet"])
-def test_the_kubelet_finds_the_driver_in_its_own_folder(kubelet: str) -> None:
+def test_node_driver_uses_the_directories_of_the_kubelet(kubelet: str) -> None:
     options = RenderOptions(platform=Platform.KUBERNETES, csi=True, kubelet_folder=kubelet)
     pod = _find(render_manifests(options), "DaemonSet", "efs-csi-node")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -329,7 +329,7 @@ def test_the_kubelet_finds_the_driver_in_its_own_folder(kubelet: str) -> None:
     assert f"{mounted[str(socket.parent)]}/{socket.name}" == environment["DRIVER_REG_SOCK_PATH"]
 
 
-def test_the_driver_may_come_to_every_node_that_can_have_it() -> None:
+def test_node_driver_tolerates_all_taints_and_avoids_unsupported_nodes() -> None:
     pod = _workload(Platform.KUBERNETES, "efs-csi-node")
     # The startup taint among them.
     assert pod["tolerations"] == [{"operator": "Exists"}], STARTUP_TAINT
@@ -340,7 +340,7 @@ def test_the_driver_may_come_to_every_node_that_can_have_it() -> None:
     assert (expression["operator"], expression["values"]) == ("NotIn", ["fargate", "hybrid"])
 
 
-def test_health_ports_of_one_node_differ() -> None:
+def test_health_ports_on_a_node_differ() -> None:
     ports = [
         port["containerPort"]
         for name in ("efs-stunnel", "efs-csi-node")
@@ -350,7 +350,7 @@ def test_health_ports_of_one_node_differ() -> None:
     assert len(set(ports)) == len(ports) == 2
 
 
-def test_the_controller_reads_what_classes_name_and_nothing_else() -> None:
+def test_controller_can_read_only_the_given_secrets_and_config_maps() -> None:
     options = RenderOptions(
         platform=Platform.KUBERNETES,
         csi=True,
@@ -382,14 +382,14 @@ def test_the_controller_reads_what_classes_name_and_nothing_else() -> None:
         pytest.param({"secrets": ("a/b",), "csi": False}, "add the CSI driver", id="no driver"),
     ],
 )
-def test_a_reference_is_one_object_of_a_namespace(changes: dict[str, Any], remedy: str) -> None:
+def test_invalid_reference_is_rejected(changes: dict[str, Any], remedy: str) -> None:
     with pytest.raises(InvalidSetting, match=remedy) as caught:
         RenderOptions(platform=Platform.KUBERNETES, **{"csi": True, **changes})
     assert caught.value.field in changes
 
 
 @pytest.mark.parametrize("platform", Platform)
-def test_shared_volumes_come_with_the_driver_that_mounts_them(platform: Platform) -> None:
+def test_shared_volumes_are_installed_with_the_csi_driver_only(platform: Platform) -> None:
     name = "sharedvolumes.aws-efs.managed.openshift.io"
     without = render_manifests(RenderOptions(platform=platform))
     manifests = render_manifests(RenderOptions(platform=platform, csi=True))

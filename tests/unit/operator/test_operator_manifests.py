@@ -9,8 +9,8 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from kube_efs.operator.bundle import render_bundle
-from kube_efs.operator.extras import EVERYTHING
-from kube_efs.operator.installation import Surroundings, wanted_objects
+from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
 from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
@@ -29,19 +29,19 @@ def options(platform: Platform) -> RenderOptions:
 
 
 @pytest.mark.parametrize("platform", Platform)
-def test_the_operator_is_as_reviewed(platform: Platform, snapshot: SnapshotAssertion) -> None:
+def test_operator_matches_the_snapshot(platform: Platform, snapshot: SnapshotAssertion) -> None:
     text = text_of(render_operator(options(platform)), as_json=False)
     assert text == snapshot.use_extension(_YamlFile)
     assert not re.search(r"[{]\w+[}]|\$if", text)
 
 
-def test_the_bundle_is_as_reviewed(snapshot: SnapshotAssertion) -> None:
+def test_bundle_matches_the_snapshot(snapshot: SnapshotAssertion) -> None:
     files = render_bundle(options(Platform.OPENSHIFT))
     text = "".join(f"--- # {path}\n{content}" for path, content in files.items())
     assert text == snapshot.use_extension(_YamlFile)
 
 
-def test_the_bundle_owns_the_kinds_that_it_brings_and_names_every_image() -> None:
+def test_bundle_lists_its_kinds_and_images() -> None:
     files = render_bundle(options(Platform.OPENSHIFT))
     (path,) = [one for one in files if one.endswith("clusterserviceversion.yaml")]
     version = yaml.safe_load(files[path])
@@ -53,7 +53,7 @@ def test_the_bundle_owns_the_kinds_that_it_brings_and_names_every_image() -> Non
     assert images == {one["image"] for one in version["spec"]["relatedImages"]} == {IMAGE}
 
 
-def test_the_bundle_replaces_every_version_of_the_community_operator() -> None:
+def test_bundle_replaces_every_version_of_the_community_operator() -> None:
     files = render_bundle(options(Platform.OPENSHIFT))
     version = yaml.safe_load(files["manifests/aws-efs-operator.clusterserviceversion.yaml"])
     number = Version(version["spec"]["version"])
@@ -66,15 +66,15 @@ def test_the_bundle_replaces_every_version_of_the_community_operator() -> None:
 
 @pytest.mark.parametrize("platform", Platform)
 @pytest.mark.parametrize("kind", ["Role", "ClusterRole"])
-def test_the_operator_has_every_right_that_it_gives(platform: Platform, kind: str) -> None:
+def test_operator_has_every_permission_that_it_grants(platform: Platform, kind: str) -> None:
     own = [rule for one in render_operator(options(platform)) if one["kind"] == kind for rule in one["rules"]]
-    around = Surroundings(extras=EVERYTHING)
-    for one in (*render_manifests(options(platform)), *wanted_objects(options(platform), around)):
+    desired = desired_objects(options(platform), ClusterFacts(), ALL_OPTIONAL)
+    for one in (*render_manifests(options(platform)), *desired):
         if one["kind"] == kind:
             assert all(rule in own for rule in one["rules"])
 
 
-def test_no_right_of_the_operator_is_for_everything() -> None:
+def test_permissions_of_the_operator_have_no_wildcard() -> None:
     for one in render_operator(options(Platform.OPENSHIFT)):
         for rule in one.get("rules", ()):
             assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])

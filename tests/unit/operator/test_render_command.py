@@ -10,7 +10,7 @@ def _render(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_manifests_are_printed_as_kubectl_reads_them() -> None:
+def test_render_prints_yaml_documents() -> None:
     answer = _render("--for", "kubernetes", "--namespace", "storage", "--image", "example.com/kube-efs:1")
     assert answer.returncode == 0, answer.stderr
     documents = list(yaml.safe_load_all(answer.stdout))
@@ -19,7 +19,7 @@ def test_manifests_are_printed_as_kubectl_reads_them() -> None:
     assert "image: example.com/kube-efs:1\n" in answer.stdout
 
 
-def test_json_is_one_list_with_what_openshift_needs() -> None:
+def test_render_for_openshift_prints_a_json_list() -> None:
     answer = _render("--for", "openshift", "--output", "json", "--provisioner", "example.com/efs")
     listing = json.loads(answer.stdout)
     assert listing["kind"] == "List"
@@ -27,20 +27,20 @@ def test_json_is_one_list_with_what_openshift_needs() -> None:
     assert "example.com/efs" in {one.get("provisioner") for one in listing["items"]}
 
 
-def test_the_kind_of_cluster_must_be_said() -> None:
+def test_render_requires_the_platform() -> None:
     answer = _render()
     assert answer.returncode == 2
     assert "--for" in answer.stderr
 
 
-def test_a_bad_value_exits_with_2_and_says_what_to_use() -> None:
+def test_invalid_option_exits_with_2_and_shows_the_remedy() -> None:
     answer = _render("--for", "kubernetes", "--namespace", "No_Name")
     assert answer.returncode == 2
     assert answer.stdout == ""
     assert answer.stderr == "error: namespace: 'No_Name' is not valid; use a namespace's name, such as efs\n"
 
 
-def test_the_driver_is_added_by_an_option() -> None:
+def test_option_csi_adds_the_driver() -> None:
     more = ("--kubelet-dir", "/k", "--secret", "a/b", "--secret", "a/c", "--config-map", "a/d")
     answer = _render("--for", "kubernetes", "--csi", *more)
     assert answer.returncode == 0, answer.stderr

@@ -78,7 +78,7 @@ def test_file_systems_have_their_mount_targets_zones_and_volumes() -> None:
     assert (other.file_system_id, other.volumes) == ("fs-b", 0)
 
 
-def test_volumes_tell_where_their_data_lies_and_roots_are_left_out() -> None:
+def test_volumes_have_their_location_and_root_volumes_are_omitted() -> None:
     volumes = (
         _volume("ours"),
         _volume("root", storage_class="efs-stunnel-system"),
@@ -95,7 +95,7 @@ def test_volumes_tell_where_their_data_lies_and_roots_are_left_out() -> None:
     )
 
 
-def test_a_directory_volume_tells_the_group_of_its_users() -> None:
+def test_directory_volume_has_its_group_id() -> None:
     source = NfsSource(server="fs-a.efs.us-east-1.amazonaws.com", path="/efs-pvc-1")
     volume = _volume("pvc-1", file_system_id=None, gid=40000, nfs=source, mount_options=("vers=4.1",))
     (report,) = describe(ClusterState(targets=_targets(), volumes=(volume,), warnings={})).volumes
@@ -107,7 +107,7 @@ def test_a_directory_volume_tells_the_group_of_its_users() -> None:
     )
 
 
-def test_a_volume_of_the_csi_driver_tells_its_access_point() -> None:
+def test_csi_volume_has_its_access_point() -> None:
     volumes = [
         _volume(
             name, file_system_id=None, nfs=None, mount_options=(), csi=CsiSource(driver=driver, handle=handle)
@@ -126,7 +126,7 @@ def test_a_volume_of_the_csi_driver_tells_its_access_point() -> None:
     ]
 
 
-def test_a_pending_claim_has_its_refusal_or_its_last_warning_as_reason() -> None:
+def test_reason_of_a_pending_claim_is_its_refusal_or_last_warning() -> None:
     claims = (
         _claim("refused", rejection="volume_name is missing"),
         _claim("waiting"),
@@ -161,20 +161,20 @@ def test_claims_of_a_renamed_provisioner_are_found_by_its_volumes() -> None:
     assert [report.name for report in describe(state).claims] == ["one"]
 
 
-def test_a_claim_of_any_class_is_shown_once_kube_efs_has_told_something_of_it() -> None:
+def test_claim_of_any_class_is_shown_if_kube_efs_published_an_event() -> None:
     state = ClusterState(
         targets=_targets(),
         classes=(StorageClass(name="slow", provisioner="example.com/aws-efs"),),
-        claims=(_claim("told", storage_class="slow"), _claim("foreign", storage_class="slow")),
-        warnings={"told": "has no free group id left"},
-        told=frozenset({"told"}),
+        claims=(_claim("served", storage_class="slow"), _claim("foreign", storage_class="slow")),
+        warnings={"served": "has no free group id left"},
+        claims_with_events=frozenset({"served"}),
     )
     assert [(report.name, report.reason) for report in describe(state).claims] == [
-        ("told", "has no free group id left")
+        ("served", "has no free group id left")
     ]
 
 
-def test_each_node_tells_its_tunnels_and_a_bad_document_is_only_a_problem_of_its_node() -> None:
+def test_invalid_status_of_a_node_is_a_problem_of_that_node_only() -> None:
     tunnel = TunnelStatus(file_system_id="fs-a", port=20490, state=TunnelState.UP, address="10.0.0.9")
     status = render_status(TunnelsStatus(tunnels=(tunnel,), problems=("fs-x: no port",)), time="12:00")
     statuses = (
@@ -192,13 +192,13 @@ def test_each_node_tells_its_tunnels_and_a_bad_document_is_only_a_problem_of_its
     assert "tunnels.json" in bad.problems[0]
 
 
-def test_a_cluster_without_kube_efs_says_so() -> None:
+def test_report_without_kube_efs_has_a_problem() -> None:
     report = describe(ClusterState(warnings={}))
     assert report.file_systems == ()
     assert "the ConfigMap efs-stunnel does not exist" in report.problems[0]
 
 
-def test_bad_entries_are_problems_and_the_others_are_shown() -> None:
+def test_invalid_entries_are_problems_and_valid_ones_are_shown() -> None:
     text = "efs_stunnel_targets: {fs-a: {stunnel_port: 20490}, '../x': {stunnel_port: 1}}"
     report = describe(
         ClusterState(targets=_config_map("efs-stunnel", **{"efs-stunnel.yaml": text}), warnings={})
@@ -207,7 +207,7 @@ def test_bad_entries_are_problems_and_the_others_are_shown() -> None:
     assert report.problems[0].startswith("../x: ")
 
 
-def test_a_volume_that_was_measured_tells_how_much_is_in_it() -> None:
+def test_measured_volume_has_its_usage() -> None:
     measured = VolumeUsage(
         size=TreeSize(used_bytes=2 * 1024**3, entries=7, complete=False),
         measured_at=datetime(2026, 11, 21, 12, 0, tzinfo=UTC),
@@ -223,7 +223,7 @@ def test_a_volume_that_was_measured_tells_how_much_is_in_it() -> None:
     assert (new.requested_bytes, new.usage) == (None, None)
 
 
-async def test_a_cluster_tells_its_usage_and_what_kube_efs_has_said_last(kube: AsyncClient) -> None:
+async def test_report_of_a_cluster_has_usage_and_events(kube: AsyncClient) -> None:
     usage = VolumeUsage(size=TreeSize(used_bytes=1, entries=1), measured_at=datetime(2026, 1, 1, tzinfo=UTC))
     await UsageStore(kube, "default").save({"one": usage})
     async with EventRecorder(kube, component=CONTROLLER) as recorder:
@@ -245,7 +245,7 @@ async def test_a_cluster_tells_its_usage_and_what_kube_efs_has_said_last(kube: A
     assert all(one.time.endswith("Z") for one in report.events)
 
 
-def test_only_the_newest_events_are_told() -> None:
+def test_report_has_only_the_newest_events() -> None:
     events = tuple(
         EventReport(
             time=f"2026-11-21T12:00:{number:02}Z",

@@ -23,7 +23,7 @@ def _shown(report: ClusterReport) -> str:
     return captured.get()
 
 
-def test_a_pending_claim_shows_its_reason_in_place_of_a_volume() -> None:
+def test_pending_claim_shows_its_reason_instead_of_a_volume() -> None:
     claim = ClaimReport(
         namespace="web",
         name="data",
@@ -37,7 +37,7 @@ def test_a_pending_claim_shows_its_reason_in_place_of_a_volume() -> None:
     assert "volume_name: is missing" in row
 
 
-def test_a_tunnel_that_failed_over_says_so_and_where_to() -> None:
+def test_failed_over_tunnel_shows_its_mount_target() -> None:
     tunnel = TunnelStatus(
         file_system_id="fs-a",
         port=20490,
@@ -56,7 +56,7 @@ def test_a_tunnel_that_failed_over_says_so_and_where_to() -> None:
     assert "! node-a: fs-x: no port" in shown
 
 
-def test_a_volume_shows_the_group_of_its_users_and_a_volume_without_one_shows_none() -> None:
+def test_volume_shows_its_group_id_if_it_has_one() -> None:
     volume = VolumeReport(
         name="pvc-1",
         phase="Bound",
@@ -74,7 +74,7 @@ def test_a_volume_shows_the_group_of_its_users_and_a_volume_without_one_shows_no
     assert "gid" in shown
 
 
-def test_a_volume_shows_its_access_point() -> None:
+def test_volume_shows_its_access_point() -> None:
     volume = VolumeReport(
         name="pvc-1",
         phase="Bound",
@@ -91,7 +91,7 @@ def test_a_volume_shows_its_access_point() -> None:
     assert rows["pvc-2"][-2:] == ["fs-a", "fsap-b:/logs"]
 
 
-def test_tunnels_of_csi_mounts_have_a_table_of_their_own() -> None:
+def test_tunnels_of_csi_mounts_have_a_separate_table() -> None:
     always = TunnelStatus(file_system_id="fs-a", port=20490, state=TunnelState.UP, address="10.0.1.9")
     on_demand = replace(
         always,
@@ -130,7 +130,7 @@ def test_text_from_the_cluster_is_not_markup() -> None:
     assert "[/nonsense]" in shown
 
 
-def test_usage_has_a_column_where_it_is_measured() -> None:
+def test_usage_has_a_column_if_it_is_measured() -> None:
     volume = VolumeReport(
         name="pvc-1",
         phase="Bound",
@@ -157,7 +157,7 @@ def test_usage_has_a_column_where_it_is_measured() -> None:
     assert "used" not in _shown(ClusterReport(volumes=volumes[2:]))
 
 
-def test_events_tell_what_they_are_about() -> None:
+def test_events_show_their_object() -> None:
     event = EventReport(
         time="2026-11-21T12:00:00Z",
         type="Warning",

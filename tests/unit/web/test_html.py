@@ -26,14 +26,14 @@ class Read(HTMLParser):
 
 
 @given(st.text(min_size=1))
-def test_no_text_is_anything_but_text(text: str) -> None:
+def test_text_is_escaped(text: str) -> None:
     made = element("p", text, title=text)
     read = Read(made)
     assert read.tags == [("p", [("title", text)])]
     assert read.text == text
 
 
-def test_what_was_made_here_is_not_escaped_again() -> None:
+def test_html_is_not_escaped_again() -> None:
     inner = element("b", "a & b")
     assert element("p", inner) == "<p><b>a &amp; b</b></p>"
     assert escaped(inner) is inner
@@ -49,6 +49,6 @@ def test_attributes_have_the_names_of_html() -> None:
     )
 
 
-def test_only_elements_without_content_have_no_end() -> None:
+def test_only_void_elements_have_no_end_tag() -> None:
     assert element("meta", charset="utf-8") == '<meta charset="utf-8">'
     assert element("rect") == "<rect></rect>"

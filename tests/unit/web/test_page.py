@@ -20,7 +20,7 @@ def texts(document: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
 
-def test_the_page_says_what_the_report_has() -> None:
+def test_page_shows_the_report() -> None:
     said = texts(render_page(snapshot()))
     for words in (
         "as of 2026-11-21 12:00:03 UTC , this controller is the leader",
@@ -38,14 +38,14 @@ def test_the_page_says_what_the_report_has() -> None:
         assert words in said
 
 
-def test_nothing_from_the_cluster_becomes_html() -> None:
+def test_text_from_the_cluster_is_escaped() -> None:
     page = render_page(snapshot())
     assert page.count("&lt;script&gt;") == 3
     assert "<script" not in page
     assert EVIL in unescape(page)
 
 
-def test_a_cluster_that_is_well_is_said_to_be() -> None:
+def test_page_of_a_healthy_cluster_shows_no_problems() -> None:
     well = Snapshot(report=ClusterReport(), time="2026-11-21T12:00:03Z", health=Health(), leading=False)
     said = texts(render_page(well))
     assert "Health: no problems." in said
@@ -53,7 +53,7 @@ def test_a_cluster_that_is_well_is_said_to_be() -> None:
     assert "<svg" not in render_page(well)
 
 
-def test_problems_come_from_everywhere() -> None:
+def test_problems_of_all_sources_are_shown() -> None:
     seen = replace(snapshot(), health=Health.failing("discovery is old"), stale="the data is outdated")
     assert problems(seen) == (
         "the data is outdated",
@@ -64,23 +64,23 @@ def test_problems_come_from_everywhere() -> None:
     )
 
 
-def test_claims_that_wait_come_first() -> None:
+def test_pending_claims_are_first() -> None:
     said = texts(tables.claims(report()))
     assert said.index("web/waits") < said.index("web/uploads")
 
 
-def test_a_page_has_room_for_so_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_rows_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "ROWS_MAX", 3)
     shown = tables.volumes(report())
     assert shown.count("<tr>") == 1 + 3
     assert "1 more are not shown here." in shown
 
 
-def test_an_empty_table_says_so() -> None:
+def test_empty_table_shows_that_it_is_empty() -> None:
     assert '<td colspan="6" class="none">None</td>' in tables.events(ClusterReport())
 
 
-def test_the_fullest_volumes_are_drawn_and_the_request_too() -> None:
+def test_chart_shows_the_fullest_volumes_and_their_request() -> None:
     chart = usage_chart(report())
     assert chart is not None
     widths = [float(width) for width in re.findall(r'<rect [^>]*width="([0-9.]+)"', chart)]
@@ -92,27 +92,27 @@ def test_the_fullest_volumes_are_drawn_and_the_request_too() -> None:
     assert "…alytics/results-of-the-last-quarter" in chart
 
 
-def test_volumes_below_their_request_need_no_line() -> None:
+def test_chart_has_no_line_if_no_volume_exceeds_its_request() -> None:
     below = tuple(one for one in report().volumes if not (one.usage and one.usage.over))
     chart = usage_chart(ClusterReport(volumes=below))
     assert chart is not None
     assert "<line" not in chart
 
 
-def test_there_is_no_picture_of_nothing() -> None:
+def test_no_chart_is_drawn_without_values() -> None:
     bare: VolumeReport = replace(report().volumes[0], usage=None)
     assert usage_chart(ClusterReport(volumes=(bare,))) is None
     assert tunnels_chart(ClusterReport()) is None
 
 
-def test_nodes_in_need_are_drawn_first() -> None:
+def test_nodes_with_problems_are_first_in_the_chart() -> None:
     chart = tunnels_chart(report())
     assert chart is not None
     assert re.findall(r"ip-10-0-(\d)", chart) == ["2", "3", "1"]
     assert "1 failed over or starting, 1 down" in chart
 
 
-def test_without_a_report_the_reason_is_said() -> None:
+def test_page_without_a_report_shows_the_reason() -> None:
     said = texts(render_failure("the cluster is <away>"))
     assert "Health: 1 problem. the cluster is <away>" in said
     assert "Volumes" not in said

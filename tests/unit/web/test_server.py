@@ -51,13 +51,13 @@ def world() -> World:
     return World()
 
 
-async def test_the_json_is_that_of_the_command(world: World, web: aiohttp.ClientSession) -> None:
+async def test_json_is_that_of_the_status_command(world: World, web: aiohttp.ClientSession) -> None:
     async with world.served() as url, web.get(f"{url}/status.json") as answer:
         assert answer.content_type == "application/json"
         assert await answer.json() == json.loads(json.dumps(asdict(report())))
 
 
-async def test_nothing_is_loaded_run_or_kept(world: World, web: aiohttp.ClientSession) -> None:
+async def test_headers_forbid_scripts_loading_and_caching(world: World, web: aiohttp.ClientSession) -> None:
     async with world.served() as url:
         for path in ("/", "/status.json", "/none"):
             async with web.get(f"{url}{path}") as answer:
@@ -71,15 +71,13 @@ async def test_nothing_is_loaded_run_or_kept(world: World, web: aiohttp.ClientSe
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-async def test_it_can_only_be_read(world: World, web: aiohttp.ClientSession, method: str) -> None:
+async def test_only_reads_are_allowed(world: World, web: aiohttp.ClientSession, method: str) -> None:
     async with world.served() as url, web.request(method, url) as answer:
         assert answer.status == 405
     assert world.looks == 0
 
 
-async def test_however_many_look_the_cluster_is_asked_once_in_a_while(
-    world: World, web: aiohttp.ClientSession
-) -> None:
+async def test_cluster_is_read_at_most_once_in_an_interval(world: World, web: aiohttp.ClientSession) -> None:
     async with world.served() as url:
 
         async def look() -> int:
@@ -96,7 +94,7 @@ async def test_however_many_look_the_cluster_is_asked_once_in_a_while(
         assert world.looks == 2
 
 
-async def test_the_last_report_is_shown_while_there_is_no_newer_one(
+async def test_last_report_is_shown_while_the_cluster_cannot_be_read(
     world: World, web: aiohttp.ClientSession
 ) -> None:
     async with world.served() as url:
@@ -112,7 +110,7 @@ async def test_the_last_report_is_shown_while_there_is_no_newer_one(
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json"])
-async def test_without_any_report_the_reason_is_told(
+async def test_server_without_a_report_answers_with_the_reason(
     world: World, web: aiohttp.ClientSession, path: str
 ) -> None:
     world.error = KubeDenied("may not be listed", field="events", value="all")
@@ -121,7 +119,7 @@ async def test_without_any_report_the_reason_is_told(
         assert "may not be listed" in await answer.text()
 
 
-async def test_a_cluster_that_does_not_answer_is_not_waited_for(
+async def test_answer_does_not_wait_for_a_cluster_that_does_not_answer(
     world: World, web: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_PATIENCE_SECONDS", 0.05)
@@ -144,14 +142,14 @@ async def test_a_cluster_that_does_not_answer_is_not_waited_for(
         pytest.param("0.0.0.0", "status.example.com", 200, id="everybody's page"),
     ],
 )
-async def test_other_names_of_the_loopback_address_are_refused(
+async def test_other_host_names_are_rejected_on_loopback(
     world: World, web: aiohttp.ClientSession, host: str, name: str, status: int
 ) -> None:
     async with world.served(host) as url, web.get(url, headers={"Host": name}) as answer:
         assert answer.status == status
 
 
-async def test_a_port_that_is_taken_is_a_bad_setting(world: World) -> None:
+async def test_port_in_use_is_an_invalid_setting(world: World) -> None:
     async with world.served() as url:
         port = int(url.rpartition(":")[2])
         with pytest.raises(InvalidSetting, match="cannot be bound"):

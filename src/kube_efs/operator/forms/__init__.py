@@ -1,1 +1,1 @@
-"""What ``kube-efs render`` prints in other forms, of the same assets: for Helm, kustomize and OpenShift."""
+"""Writes the assets for Helm, kustomize and OpenShift templates."""

@@ -24,9 +24,9 @@ FOLDER: Final = "helm/kube-efs"
 _CSI: Final = "$.Values.csi.enabled"
 _OPENSHIFT: Final = f'eq $.Values.platform "{Platform.OPENSHIFT}"'
 _NOT_OPENSHIFT: Final = f'ne $.Values.platform "{Platform.OPENSHIFT}"'
-# Helm makes the namespace, or its user does.
+# Helm or its user creates the namespace.
 _LEFT_OUT: Final = frozenset({"namespace"})
-# What the operator's own settings bring, and the value that does.
+# Optional assets, and the value that enables each.
 _OPTIONAL: Final = {
     "observing-rbac": "$.Values.controller.observing",
     "controller-metrics": "$.Values.monitoring.enabled",
@@ -149,7 +149,7 @@ def _templates() -> Iterator[tuple[str, str]]:
 
 
 def _installed() -> Iterator[tuple[str, str | None]]:
-    """The assets of an installation, and what each depends on: its condition is derived, not stated again."""
+    """The assets of an installation, each with its condition, which is derived from the rendered assets."""
     present = {
         (platform, csi): [*static_assets(options), *workload_assets(options)]
         for platform in Platform
@@ -175,7 +175,7 @@ def _documents(asset: str) -> str:
 
 
 def _with_values(node: Any) -> Any:  # noqa: ANN401 - any JSON
-    """The object, with what users expect to be able to change."""
+    """The object, with the values that users can set."""
     match node["kind"]:
         case "ServiceAccount":
             return _service_account(node)

@@ -1,4 +1,4 @@
-"""The values of the chart: one table, of which values.yaml, its schema and the page's table are made."""
+"""The values of the chart. values.yaml, its schema and the table of the page are generated from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Value:
 
 
 def _pattern(name: str, *, may_be_empty: bool = False) -> Schema:
-    """What ``kube-efs render`` accepts too."""
+    """The pattern that ``kube-efs render`` accepts."""
     expression = f"^({ACCEPTED[name][0]})$"
     return {"type": "string", "pattern": f"^$|{expression}" if may_be_empty else expression}
 
@@ -261,9 +261,9 @@ def defaults(values: Sequence[Value]) -> dict[str, Any]:
 
 
 def schema(values: Sequence[Value]) -> dict[str, Any]:
-    """What Helm accepts as values; none that is not in the table, so that no mistake goes unnoticed."""
+    """The schema of the values. It rejects unknown values, so Helm reports spelling mistakes."""
     top = _closed()
-    # What Helm passes to every chart that is a part of another.
+    # Helm passes this value to every subchart.
     top["properties"]["global"] = {"type": "object"}
     for value in values:
         *parents, last = value.path.split(".")

@@ -1,7 +1,7 @@
-"""YAML with Go templates in it, as Helm reads it, from the assets' objects with placeholders.
+"""Writes the objects of the assets as YAML with Go templates, which Helm reads.
 
-An object is data until it is written out: strings with ``{placeholders}``, ``$if`` as the assets have it,
-and the nodes below. Each value ends as JSON, which is YAML too, so none can change the structure.
+An object contains strings with ``{placeholders}``, the ``$if`` of the assets, and the nodes below. The
+templates insert each value as JSON, which is also YAML, so no value can change the structure.
 """
 
 import json
@@ -17,7 +17,7 @@ _STEP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """What a template inserts; an entry that has it falls away unless ``when``, if that is given."""
+    """An expression that the template inserts; with ``when``, its entry exists only on that condition."""
 
     text: str
     when: str | None = None
@@ -25,25 +25,25 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Items of a list, as a template writes them by itself."""
+    """Lines of a template that write items of a list."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What placeholders stand for, a text if that is always the same, and what is true where they stand."""
+    """The values of placeholders, constant or an expression, and the condition that surrounds them."""
 
     known: Mapping[str, Expression | str]
     given: str | None = None
 
     def text_of(self, name: str) -> str:
-        """What a template says for a placeholder or a condition."""
+        """The expression for a placeholder or a condition."""
         found = self.known[name]
         return found.text if isinstance(found, Expression) else json.dumps(found)
 
     def fixed(self, text: str) -> str:
-        """The text with what is always the same."""
+        """The text with the constant values of its placeholders."""
         return _PLACEHOLDER.sub(self._fixed, text)
 
     def _fixed(self, found: re.Match[str]) -> str:
@@ -57,7 +57,7 @@ def write_object(node: Any, context: Context) -> str:  # noqa: ANN401 - any JSON
 
 
 def conditional(condition: str | None, text: str) -> str:
-    """The same text on a condition, which None is not."""
+    """The text on a condition; None: always."""
     return text if condition is None else f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
 
 
@@ -78,7 +78,7 @@ def _items(node: Iterable[Any], context: Context) -> Iterator[str]:
 def _grouped(
     entries: Iterable[tuple[Any, Any]], context: Context
 ) -> Iterator[tuple[str | None, Iterator[tuple[Any, Any]]]]:
-    """Those one after another that depend on the same, which is not what is given anyway."""
+    """Groups of adjacent entries with the same condition; the surrounding condition counts as none."""
 
     def condition(entry: tuple[Any, Any]) -> str | None:
         found = _condition(entry[1], context)
@@ -121,7 +121,7 @@ def _wrapped(condition: str | None, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _bare(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """The value itself: what it depends on is written around it."""
+    """The value without its condition, which is written around it."""
     match value:
         case {"$if": _, **rest}:
             return rest
@@ -130,7 +130,7 @@ def _bare(value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _condition(value: Any, context: Context) -> str | None:  # noqa: ANN401 - any JSON
-    """What the value depends on as a whole; a list is there when any of its items is."""
+    """The condition of the whole value; a list exists if any of its items does."""
     match value:
         case {"$if": name}:
             return context.text_of(name)
@@ -168,7 +168,7 @@ def _text(text: str, context: Context) -> str:
     if names := _PLACEHOLDER.findall(text):
         frame = json.dumps(_PLACEHOLDER.sub("%v", text.replace("%", "%%")))
         return _inserted(f"printf {frame} {' '.join(f'({context.text_of(name)})' for name in names)}")
-    # Braces of a text are not to be taken for a template's.
+    # Helm would read these braces as a template.
     return json.dumps(text, ensure_ascii=False).replace("{{", '{{ "{{" }}')
 
 

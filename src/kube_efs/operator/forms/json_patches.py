@@ -1,4 +1,4 @@
-"""What makes one JSON document into another, as a JSON patch (RFC 6902)."""
+"""The difference of two JSON documents as a JSON patch (RFC 6902)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ Step = Mapping[str, Any]
 
 
 def difference(before: Any, after: Any) -> list[Step]:  # noqa: ANN401 - any JSON
-    """The steps; none when both are the same. Items are added at the end of a list, or it is replaced."""
+    """The steps; none if both are equal. A list gets items at its end, or is replaced."""
     return list(_steps(before, after, ""))
 
 

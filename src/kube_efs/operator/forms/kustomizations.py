@@ -1,4 +1,4 @@
-"""Directories for ``kubectl apply -k``: plain Kubernetes as the base, and overlays for everything else."""
+"""Directories for ``kubectl apply -k``: a base for Kubernetes, overlays for the CSI driver and OpenShift."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from kube_efs.operator.platforms import Platform
 FOLDER: Final = "kustomize"
 _BASE: Final = "base"
 _KIND: Final = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-# Where kustomize's own transformer of images would not look: the controller passes it to workers.
+# kustomize replaces images only in known fields. The controller has the image of workers in a variable.
 _IMAGES: Final = {"images": [{"kind": "Deployment", "path": "spec/template/spec/containers/env/value"}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """One directory: its path, its base, and the settings that it is rendered with."""
+    """One directory: its path, its base, and the options of both."""
 
     folder: str
     below: str
@@ -93,7 +93,7 @@ def _folder(
 
 
 def _patches(overlay: Overlay) -> list[Any]:
-    """What the overlay changes of objects that are below it."""
+    """The changes of the overlay to the objects of its base."""
     after = {_name(one): one for one in render_manifests(overlay.options)}
     patches = []
     for one in render_manifests(overlay.before):

@@ -65,7 +65,7 @@ def _template(name: str, parameters: tuple[tuple[str, str, str], ...], objects: 
 def _install(name: str, *, csi: bool) -> Manifest:
     options = RenderOptions(platform=Platform.OPENSHIFT, csi=csi)
     objects = [*_rendered(static_assets(options), options), *_rendered(workload_assets(options), options)]
-    # Builds need the namespace before this; `oc create` would stumble over it.
+    # The builds need the namespace, so it exists before. `oc create` would fail for an existing object.
     kept = [_with_selector(one) for one in objects if one["kind"] != "Namespace"]
     return _template(name, (_OF_NAMESPACE, _OF_REGISTRY, *_OF_IMAGES), kept)
 
@@ -85,7 +85,7 @@ def _with_selector(manifest: Manifest) -> Manifest:
 
 
 def _build() -> Manifest:
-    """Both images of the older system; the second is the first by another name, and shares its layers."""
+    """Both images of openshift-efs-stunnel. The second is the first with another name."""
     argument = {"name": "BASE", "value": "${REGISTRY}/openshift/${BASE_IMAGE}:${BASE_IMAGE_TAG}"}
     manager = {"dockerfilePath": "Containerfile", "buildArgs": [argument]}
     stunnel = {"from": {"kind": "ImageStreamTag", "name": "efs-manager:latest"}}
@@ -124,7 +124,7 @@ def _build_of(name: str, source: Manifest, strategy: Manifest) -> Manifest:
 
 
 def _base_stream() -> Manifest:
-    """What builds stand on, for clusters whose namespace openshift does not have it."""
+    """The base image of the builds, for clusters that do not have it in the namespace openshift."""
     name, tag = _BASE
     return {
         "apiVersion": "image.openshift.io/v1",
@@ -136,7 +136,7 @@ def _base_stream() -> Manifest:
                     "name": tag,
                     "from": {"kind": "DockerImage", "name": f"{name}:{tag}"},
                     "importPolicy": {},
-                    # Builds then pull it from the cluster's own registry.
+                    # So that builds pull it from the registry of the cluster.
                     "referencePolicy": {"type": "Local"},
                 }
             ]

@@ -1,4 +1,4 @@
-"""YAML for readers: long texts as blocks, and no aliases for equal parts."""
+"""Readable YAML: long texts are blocks, and equal parts have no aliases."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -27,11 +27,11 @@ def text_of(content: Any) -> str:  # noqa: ANN401 - any JSON
 
 
 def document(content: Any) -> str:  # noqa: ANN401 - any JSON
-    """One document, and what has written it."""
+    """One document, with the header."""
     return HEADER + text_of(content)
 
 
 def documents(contents: Iterable[Any]) -> str:
-    """Several documents, and what has written them."""
+    """Several documents, with the header."""
     texts = yaml.dump_all(contents, Dumper=_Dumper, sort_keys=False, explicit_start=True)
     return f"{HEADER}{texts}"

@@ -32,7 +32,7 @@ def _keyed(manifests: Iterable[Any]) -> dict[tuple[str, str, str], Any]:
     }
 
 
-def test_what_is_kept_is_what_would_be_written() -> None:
+def test_files_in_deploy_are_up_to_date() -> None:
     command = [sys.executable, "scripts/forms.py", "--check"]
     check = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert check.returncode == 0, check.stderr
@@ -50,12 +50,12 @@ def _kustomized(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_kustomize_gives_what_is_rendered(folder: str) -> None:
+def test_kustomize_builds_the_rendered_objects(folder: str) -> None:
     found = _kustomized(KUSTOMIZE / folder)
     assert _keyed(found) == _keyed(render_manifests(FOLDERS[folder]))
 
 
-def test_another_image_reaches_every_process_and_the_workers(tmp_path: Path) -> None:
+def test_kustomize_sets_another_image_for_processes_and_workers(tmp_path: Path) -> None:
     shutil.copytree(KUSTOMIZE, tmp_path / "kustomize")
     shutil.copy(KUSTOMIZE / "images.yaml", tmp_path)
     image = "registry.example.com/team/efs"
@@ -103,7 +103,7 @@ def _substituted(node: Any, values: Mapping[str, str]) -> Any:
 @pytest.mark.parametrize(
     ("name", "csi"), [("install-template.yaml", False), ("install-csi-template.yaml", True)]
 )
-def test_a_template_gives_what_is_rendered_for_openshift(name: str, csi: bool) -> None:
+def test_template_creates_the_objects_rendered_for_openshift(name: str, csi: bool) -> None:
     found = _processed(
         name,
         NAMESPACE="storage",
@@ -120,7 +120,7 @@ def test_a_template_gives_what_is_rendered_for_openshift(name: str, csi: bool) -
     assert found == wanted
 
 
-def test_the_parameters_are_those_of_the_older_system() -> None:
+def test_parameters_are_those_of_openshift_efs_stunnel() -> None:
     found = _keyed(_processed("install-template.yaml", EFS_STUNNEL_NODE_SELECTOR='{"pool": "a"}'))
     namespace = "openshift-efs-stunnel"
     manager = found["Deployment", namespace, "efs-manager"]["spec"]["template"]["spec"]
@@ -133,12 +133,12 @@ def test_the_parameters_are_those_of_the_older_system() -> None:
     assert stunnel["nodeSelector"] == {"pool": "a"}
 
 
-def test_a_parameter_that_is_needed_cannot_be_empty() -> None:
+def test_required_parameter_cannot_be_empty() -> None:
     with pytest.raises(ValueError, match="NAMESPACE is required"):
         _processed("install-template.yaml", NAMESPACE="")
 
 
-def test_builds_give_the_images_that_the_installation_takes() -> None:
+def test_builds_create_the_images_of_the_installation() -> None:
     built = _keyed(_processed("build-template.yaml", BASE_IMAGE="ubi", REGISTRY="registry.example.com"))
     installed = yaml.safe_load(openshift_files()["install-template.yaml"])
     parameters = {one["name"]: one.get("value") for one in installed["parameters"]}
@@ -158,13 +158,13 @@ def test_builds_give_the_images_that_the_installation_takes() -> None:
 # --- the chart; tests/conformance/test_helm_chart.py has Helm itself
 
 
-def test_values_and_templates_know_each_other() -> None:
+def test_templates_use_exactly_the_values_of_the_chart() -> None:
     templates = "".join(text for name, text in chart_files().items() if name.startswith("templates/"))
     used = set(re.findall(r"\.Values\.([A-Za-z.]+)", templates))
     assert used == set(PATHS)
 
 
-def test_the_defaults_are_what_the_schema_accepts_and_the_page_says() -> None:
+def test_default_values_match_the_schema_and_the_page() -> None:
     files = chart_files()
     values = yaml.safe_load(files["values.yaml"])
     assert values == defaults(chart_values())
@@ -173,6 +173,6 @@ def test_the_defaults_are_what_the_schema_accepts_and_the_page_says() -> None:
     assert re.findall(r"^\| `([A-Za-z.]+)` \|", files["README.md"], flags=re.MULTILINE) == PATHS
 
 
-def test_the_chart_has_the_version_of_the_package() -> None:
+def test_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load(chart_files()["Chart.yaml"])
     assert chart["version"] == chart["appVersion"] == BASE_OPTIONS.image.partition(":")[2]

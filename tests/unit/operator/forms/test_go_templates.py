@@ -60,10 +60,10 @@ CONTEXT = Context(
         pytest.param({"a": [Lines(("- 1", "- 2"))]}, "a:\n- 1\n- 2\n", id="lines are written as they are"),
     ],
 )
-def test_an_object_is_written_as_a_template(node: Any, text: str) -> None:
+def test_object_is_written_as_a_template(node: Any, text: str) -> None:
     assert write_object(node, CONTEXT) == text
 
 
-def test_a_text_can_be_made_conditional() -> None:
+def test_text_becomes_conditional() -> None:
     assert conditional(None, "a\n") == "a\n"
     assert conditional("$.Values.csi", "a\n") == "{{- if $.Values.csi }}\na\n{{- end }}\n"

@@ -19,7 +19,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_the_steps_make_one_into_the_other(before: Any, after: Any) -> None:
+def test_patch_converts_the_first_document_into_the_second(before: Any, after: Any) -> None:
     assert jsonpatch.apply_patch(before, difference(before, after)) == after
 
 
@@ -36,5 +36,5 @@ def test_the_steps_make_one_into_the_other(before: Any, after: Any) -> None:
         ),
     ],
 )
-def test_they_are_what_a_person_would_write(before: Any, after: Any, steps: list[Any]) -> None:
+def test_patch_has_the_expected_steps(before: Any, after: Any, steps: list[Any]) -> None:
     assert difference(before, after) == steps

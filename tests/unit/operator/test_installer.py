@@ -1,18 +1,18 @@
-"""Whether an object is still what was applied."""
+"""Which objects are applied again, replaced or recreated."""
 
 from typing import Any
 
 import pytest
 
-from kube_efs.operator.drift import (
-    FIELD_MANAGER,
+from kube_efs.operator.installer import (
     RESTARTED,
-    fingerprint,
+    digest_of_live,
     has_foreign_fields,
     must_recreate,
     replacement,
 )
 from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.object_client import FIELD_MANAGER
 
 
 def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any) -> Manifest:
@@ -25,7 +25,7 @@ def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any
 
 
 @pytest.mark.parametrize(
-    ("change", "is_drift"),
+    ("change", "differs"),
     [
         pytest.param({"status": {"replicas": 2}}, False, id="a status"),
         pytest.param({"metadata": {"name": "x", "resourceVersion": "8"}}, False, id="a version"),
@@ -34,28 +34,32 @@ def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any
         pytest.param({"rules": []}, True, id="rules of a role"),
     ],
 )
-def test_drift_is_what_people_change(change: dict[str, Any], is_drift: bool) -> None:
+def test_digest_changes_with_all_fields_except_those_of_the_api_server(
+    change: dict[str, Any], differs: bool
+) -> None:
     before = {"kind": "Deployment", "metadata": {"name": "x", "resourceVersion": "7"}, "spec": {}}
-    assert (fingerprint(before) != fingerprint({**before, **change})) is is_drift
+    assert (digest_of_live(before) != digest_of_live({**before, **change})) is differs
 
 
 @pytest.mark.parametrize(
     ("live", "wanted", "expected"),
     [
-        pytest.param({"attachRequired": True}, {"attachRequired": False}, True, id="another nature"),
+        pytest.param({"attachRequired": True}, {"attachRequired": False}, True, id="an immutable field"),
         pytest.param({"attachRequired": False}, {"attachRequired": False}, False, id="the same"),
-        pytest.param({"podInfoOnMount": True}, {"podInfoOnMount": False}, False, id="what can be changed"),
-        pytest.param({"attachRequired": True}, {}, False, id="what nobody has an opinion on"),
+        pytest.param({"podInfoOnMount": True}, {"podInfoOnMount": False}, False, id="a mutable field"),
+        pytest.param({"attachRequired": True}, {}, False, id="a field that is not desired"),
     ],
 )
-def test_a_driver_object_is_made_anew_only_for_what_cannot_be_changed(
+def test_csidriver_is_recreated_only_if_an_immutable_field_differs(
     live: dict[str, bool], wanted: dict[str, bool], expected: bool
 ) -> None:
-    made = [{"kind": "CSIDriver", "metadata": {"name": "d"}, "spec": spec} for spec in (live, wanted)]
-    assert must_recreate(made[0], made[1]) is expected
+    before, after = [
+        {"kind": "CSIDriver", "metadata": {"name": "d"}, "spec": spec} for spec in (live, wanted)
+    ]
+    assert must_recreate(before, after) is expected
 
 
-def test_another_selector_makes_a_workload_anew() -> None:
+def test_workload_with_another_selector_is_recreated() -> None:
     other = deployment(selector={"matchLabels": {"app": "other"}})
     assert must_recreate(other, deployment())
     assert not must_recreate(
@@ -67,16 +71,16 @@ def test_another_selector_makes_a_workload_anew() -> None:
     ("manager", "fields", "expected"),
     [
         pytest.param(FIELD_MANAGER, "f:spec", False, id="the operator"),
-        pytest.param("kubectl-edit", "f:spec", True, id="a person"),
+        pytest.param("kubectl-edit", "f:spec", True, id="a user"),
         pytest.param("kubectl-rollout", "f:spec", False, id="a restart"),
-        pytest.param("kubectl-edit", "f:metadata", False, id="a person's label"),
+        pytest.param("kubectl-edit", "f:metadata", False, id="the label of a user"),
     ],
 )
-def test_fields_of_others_are_known_by_their_manager(manager: str, fields: str, expected: bool) -> None:
+def test_fields_of_others_are_found_by_their_manager(manager: str, fields: str, expected: bool) -> None:
     assert has_foreign_fields(deployment(manager, fields)) is expected
 
 
-def test_a_replacement_has_the_wanted_specification_and_the_restart() -> None:
+def test_replacement_has_the_desired_specification_and_keeps_the_restart() -> None:
     live = deployment(
         "kubectl-edit", template={"metadata": {"annotations": {RESTARTED: "now"}}, "spec": {"x": 1}}
     )

@@ -1,35 +1,36 @@
-"""Reads and writes of single objects of any kind, as manifests."""
+"""Reads and writes objects of any kind as manifests."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from lightkube import AsyncClient
 from lightkube.types import CascadeType, PatchType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.operator.drift import FIELD_MANAGER
-from kube_efs.operator.kinds import KINDS, Reference, reference_of
+from kube_efs.operator.kinds import KINDS, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
 
+FIELD_MANAGER: Final = "kube-efs-operator"
 
-class Cluster:
-    """The objects of a cluster; everything raises KubeError. ``client`` is for what is not of KINDS."""
+
+class ObjectClient:
+    """Reads and writes objects of KINDS; ``client`` is for other kinds. Every method raises KubeError."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
-        self._any: Any = client  # its overloads want the kind spelt out
+        self._untyped: Any = client  # its overloads accept only a kind that is known to the type checker
 
-    async def get(self, reference: Reference) -> Manifest | None:
-        """The object, or None when there is none, be it that its kind is unknown."""
+    async def get(self, reference: ObjectReference) -> Manifest | None:
+        """The object; None if it does not exist, or if the cluster does not have its kind."""
         try:
             with translated(str(reference)):
-                found = await self._any.get(_resource(reference), reference.name, **_scope(reference))
+                found = await self._untyped.get(_resource(reference), reference.name, **_scope(reference))
         except KubeNotFound:
             return None
         return manifest_of(found, reference.kind)
 
-    async def find(
+    async def list(
         self,
         kind: str,
         *,
@@ -37,21 +38,21 @@ class Cluster:
         labels: Mapping[str, str] | None = None,
         namespace: str | None = "*",
     ) -> tuple[Manifest, ...]:
-        """The objects of that name, or with these labels; none of an unknown kind."""
+        """The objects with that name, or with these labels; none if the cluster does not have the kind."""
         scope = {"namespace": namespace} if namespace and KINDS[kind].is_namespaced else {}
         fields = {"metadata.name": name} if name else None
         try:
             with translated(f"{kind} {name}"):
-                listing = self._any.list(KINDS[kind].resource, fields=fields, labels=labels, **scope)
+                listing = self._untyped.list(KINDS[kind].resource, fields=fields, labels=labels, **scope)
                 return tuple([manifest_of(item, kind) async for item in listing])
         except KubeNotFound:
             return ()
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """The object after it was applied, with force: it takes fields from other managers."""
+        """Apply on the server, and take over fields of other managers; gives the object after that."""
         reference = reference_of(manifest)
         with translated(str(reference)):
-            applied = await self._any.patch(
+            applied = await self._untyped.patch(
                 _resource(reference),
                 reference.name,
                 dict(manifest),
@@ -63,19 +64,19 @@ class Cluster:
         return manifest_of(applied, reference.kind)
 
     async def replace(self, manifest: Manifest) -> Manifest:
-        """The object, replacing that of its resource version."""
+        """Replace the object that has the same resource version; gives the object after that."""
         reference = reference_of(manifest)
         resource: Any = _resource(reference)
         with translated(str(reference)):
-            replaced = await self._any.replace(
+            replaced = await self._untyped.replace(
                 resource.from_dict(dict(manifest)), field_manager=FIELD_MANAGER
             )
         return manifest_of(replaced, reference.kind)
 
-    async def merge(self, reference: Reference, patch: Manifest) -> None:
-        """Lay this over the object."""
+    async def merge_patch(self, reference: ObjectReference, patch: Manifest) -> None:
+        """Change the fields of the patch."""
         with translated(str(reference)):
-            await self._any.patch(
+            await self._untyped.patch(
                 _resource(reference),
                 reference.name,
                 dict(patch),
@@ -84,11 +85,13 @@ class Cluster:
                 **_scope(reference),
             )
 
-    async def delete(self, reference: Reference, *, cascade: CascadeType = CascadeType.BACKGROUND) -> bool:
-        """Delete the object; gives whether there was one."""
+    async def delete(
+        self, reference: ObjectReference, *, cascade: CascadeType = CascadeType.BACKGROUND
+    ) -> bool:
+        """Delete the object; False if it did not exist."""
         try:
             with translated(str(reference)):
-                await self._any.delete(
+                await self._untyped.delete(
                     _resource(reference), reference.name, cascade=cascade, **_scope(reference)
                 )
         except KubeNotFound:
@@ -97,13 +100,13 @@ class Cluster:
 
 
 def manifest_of(found: Any, kind: str) -> Manifest:  # noqa: ANN401 - any resource
-    """A resource as the API has it; items of lists do not tell their kind."""
+    """A resource as the API has it, with its kind, which the items of a list do not have."""
     return {**found.to_dict(), "kind": kind}
 
 
-def _resource(reference: Reference) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out
+def _resource(reference: ObjectReference) -> Any:  # noqa: ANN401 - the client's overloads need a known kind
     return KINDS[reference.kind].resource
 
 
-def _scope(reference: Reference) -> dict[str, str]:
+def _scope(reference: ObjectReference) -> dict[str, str]:
     return {"namespace": reference.namespace} if reference.namespace else {}

@@ -1,11 +1,11 @@
-"""The ``ClusterCSIDriver`` as a value (openshift/api, operator/v1)."""
+"""The resource ``ClusterCSIDriver`` as a value (openshift/api, operator/v1)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
-from kube_efs.operator.conditions import Condition, Generation, read_conditions, read_generations
 from kube_efs.operator.manifests import Manifest
 
 DRIVER_NAME: Final = "efs.csi.aws.com"
@@ -24,7 +24,7 @@ FORCE_TAKEOVER: Final = "efs.csi.aws.com/take-over-while-mounted"
 
 
 class ManagementState(StrEnum):
-    """Who manages the driver; UNKNOWN is any value that has no meaning here."""
+    """``managementState``; UNKNOWN is any value that the operator does not support."""
 
     MANAGED = "Managed"
     UNMANAGED = "Unmanaged"
@@ -33,7 +33,7 @@ class ManagementState(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """``logLevel`` and ``operatorLogLevel``."""
 
     NORMAL = "Normal"
     DEBUG = "Debug"
@@ -41,16 +41,16 @@ class LogLevel(StrEnum):
     TRACE_ALL = "TraceAll"
 
     @property
-    def name_here(self) -> str:
-        """The level of LOGGING_LEVEL that comes nearest."""
+    def logging_level(self) -> str:
+        """The nearest value of LOGGING_LEVEL."""
         return "INFO" if self is LogLevel.NORMAL else "DEBUG"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
-    """What an administrator wants, and what was said of it last.
+class DriverResource:
+    """The specification that an administrator wrote, and the status that was written last.
 
-    ``stated_state`` is the text that ``state`` was read from; empty counts as Managed.
+    ``stated_state`` is the text of ``managementState``; empty counts as Managed.
     """
 
     uid: str
@@ -64,35 +64,32 @@ class Driver:
     finalizers: tuple[str, ...] = ()
     forces_uninstall: bool = False
     forces_takeover: bool = False
-    conditions: tuple[Condition, ...] = ()
-    generations: tuple[Generation, ...] = ()
-    status: Manifest | None = None
+    status: Manifest = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def own_finalizers(self) -> frozenset[str]:
-        """Those that only this operator removes."""
+        """The finalizers that only this operator removes."""
         return frozenset(self.finalizers) & {FINALIZER, *OLDER_FINALIZERS}
 
 
-def read_driver(found: Manifest) -> Driver:
-    """The resource as the API has it; what cannot be understood is left out."""
-    metadata, spec, status = (found.get(part) or {} for part in ("metadata", "spec", "status"))
+def read_driver_resource(found: Manifest) -> DriverResource:
+    """The resource as the API has it; values that are not valid count as absent."""
+    metadata, spec, status = (found.get(name) or {} for name in ("metadata", "spec", "status"))
     stated = str(spec.get("managementState") or "")
+    states = {state.value: state for state in ManagementState if state is not ManagementState.UNKNOWN}
     annotations = metadata.get("annotations") or {}
-    return Driver(
+    return DriverResource(
         uid=metadata.get("uid") or "",
         version=metadata.get("resourceVersion") or "",
         generation=metadata.get("generation") or 0,
         stated_state=stated,
-        state=_state(stated),
+        state=states.get(stated or ManagementState.MANAGED, ManagementState.UNKNOWN),
         log_level=read_log_level(str(spec.get("logLevel") or "")) or LogLevel.NORMAL,
         operator_log_level=str(spec.get("operatorLogLevel") or ""),
         deleting=bool(metadata.get("deletionTimestamp")),
         finalizers=tuple(metadata.get("finalizers") or ()),
         forces_uninstall=_is_true(annotations, FORCE_UNINSTALL),
         forces_takeover=_is_true(annotations, FORCE_TAKEOVER),
-        conditions=read_conditions(status.get("conditions") or ()),
-        generations=read_generations(status.get("generations") or ()),
         status=status,
     )
 
@@ -103,11 +100,6 @@ def read_log_level(text: str) -> LogLevel | None:
         return LogLevel(text or LogLevel.NORMAL)
     except ValueError:
         return None
-
-
-def _state(stated: str) -> ManagementState:
-    known = {state.value: state for state in ManagementState if state is not ManagementState.UNKNOWN}
-    return known.get(stated or ManagementState.MANAGED, ManagementState.UNKNOWN)
 
 
 def _is_true(annotations: Mapping[str, str], name: str) -> bool:

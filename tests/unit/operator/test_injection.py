@@ -1,10 +1,10 @@
-"""What pods are given besides what the manifests say."""
+"""Additions to the workloads of the manifests."""
 
 from typing import Any
 
 import pytest
 
-from kube_efs.operator import injecting
+from kube_efs.operator import injection
 from kube_efs.operator.manifests import Manifest
 
 CLUSTER_NAMESPACE = "openshift-cluster-csi-drivers"
@@ -36,34 +36,34 @@ def container(manifest: Manifest) -> Any:
         ("aws-efs-csi-driver-trusted-ca-bundle", "configmap", "dep-3d49a98abf1eb74a874b28f6d90b057497472"),
     ],
 )
-def test_marks_have_the_keys_of_openshifts_operators(name: str, kind: str, key: str) -> None:
-    assert injecting.mark_key(CLUSTER_NAMESPACE, name, kind) == f"operator.openshift.io/{key}"
+def test_dependency_annotations_have_the_keys_of_openshift_operators(name: str, kind: str, key: str) -> None:
+    assert injection.dependency_key(CLUSTER_NAMESPACE, name, kind) == f"operator.openshift.io/{key}"
 
 
-def test_a_short_mark_is_readable() -> None:
-    assert injecting.mark_key("efs", "keys", "secret") == "operator.openshift.io/dep-efs.keys.secret"
+def test_short_dependency_annotation_is_not_hashed() -> None:
+    assert injection.dependency_key("efs", "keys", "secret") == "operator.openshift.io/dep-efs.keys.secret"
 
 
-def test_variables_take_the_place_of_others_of_their_name() -> None:
+def test_variables_replace_variables_of_the_same_name() -> None:
     given = workload([{"name": "A", "value": "old"}, {"name": "B", "value": "kept"}])
-    found = injecting.with_environment(given, {"A": "new", "C": ""})
+    found = injection.with_environment(given, {"A": "new", "C": ""})
     assert container(found)["env"] == [{"name": "B", "value": "kept"}, {"name": "A", "value": "new"}]
     assert container(given)["env"][0] == {"name": "A", "value": "old"}
 
 
-def test_nothing_is_added_without_variables() -> None:
-    assert injecting.with_environment(workload(), {}) == workload()
-    assert injecting.with_marks(workload(), {}) == workload()
+def test_workload_is_unchanged_without_variables() -> None:
+    assert injection.with_environment(workload(), {}) == workload()
+    assert injection.with_dependencies(workload(), {}) == workload()
 
 
-def test_marks_are_on_the_object_and_on_its_pods() -> None:
-    found = injecting.with_marks(workload(), {"a": "1"})
+def test_dependency_annotations_are_on_the_workload_and_its_pod_template() -> None:
+    found = injection.with_dependencies(workload(), {"a": "1"})
     assert found["metadata"]["annotations"] == {"a": "1"}
     assert found["spec"]["template"]["metadata"]["annotations"] == {"a": "1"}
 
 
-def test_credentials_are_there_if_the_secret_is() -> None:
-    found = injecting.with_credentials(workload())
+def test_controller_gets_credentials_from_an_optional_secret() -> None:
+    found = injection.with_credentials(workload())
     references = [one["valueFrom"]["secretKeyRef"] for one in container(found)["env"] if "valueFrom" in one]
     assert [one["key"] for one in references] == ["aws_access_key_id", "aws_secret_access_key"]
     assert all(one["optional"] for one in references)
@@ -73,16 +73,16 @@ def test_credentials_are_there_if_the_secret_is() -> None:
     assert all(mount["readOnly"] for mount in container(found)["volumeMounts"])
 
 
-def test_the_bundle_of_certificates_is_what_calls_to_aws_trust() -> None:
-    found = injecting.with_trusted_ca(workload())
+def test_calls_to_aws_trust_the_mounted_ca_bundle() -> None:
+    found = injection.with_trusted_ca(workload())
     (variable,) = container(found)["env"]
     (mount,) = container(found)["volumeMounts"]
     assert variable["value"] == f"{mount['mountPath']}/tls-ca-bundle.pem"
 
 
-def test_the_hash_follows_the_specification() -> None:
+def test_spec_hash_changes_with_the_specification() -> None:
     hashes = {
-        injecting.with_spec_hash(one)["metadata"]["annotations"][injecting.SPEC_HASH]
-        for one in (workload(), workload(), injecting.with_replicas(workload(), 2))
+        injection.with_spec_hash(one)["metadata"]["annotations"][injection.SPEC_HASH]
+        for one in (workload(), workload(), injection.with_replicas(workload(), 2))
     }
     assert len(hashes) == 2

@@ -1,12 +1,12 @@
-"""Which pods use volumes, and which older driver may therefore go."""
+"""Which pods use volumes, and which older pod can therefore be deleted."""
 
 from typing import Any, cast
 
 from lightkube.models.core_v1 import EphemeralVolumeSource, Volume
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
-from kube_efs.operator.takeover import choose
-from kube_efs.operator.usage import Use, describe, uses_of
+from kube_efs.operator.takeover import select_pod
+from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, volume_uses_of
 
 
 def volume(name: str, **spec: Any) -> PersistentVolume:
@@ -39,7 +39,7 @@ VOLUMES = [
 CLAIMS = [claim(one, one) for one in ("driver", "tunnel", "disk", "office")]
 
 
-def test_pods_on_nodes_that_use_volumes_of_the_driver_or_of_a_tunnel_are_found() -> None:
+def test_pods_on_nodes_that_use_driver_or_tunnel_volumes_are_found() -> None:
     pods = [
         pod("web", "driver", "disk"),
         pod("job", "tunnel", node="b"),
@@ -47,36 +47,36 @@ def test_pods_on_nodes_that_use_volumes_of_the_driver_or_of_a_tunnel_are_found()
         pod("waiting", "driver", node=""),
         pod("other", "disk", "office"),
     ]
-    assert uses_of(pods, CLAIMS, VOLUMES) == (
-        Use(node="a", namespace="team", pod="web", claim="driver"),
-        Use(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
+    assert volume_uses_of(pods, CLAIMS, VOLUMES) == (
+        VolumeUse(node="a", namespace="team", pod="web", claim="driver"),
+        VolumeUse(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
     )
 
 
-def test_a_claim_of_the_same_name_elsewhere_does_not_count() -> None:
-    assert uses_of([pod("web", "driver")], [claim("driver", "driver", "elsewhere")], VOLUMES) == ()
+def test_claim_of_the_same_name_in_another_namespace_is_ignored() -> None:
+    assert volume_uses_of([pod("web", "driver")], [claim("driver", "driver", "elsewhere")], VOLUMES) == ()
 
 
-def test_claims_that_are_made_for_a_pod_count() -> None:
+def test_claims_of_ephemeral_volumes_are_found() -> None:
     web = pod("web")
     assert web.spec
     web.spec.volumes = [Volume(name="scratch", ephemeral=EphemeralVolumeSource())]
-    (found,) = uses_of([web], [claim("web-scratch", "driver")], VOLUMES)
+    (found,) = volume_uses_of([web], [claim("web-scratch", "driver")], VOLUMES)
     assert found.claim == "web-scratch"
 
 
-def test_many_pods_are_told_in_few_words() -> None:
-    uses = [Use(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
-    assert describe(uses).endswith("t/p09 and 2 more")
+def test_only_the_first_ten_pods_are_named() -> None:
+    uses = [VolumeUse(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
+    assert describe_pods(uses).endswith("t/p09 and 2 more")
 
 
-def test_the_older_driver_goes_from_a_node_that_nobody_needs_it_on() -> None:
+def test_older_pod_is_selected_on_a_node_without_volumes_in_use() -> None:
     older = [pod("old-a"), pod("old-b", node="b")]
-    free, waits = choose(older, [Use(node="a", namespace="team", pod="web", claim="driver")])
-    assert free is older[1]
-    assert waits.startswith("node a keeps the older driver while team/web use its volumes (drain")
+    selected, waiting = select_pod(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
+    assert selected is older[1]
+    assert waiting.startswith("node a keeps the older driver while team/web use its volumes (drain")
 
 
-def test_only_one_goes_at_a_time() -> None:
-    going = pod("old-a", deletionTimestamp="2026-11-21T12:00:00Z")
-    assert choose([going, pod("old-b", node="b")], [])[0] is None
+def test_no_older_pod_is_selected_while_one_is_being_deleted() -> None:
+    deleting = pod("old-a", deletionTimestamp="2026-11-21T12:00:00Z")
+    assert select_pod([deleting, pod("old-b", node="b")], [])[0] is None

@@ -1,4 +1,4 @@
-"""Which pods use volumes that stop to work without kube-efs."""
+"""Finds the pods that use volumes which need kube-efs on their node."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim,
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.volumes import LOOPBACK
-from kube_efs.operator.driver import DRIVER_NAME
+from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 
-_SHOWN: Final = 10
+_NAMES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Use:
-    """A pod on a node that has such a volume; ``by_driver`` when the CSI driver has mounted it."""
+class VolumeUse:
+    """A pod on a node and one of its claims; ``by_driver`` if the CSI driver mounts the volume."""
 
     node: str
     namespace: str
@@ -25,57 +25,59 @@ class Use:
     by_driver: bool = True
 
 
-async def find_uses(client: AsyncClient) -> tuple[Use, ...]:
-    """Every pod that is on a node and uses a volume of the driver or of a tunnel; raises KubeError."""
+async def find_volume_uses(client: AsyncClient) -> tuple[VolumeUse, ...]:
+    """The pods on nodes that use a volume of the driver or a tunnel volume; raises KubeError."""
     with translated("volumes in use"):
         volumes = [item async for item in client.list(PersistentVolume)]
-        if not any(_is_ours(volume) for volume in volumes):
+        if not any(_needs_kube_efs(volume) for volume in volumes):
             return ()
         claims = [item async for item in client.list(PersistentVolumeClaim, namespace="*")]
         pods = [item async for item in client.list(Pod, namespace="*")]
-    return uses_of(pods, claims, volumes)
+    return volume_uses_of(pods, claims, volumes)
 
 
-def uses_of(
+def volume_uses_of(
     pods: Iterable[Pod], claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]
-) -> tuple[Use, ...]:
-    """The same for what was listed, in order. A pod that has ended has nothing mounted."""
-    by_driver = {
-        volume.metadata.name: _is_csi(volume) for volume in volumes if volume.metadata and _is_ours(volume)
+) -> tuple[VolumeUse, ...]:
+    """The same for these objects, sorted. A pod that has ended has no mounts."""
+    by_driver_of_volume = {
+        volume.metadata.name: _is_csi(volume)
+        for volume in volumes
+        if volume.metadata and _needs_kube_efs(volume)
     }
-    ours = {
-        (claim.metadata.namespace, claim.metadata.name): by_driver[claim.spec.volumeName]
+    by_driver_of_claim = {
+        (claim.metadata.namespace, claim.metadata.name): by_driver_of_volume[claim.spec.volumeName]
         for claim in claims
-        if claim.metadata and claim.spec and claim.spec.volumeName in by_driver
+        if claim.metadata and claim.spec and claim.spec.volumeName in by_driver_of_volume
     }
     found = {
-        Use(
+        VolumeUse(
             node=pod.spec.nodeName or "",
             namespace=pod.metadata.namespace or "",
             pod=pod.metadata.name or "",
             claim=name,
-            by_driver=ours[pod.metadata.namespace, name],
+            by_driver=by_driver_of_claim[pod.metadata.namespace, name],
         )
         for pod in pods
         if pod.metadata and pod.spec and pod.spec.nodeName and not _has_ended(pod)
         for name in _claim_names(pod)
-        if (pod.metadata.namespace, name) in ours
+        if (pod.metadata.namespace, name) in by_driver_of_claim
     }
     return tuple(sorted(found))
 
 
-def describe(uses: Sequence[Use]) -> str:
-    """The pods by name, the first few of many."""
+def describe_pods(uses: Sequence[VolumeUse]) -> str:
+    """The names of the pods, at most ten of them."""
     pods = sorted({f"{use.namespace}/{use.pod}" for use in uses})
-    more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
-    return ", ".join(pods[:_SHOWN]) + more
+    more = f" and {len(pods) - _NAMES_MAX} more" if len(pods) > _NAMES_MAX else ""
+    return ", ".join(pods[:_NAMES_MAX]) + more
 
 
 def _is_csi(volume: PersistentVolume) -> bool:
     return bool(volume.spec and volume.spec.csi and volume.spec.csi.driver == DRIVER_NAME)
 
 
-def _is_ours(volume: PersistentVolume) -> bool:
+def _needs_kube_efs(volume: PersistentVolume) -> bool:
     nfs = volume.spec and volume.spec.nfs
     return _is_csi(volume) or bool(nfs and nfs.server == LOOPBACK)
 
@@ -85,9 +87,9 @@ def _has_ended(pod: Pod) -> bool:
 
 
 def _claim_names(pod: Pod) -> tuple[str, ...]:
-    """Claims that the pod names, and those that are made for it (ephemeral volumes)."""
+    """The claims that the pod refers to, and those that Kubernetes creates for its ephemeral volumes."""
     volumes = (pod.spec and pod.spec.volumes) or ()
     pod_name = (pod.metadata and pod.metadata.name) or ""
     named = (one.persistentVolumeClaim.claimName for one in volumes if one.persistentVolumeClaim)
-    made = (f"{pod_name}-{one.name}" for one in volumes if one.ephemeral)
-    return (*named, *made)
+    ephemeral = (f"{pod_name}-{one.name}" for one in volumes if one.ephemeral)
+    return (*named, *ephemeral)

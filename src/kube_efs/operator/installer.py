@@ -1,0 +1,229 @@
+"""Applies the desired objects to the cluster, and corrects changes by others.
+
+Every pass goes through all objects, and passes are frequent: each change of a watched object starts one. An
+apply of an unchanged object would still cost a request, so the installer remembers two digests of each
+object that it applied: of the desired object, and of the object in the cluster after the apply, without its
+status. While both are the same, it does nothing. A restart of the operator forgets the digests. Its first
+pass applies every object again, and the API server changes nothing where nothing differs.
+
+An apply with force takes over the fields that the manifest has, but leaves fields that only others set. In a
+workload such a field can be a container or a node selector, so the installer first replaces the whole
+specification. It keeps what ``kubectl rollout restart`` wrote: without that annotation, the pods would be
+replaced once more.
+
+Two rules protect mounts. The driver of the nodes is updated only when all tunnels are updated and ready,
+since a faulty version must stop at the first tunnel. A DaemonSet that must be recreated is deleted without
+its pods: the new DaemonSet then replaces them one node at a time.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from lightkube.types import CascadeType
+
+from kube_efs.model.errors import KubeError, KubeNotFound
+from kube_efs.operator.desired_objects import Component, component_of
+from kube_efs.operator.injection import SPEC_HASH
+from kube_efs.operator.kinds import KINDS, MANAGED_BY, WORKLOADS, ObjectReference, has_labels, reference_of
+from kube_efs.operator.manifests import Manifest, digest
+from kube_efs.operator.object_cache import ObjectCache
+from kube_efs.operator.object_client import FIELD_MANAGER, ObjectClient
+from kube_efs.operator.progress import is_rolled_out
+
+log = structlog.get_logger(__name__)
+
+RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"  # written by kubectl rollout restart
+# These managers may own fields of a specification: replicas, revisions, and the annotation of a restart.
+_ACCEPTED_MANAGERS: Final = frozenset({FIELD_MANAGER, "kube-controller-manager", "kubectl-rollout"})
+# The API server writes these fields of the metadata.
+_SERVER_FIELDS: Final = frozenset(
+    {"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink", "uid"}
+)
+_CASCADES: Final = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
+
+# Records that an object was ``Created``, ``Updated`` or ``Deleted``.
+RecordChange = Callable[[ObjectReference, str], None]
+
+
+@dataclass(slots=True)
+class InstallResult:
+    """The result of one pass: objects and workloads in the cluster, errors, and what the pass waits for."""
+
+    workloads: dict[Component, Manifest] = field(default_factory=dict)
+    errors: defaultdict[Component, list[str]] = field(default_factory=lambda: defaultdict(list))
+    waiting: defaultdict[Component, list[str]] = field(default_factory=lambda: defaultdict(list))
+    missing_kinds: set[str] = field(default_factory=set)
+    objects: dict[Component, list[Manifest]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """The digests of a desired object, and of the object in the cluster after the apply."""
+
+    desired: str
+    live: str
+
+
+class Installer:
+    """Applies objects that differ; ``record_change`` is called for each object that changed."""
+
+    def __init__(self, objects: ObjectClient, cache: ObjectCache, record_change: RecordChange) -> None:
+        self._objects = objects
+        self._cache = cache
+        self._record_change = record_change
+        self._applied: dict[ObjectReference, _Applied] = {}
+        self._absent: set[ObjectReference] = set()
+
+    async def install(self, desired: Iterable[Manifest]) -> InstallResult:
+        """Apply all objects. An error of one object does not stop the others; never raises KubeError."""
+        result = InstallResult()
+        for manifest in desired:
+            component = component_of(manifest)
+            try:
+                live = self._find_unchanged(manifest) or await self._ensure(manifest, result)
+            except KubeNotFound as error:
+                if KINDS[manifest["kind"]].optional:
+                    result.missing_kinds.add(manifest["kind"])
+                else:
+                    result.errors[component].append(str(error))
+                continue
+            except KubeError as error:
+                result.errors[component].append(str(error))
+                continue
+            if live is not None:
+                result.objects[component].append(live)
+                if manifest["kind"] in WORKLOADS:
+                    result.workloads[component] = live
+        return result
+
+    async def remove(self, unrequested: Iterable[Manifest]) -> None:
+        """Delete those of these objects that this operator installed; raises KubeError."""
+        for manifest in unrequested:
+            reference = reference_of(manifest)
+            if reference in self._absent:
+                continue
+            live = await self._objects.get(reference)
+            if live is not None and has_labels(live, MANAGED_BY):
+                await self._delete(reference, CascadeType.BACKGROUND)
+            self._absent.add(reference)
+
+    def forget(self) -> None:
+        """Check every object again in the next pass: others may have changed any of them."""
+        self._applied.clear()
+        self._absent.clear()
+
+    def _find_unchanged(self, desired: Manifest) -> Manifest | None:
+        """The object in the cluster, if neither it nor the desired object changed since the last apply."""
+        reference = reference_of(desired)
+        live, applied = self._cache.get(reference), self._applied.get(reference)
+        if live is None or live["metadata"].get("deletionTimestamp"):
+            return None
+        return live if applied == _Applied(digest(desired), digest_of_live(live)) else None
+
+    async def _ensure(self, desired: Manifest, result: InstallResult) -> Manifest | None:
+        """The object in the cluster after this pass; None while it cannot exist yet."""
+        reference, component = reference_of(desired), component_of(desired)
+        live = await self._objects.get(reference)
+        if live is None:
+            return await self._apply(None, desired)
+        if live["metadata"].get("deletionTimestamp"):
+            result.waiting[component].append(f"{reference} is being removed")
+            return None
+        if KINDS[reference.kind].create_only:
+            return live
+        if component is Component.NODE and _waits_for_tunnels(live, desired, result):
+            result.waiting[component].append(f"{reference} is updated when all tunnels are ready")
+            return live
+        if must_recreate(live, desired):
+            log.info("object-recreated", object=str(reference))
+            await self._delete(reference, _CASCADES.get(reference.kind, CascadeType.BACKGROUND))
+            if reference.kind in WORKLOADS:
+                # Its deletion takes time, and the next pass creates it.
+                result.waiting[component].append(f"{reference} is recreated")
+                return None
+            live = None
+        return await self._apply(live, desired)
+
+    async def _apply(self, live: Manifest | None, desired: Manifest) -> Manifest:
+        reference = reference_of(desired)
+        if live is not None and has_foreign_fields(live):
+            await self._objects.replace(replacement(live, desired))
+        applied = await self._objects.apply(desired)
+        self._applied[reference] = _Applied(digest(desired), digest_of_live(applied))
+        self._cache.add(applied)
+        if live is None:
+            self._record_change(reference, "Created")
+        elif live["metadata"].get("resourceVersion") != applied["metadata"].get("resourceVersion"):
+            self._record_change(reference, "Updated")
+        return applied
+
+    async def _delete(self, reference: ObjectReference, cascade: CascadeType) -> None:
+        await self._objects.delete(reference, cascade=cascade)
+        self._cache.remove(reference)
+        self._record_change(reference, "Deleted")
+
+
+def _waits_for_tunnels(live: Manifest, desired: Manifest, result: InstallResult) -> bool:
+    """Whether an update of the driver of the nodes must wait for the tunnels of this pass."""
+    tunnel = result.workloads.get(Component.TUNNEL)
+    is_ready = tunnel is not None and is_rolled_out(tunnel)
+    # A DaemonSet without the annotation is not from this operator, and is updated at once.
+    return not is_ready and _spec_hash(live) not in {"", _spec_hash(desired)}
+
+
+def _spec_hash(workload: Manifest) -> str:
+    return str((workload["metadata"].get("annotations") or {}).get(SPEC_HASH) or "")
+
+
+def digest_of_live(live: Manifest) -> str:
+    """The digest of everything that users and controllers may change, except the status."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _SERVER_FIELDS}
+    content = {name: value for name, value in live.items() if name not in {"metadata", "status"}}
+    return digest({**content, "metadata": metadata})
+
+
+def must_recreate(live: Manifest, desired: Manifest) -> bool:
+    """Whether a field differs that the API server does not change in an existing object."""
+    for path in KINDS[desired["kind"]].immutable:
+        before, after = _at(live, path), _at(desired, path)
+        if after is not None and _without_empty(before) != _without_empty(after):
+            return True
+    return False
+
+
+def has_foreign_fields(live: Manifest) -> bool:
+    """Whether another manager owns fields in the specification of a workload."""
+    if live["kind"] not in WORKLOADS:
+        return False
+    return any(
+        entry.get("manager") not in _ACCEPTED_MANAGERS
+        and not entry.get("subresource")
+        and "f:spec" in (entry.get("fieldsV1") or {})
+        for entry in live["metadata"].get("managedFields") or ()
+    )
+
+
+def replacement(live: Manifest, desired: Manifest) -> Manifest:
+    """The workload with the desired specification, its own metadata, and the annotation of a restart."""
+    spec = json.loads(json.dumps(desired["spec"]))
+    restarted = _at(live, ("spec", "template", "metadata", "annotations", RESTARTED))
+    if restarted:
+        spec["template"]["metadata"].setdefault("annotations", {})[RESTARTED] = restarted
+    metadata = {name: value for name, value in live["metadata"].items() if name != "managedFields"}
+    return {**live, "metadata": metadata, "spec": spec}
+
+
+def _at(node: Manifest, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - any JSON
+    found: Any = node
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _without_empty(node: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Without the empty fields that the API server adds to a reference or a selector."""
+    return {name: value for name, value in node.items() if value} if isinstance(node, Mapping) else node

@@ -1,0 +1,270 @@
+"""The status of the ClusterCSIDriver: its conditions, in the form of OpenShift's operators. No I/O."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Final
+
+from kube_efs.operator.cluster_csi_driver import DriverResource, ManagementState
+from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET
+from kube_efs.operator.desired_objects import Component
+from kube_efs.operator.installer import InstallResult
+from kube_efs.operator.kinds import WORKLOADS
+from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.progress import Progress, is_available, rollout_progress
+
+AS_EXPECTED: Final = "AsExpected"
+DEPLOYING: Final = "Deploying"
+OLDER_OPERATOR_RUNS: Final = "OlderOperatorRuns"
+VOLUMES_IN_USE: Final = "VolumesInUse"
+_CREDENTIALS_SECRET: Final = "CredentialsSecretFound"  # noqa: S105 - the type of a condition
+_HAVE_PODS: Final = (Component.TUNNEL, Component.NODE, Component.CONTROLLER)
+_TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+_MESSAGE_MAX_CHARACTERS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCondition:
+    """One of ``status.conditions``; ``since`` is the time of its last transition, None for now."""
+
+    type: str
+    status: bool
+    reason: str = AS_EXPECTED
+    message: str = ""
+    since: str | None = field(default=None, compare=False)
+
+
+def render_status(
+    driver: DriverResource,
+    conditions: Iterable[OperatorCondition],
+    result: InstallResult | None,
+    now: datetime,
+) -> dict[str, Any]:
+    """The fields of the status that this operator writes; ``result`` is None if nothing was installed."""
+    before = read_conditions(driver.status.get("conditions") or ())
+    merged = merge_conditions((management_condition(driver), *conditions), before)
+    if result is None:
+        generations, ready = list(driver.status.get("generations") or ()), 0
+    else:
+        generations = render_generations(result)
+        controller = result.workloads.get(Component.CONTROLLER) or {}
+        ready = int((controller.get("status") or {}).get("readyReplicas") or 0)
+    return {
+        "conditions": render_conditions(merged, before, now),
+        "generations": generations,
+        "observedGeneration": driver.generation,
+        "readyReplicas": ready,
+        "version": version("kube-efs"),
+    }
+
+
+def read_conditions(found: Iterable[Mapping[str, Any]]) -> tuple[OperatorCondition, ...]:
+    """The conditions of a resource."""
+    return tuple(
+        OperatorCondition(
+            type=one.get("type") or "",
+            status=one.get("status") == "True",
+            reason=one.get("reason") or "",
+            message=one.get("message") or "",
+            since=one.get("lastTransitionTime"),
+        )
+        for one in found
+    )
+
+
+def merge_conditions(
+    new: Iterable[OperatorCondition], before: Iterable[OperatorCondition]
+) -> tuple[OperatorCondition, ...]:
+    """The new conditions, and the earlier ones of other writers. Our earlier conditions are removed."""
+    own = tuple(new)
+    types = {one.type for one in own}
+    others = [one for one in before if one.type not in types and not _is_own(one.type)]
+    return (*sorted(own, key=lambda one: one.type), *others)
+
+
+def _is_own(condition_type: str) -> bool:
+    """Whether only this operator, or an older one that it replaces, writes conditions of this type."""
+    own = {"Available", "Progressing", "Degraded", VOLUMES_IN_USE, "OlderDriverInUse", _CREDENTIALS_SECRET}
+    return (
+        condition_type in own
+        or condition_type in {"ConfigObservationDegraded", "ManagementStateDegraded"}
+        or condition_type.startswith(tuple(Component))
+    )
+
+
+def render_conditions(
+    conditions: Iterable[OperatorCondition], before: Iterable[OperatorCondition], now: datetime
+) -> list[dict[str, str]]:
+    """As the API has them; the time of a condition changes only with its status."""
+    since = {(one.type, one.status): one.since for one in before}
+    moment = now.astimezone(UTC).strftime(_TIME_FORMAT)
+    return [
+        {
+            "type": one.type,
+            "status": str(one.status),
+            "reason": one.reason,
+            "message": one.message[:_MESSAGE_MAX_CHARACTERS],
+            "lastTransitionTime": since.get((one.type, one.status)) or moment,
+        }
+        for one in conditions
+    ]
+
+
+def render_generations(result: InstallResult) -> list[dict[str, Any]]:
+    """The generations of the workloads and of the CredentialsRequest, as the API has them."""
+    groups = {**dict.fromkeys(WORKLOADS, "apps"), "CredentialsRequest": "cloudcredential.openshift.io"}
+    return [
+        {
+            "group": groups[one["kind"]],
+            "resource": f"{one['kind'].lower()}s",
+            "namespace": one["metadata"].get("namespace") or "",
+            "name": one["metadata"]["name"],
+            "lastGeneration": one["metadata"].get("generation") or 0,
+            "hash": "",
+        }
+        for objects in result.objects.values()
+        for one in objects
+        if one["kind"] in groups
+    ]
+
+
+def management_condition(driver: DriverResource) -> OperatorCondition:
+    """Whether ``managementState`` is supported."""
+    if driver.state is ManagementState.UNKNOWN:
+        message = (
+            f"managementState {driver.stated_state!r} is not supported; use Managed, Unmanaged or Removed"
+        )
+        return OperatorCondition(
+            type="ManagementStateDegraded", status=True, reason="Unknown", message=message
+        )
+    message = "" if driver.stated_state else "managementState is not set, which counts as Managed"
+    return OperatorCondition(type="ManagementStateDegraded", status=False, message=message)
+
+
+def failed_conditions(error: str) -> tuple[OperatorCondition, ...]:
+    """The operator could not determine the desired objects."""
+    return (
+        OperatorCondition(type="ConfigObservationDegraded", status=True, reason="Error", message=error),
+        OperatorCondition(type="Degraded", status=True, reason="Error", message=error),
+    )
+
+
+def blocked_conditions(message: str) -> tuple[OperatorCondition, ...]:
+    """Another operator manages the driver, so this one changes nothing."""
+    blocked = {"reason": OLDER_OPERATOR_RUNS, "message": message}
+    return (
+        OperatorCondition(type=f"{Component.STATIC}Degraded", status=True, **blocked),
+        OperatorCondition(type="Available", status=False, **blocked),
+        OperatorCondition(type="Progressing", status=False),
+        OperatorCondition(type="Degraded", status=True, **blocked),
+    )
+
+
+def uninstall_conditions(progress: Progress) -> tuple[OperatorCondition, ...]:
+    """The installation is being removed, or is removed."""
+    reason = VOLUMES_IN_USE if progress.blocked else "Removing" if progress.waiting else "Removed"
+    message = progress.blocked or progress.waiting
+    return (
+        OperatorCondition(
+            type=VOLUMES_IN_USE,
+            status=bool(progress.blocked),
+            reason=VOLUMES_IN_USE if progress.blocked else AS_EXPECTED,
+            message=progress.blocked,
+        ),
+        OperatorCondition(type="Available", status=bool(progress.blocked), reason=reason, message=message),
+        OperatorCondition(type="Progressing", status=not progress.done, reason=reason, message=message),
+        OperatorCondition(type="Degraded", status=False),
+    )
+
+
+def installed_conditions(
+    result: InstallResult, takeover: Progress, *, has_credentials: bool = False
+) -> tuple[OperatorCondition, ...]:
+    """The driver is managed; ``has_credentials``: whether the Secret with credentials exists."""
+    components = [condition for component in Component for condition in _of_component(component, result)]
+    there = "there is a" if has_credentials else "there is no"
+    used = "its keys or role" if has_credentials else "the role of its service account or instance"
+    return (
+        *components,
+        OperatorCondition(type="OlderDriverInUse", status=bool(takeover.waiting), message=takeover.waiting),
+        OperatorCondition(
+            type=_CREDENTIALS_SECRET,
+            status=has_credentials,
+            message=f"{there} Secret {CREDENTIALS_SECRET}: the controller uses {used}",
+        ),
+        *_summary(components, takeover.waiting),
+    )
+
+
+def _of_component(component: Component, result: InstallResult) -> Iterator[OperatorCondition]:
+    errors = result.errors.get(component, [])
+    if component is Component.CREDENTIALS and not (errors or result.objects.get(component)):
+        return
+    has_no_monitors = component is Component.MONITOR and bool(result.missing_kinds)
+    message = "; ".join(errors) or ("the cluster has no ServiceMonitors" if has_no_monitors else "")
+    yield OperatorCondition(
+        type=f"{component}Degraded",
+        status=bool(errors),
+        reason="SyncError" if errors else AS_EXPECTED,
+        message=message,
+    )
+    if component in _HAVE_PODS:
+        yield from _of_pods(component, result)
+    elif component is Component.CREDENTIALS:
+        yield from _of_credentials(result.objects.get(component, []))
+
+
+def _of_pods(component: Component, result: InstallResult) -> Iterator[OperatorCondition]:
+    workload = result.workloads.get(component)
+    available = workload is not None and is_available(workload)
+    pending = "; ".join(result.waiting.get(component, ())) or (
+        rollout_progress(workload) if workload else "not created yet"
+    )
+    yield OperatorCondition(
+        type=f"{component}Available", status=available, reason=AS_EXPECTED if available else DEPLOYING
+    )
+    yield OperatorCondition(
+        type=f"{component}Progressing",
+        status=bool(pending),
+        reason=DEPLOYING if pending else AS_EXPECTED,
+        message=pending,
+    )
+
+
+def _of_credentials(requests: Iterable[Manifest]) -> Iterator[OperatorCondition]:
+    provisioned = all(bool((one.get("status") or {}).get("provisioned")) for one in requests)
+    reason = AS_EXPECTED if provisioned else "CredentialsNotProvisionedYet"
+    yield OperatorCondition(type=f"{Component.CREDENTIALS}Available", status=provisioned, reason=reason)
+    yield OperatorCondition(type=f"{Component.CREDENTIALS}Progressing", status=not provisioned, reason=reason)
+
+
+def _summary(components: Iterable[OperatorCondition], takeover_waiting: str) -> Iterator[OperatorCondition]:
+    """Available, Progressing and Degraded of the whole. A degraded installation may be available."""
+    by_suffix = {
+        suffix: [one for one in components if one.type.endswith(suffix)]
+        for suffix in ("Available", "Progressing", "Degraded")
+    }
+    missing = [one for one in by_suffix["Available"] if not one.status]
+    yield OperatorCondition(
+        type="Available",
+        status=not missing,
+        reason=missing[0].reason if missing else AS_EXPECTED,
+        message="; ".join(f"{one.type} is false" for one in missing),
+    )
+    pending = [one.message for one in by_suffix["Progressing"] if one.status]
+    if takeover_waiting:
+        pending.append(takeover_waiting)
+    yield OperatorCondition(
+        type="Progressing",
+        status=bool(pending),
+        reason=DEPLOYING if pending else AS_EXPECTED,
+        message="; ".join(filter(None, pending)),
+    )
+    degraded = [one for one in by_suffix["Degraded"] if one.status]
+    yield OperatorCondition(
+        type="Degraded",
+        status=bool(degraded),
+        reason=degraded[0].reason if degraded else AS_EXPECTED,
+        message="; ".join(f"{one.type}: {one.message}" for one in degraded),
+    )
