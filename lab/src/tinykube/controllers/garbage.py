@@ -16,7 +16,7 @@ from tinykube.client.calls import CALL_ERRORS, unless_missing
 from tinykube.client.following import Applied, Deleted, Listed, follow
 from tinykube.controllers.kinds import OWNING, Kind, custom_kinds, is_namespaced, kind_name
 from tinykube.controllers.ownership import Delete, Disown, Graph, Owned, Owner, Unlock, decide
-from tinykube.controllers.reading import read_meta
+from tinykube.controllers.values import read_meta
 from tinykube.controllers.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
