@@ -18,11 +18,10 @@ async def run_controllers(client: AsyncClient, *, node: str | None) -> None:
     """Run every controller until cancelled; pods go to the node of that name, None: others schedule."""
     caches = Caches.empty()
     async with (
-        EventRecorder(client, component="persistentvolume-controller") as volume_events,
         EventRecorder(client, component="default-scheduler") as pod_events,
         asyncio.TaskGroup() as tasks,
     ):
-        tasks.create_task(Binder(client, caches, volume_events).run())
+        tasks.create_task(Binder(client, caches).run())
         tasks.create_task(Protection(client, caches).run())
         if node is not None:
             tasks.create_task(Scheduler(client, caches, pod_events, node=node).run())

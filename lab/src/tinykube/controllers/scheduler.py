@@ -18,10 +18,9 @@ from lightkube.types import PatchType
 from msgspec import field
 
 from tinykube.client.events import EventRecorder
-from tinykube.controllers.binding import ReferClaim, SetClaim
+from tinykube.controllers.binding import ReferClaim, SetClaim, on_top_of
 from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.matching import best_match
-from tinykube.controllers.patches import on_top_of
 from tinykube.controllers.values import (
     NO_PROVISIONER,
     SELECTED_NODE,

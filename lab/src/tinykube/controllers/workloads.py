@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from lightkube import AsyncClient
 from lightkube.resources import apps_v1, core_v1
 from lightkube.types import PatchType
+from msgspec import convert
 
 from tinykube.controllers.caches import Cache, Caches, Change
 from tinykube.controllers.kinds import Kind
@@ -288,7 +289,7 @@ def _build_pod(
     """A pod of the template with this name, and with these fields instead of those of the template."""
     template = owner.spec["template"]
     metadata = template.get("metadata") or {}
-    return core_v1.Pod.from_dict(
+    return convert(
         {
             "metadata": {
                 **name,
@@ -298,7 +299,8 @@ def _build_pod(
                 "ownerReferences": [_reference(owner)],
             },
             "spec": {**template["spec"], **(spec or {})},
-        }
+        },
+        core_v1.Pod,
     )
 
 
@@ -324,7 +326,8 @@ def _build_claims(owner: Workload, number: int) -> Iterable[core_v1.PersistentVo
             "namespace": owner.meta.key.namespace,
             "name": _claim_name(owner, template, number),
         }
-        yield core_v1.PersistentVolumeClaim.from_dict({"metadata": metadata, "spec": template["spec"]})
+        body = {"metadata": metadata, "spec": template["spec"]}
+        yield convert(body, core_v1.PersistentVolumeClaim)
 
 
 def _claim_name(owner: Workload, template: Mapping[str, Any], number: int) -> str:
