@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 
+from fake_efs.file_systems import server_names
 from kube_efs.kube.errors import translated
 from kube_efs.model.directories import Directory, parse_directory
 from kube_efs.model.errors import KubeEfsError, NotYet, TunnelError
-from kube_efs.model.file_systems import dns_name
 from kube_efs.model.ids import FileSystemId
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport, VolumeReport
@@ -279,7 +279,8 @@ class Demo:
 
     async def _shake_hands(self, system: FileSystemReport, expected: FileSystemId) -> Handshake:
         efs = self._cluster.efs
-        return await shake_hands(system.mount_targets[0].address, dns_name(expected, efs.region), efs.ca_file)
+        name, _ = server_names(expected, efs.region)
+        return await shake_hands(system.mount_targets[0].address, name, efs.ca_file)
 
     async def _delete_claims(self) -> str:
         for name in (*_VALID, _INVALID):

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from fake_efs.names import server_names
+from fake_efs.file_systems import server_names
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.client import connect, load_config
 from kube_efs.model.ids import FileSystemId
@@ -157,7 +157,7 @@ async def efs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embedde
 @pytest_asyncio.fixture(loop_scope="module")
 async def world(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        file_system_id = await efs.create_file_system("first")
+        file_system_id = FileSystemId(await efs.create_file_system("first"))
         stack.push_async_callback(efs.delete_file_system, file_system_id)
         kubeconfig = tmp_path / "kubeconfig"
         plane = await stack.enter_async_context(EmbeddedControlPlane(kubeconfig))
