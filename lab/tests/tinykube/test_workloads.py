@@ -302,7 +302,6 @@ async def test_commands_run_beside_a_container(world: World, tmp_path: Path) -> 
         "image": "any",
         "command": ["sh", "-c", "echo written > /data/file; sleep infinity"],
         "env": [{"name": "COLOR", "value": "blue"}],
-        "workingDir": "/data",
         "volumeMounts": mounted,
     }
     pod = {
@@ -318,9 +317,9 @@ async def test_commands_run_beside_a_container(world: World, tmp_path: Path) -> 
     }
     await world("apply", "-f", "-", given=pod)
     await world("wait", "pod/one", "--for=condition=Ready", "--timeout=30s")
-    surroundings = "test $$ -gt 1; cat file; echo $COLOR; id -u; pwd; hostname >/dev/null"
+    surroundings = "test $$ -gt 1; cat /data/file; echo $COLOR; id -u; pwd; hostname >/dev/null"
     shown = await world("exec", "one", "--", "sh", "-c", surroundings)
-    assert shown.split() == ["written", "blue", "1234", "/data"]
+    assert shown.split() == ["written", "blue", "1234", "/"]
     assert (
         await world("exec", "-i", "one", "--", "tr", "a-z", "A-Z", given="loud\n" * 40_000)
         == "LOUD\n" * 40_000
