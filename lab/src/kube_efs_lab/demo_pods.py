@@ -5,10 +5,10 @@ from pathlib import Path
 
 from lightkube.resources.core_v1 import Pod
 
+from fake_efs.errors import InvalidValue
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import InvalidValue, KubeNotFound
+from kube_efs.model.errors import KubeNotFound
 from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.report.values import ClusterReport, VolumeReport
 from kube_efs.tunnels.status import TunnelStatus
 from kube_efs_lab.cluster import EmbeddedCluster
@@ -72,13 +72,13 @@ class DemoPods:
     async def not_removed(self, access_point_id: str) -> str:
         """Look whether the access point is gone."""
         try:
-            await self._cluster.efs.access_point_folder(AccessPointId(access_point_id))
+            await self._cluster.efs.access_point_folder(access_point_id)
         except InvalidValue:
             return ""
         return f"{access_point_id} is still there"
 
     async def _folder(self, volume: VolumeReport) -> Path:
-        return await self._cluster.efs.access_point_folder(AccessPointId(volume.access_point_id))
+        return await self._cluster.efs.access_point_folder(volume.access_point_id)
 
     async def _phase(self, name: str) -> str:
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 
+from fake_efs.errors import EfsError
 from fake_efs.file_systems import server_names
 from kube_efs.kube.errors import translated
 from kube_efs.model.directories import Directory, parse_directory
@@ -372,5 +373,5 @@ async def _lacking(missing: Callable[[], Awaitable[Sequence[str]]]) -> list[str]
 async def _checked(name: str, step: Callable[[], Awaitable[str]]) -> Check:
     try:
         return Check(name=name, ok=True, detail=await step())
-    except KubeEfsError as error:
+    except (EfsError, KubeEfsError) as error:
         return Check(name=name, ok=False, detail=str(error))

@@ -66,7 +66,7 @@ class DemandedFolders:
         try:
             root = await self._root(server, port)
             return root and root.joinpath(*parse_directory(path).parts)
-        except InvalidValue as error:
+        except (EfsError, InvalidValue) as error:
             raise NotYet(f"mount.nfs4: access denied by server while mounting {path} ({error})") from error
 
     async def _root(self, server: str, port: int | None) -> Path | None:
