@@ -23,9 +23,9 @@ from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 
 from fake_efs.errors import EfsError, PlatformError
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.ids import FileSystemId, ZoneName
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.workers.pod_objects import LABELS as WORKER_LABELS
 from kube_efs.tunnels.api.client import connect_tunnels

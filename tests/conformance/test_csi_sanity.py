@@ -17,7 +17,7 @@ from tests.scenarios.steps import eventually
 
 from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs_lab.aws import aws_options

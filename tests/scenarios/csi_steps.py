@@ -18,8 +18,8 @@ from tests.scenarios.steps import Cluster
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, Service
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Volume
 from kube_efs_lab.aws import aws_options
 from kube_efs_lab.program import Program

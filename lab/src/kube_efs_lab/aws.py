@@ -2,7 +2,7 @@
 
 from fake_efs.aws_client import CREDENTIALS
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
-from kube_efs.model.ids import Region
+from kube_efs.model.efs.ids import Region
 
 
 def aws_options(endpoint_url: str, region: str = "us-east-1") -> AwsOptions:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fake_efs.errors import PlatformError
-from kube_efs.model.directories import Directory
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import TunnelError
 
 _NFS_PORT = 2049

@@ -12,8 +12,8 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim,
 from fake_efs.errors import InvalidValue
 from kube_efs.kube.errors import translated
 from kube_efs.kube.shared_volumes import SharedVolumeResource
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.model.ids import FileSystemId
 from kube_efs.report.values import ClusterReport, VolumeReport
 from kube_efs.tunnels.status import TunnelStatus
 from kube_efs_lab.cluster import EmbeddedCluster

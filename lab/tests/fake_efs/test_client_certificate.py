@@ -20,8 +20,8 @@ from fake_efs.client_certificate import (
     read_client_certificate,
 )
 from fake_efs.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId
 
 Make = Callable[..., tuple[Any, Any]]
 

@@ -13,7 +13,7 @@ from fake_efs.errors import AwsNotFound
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.ids import FileSystemId, Region, SubnetId
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
 from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -24,7 +24,7 @@ from fake_efs.identities import Identities
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from fake_efs.tls_front import NFS_PORT, Condition
-from kube_efs.model.ids import Region, ZoneName
+from kube_efs.model.efs.ids import Region, ZoneName
 from tiny_ca.authority import Authority
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,7 +10,7 @@ from fake_efs.aws_client import CREDENTIALS, Credentials
 from fake_efs.client_certificate import IamSignature
 from fake_efs.errors import InvalidValue
 from fake_efs.identities import Identities
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 
 REGION = Region("us-east-1")

@@ -24,9 +24,9 @@ from fake_efs.instance_metadata import (
     NetworkInterface,
 )
 from fake_efs.tls_front import TlsFront
-from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from tiny_ca.authority import Authority
 
 REGION = Region("us-east-1")

@@ -16,7 +16,7 @@ from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
 from fake_efs.errors import PlatformError
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 from kube_efs.settings import DEFAULT_NAMESPACE
 
 

@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import root_name
 from kube_efs_lab.program import Program
 from tiny_ca.authority import Authority
