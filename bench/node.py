@@ -22,15 +22,15 @@ from bench.processes import cpu_seconds, megabytes_in_parts, resident_megabytes
 from tests.integration.node_programs import NodePrograms
 from tests.integration.tunnel_node import eventually, stunnels_of
 
-from fake_efs.aws_api import CREDENTIALS
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
-from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
+from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.status import TunnelState
+from kube_efs_lab.aws import aws_options
 from kube_efs_lab.program import Program
 from tinykube.api import ApiServer
 
@@ -99,7 +99,7 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
     """Publish volumes of as many access points, one after the other, then a second volume of each."""
     async with ApiServer() as api, EmbeddedEfs(folder / "efs") as efs:
         api.write_kubeconfig(folder / "kubeconfig")
-        points = await _access_points(efs, await efs.create_file_system("data"))
+        points = await _access_points(efs, FileSystemId(await efs.create_file_system("data")))
         async with (
             _node(folder / "node", efs, folder / "kubeconfig") as node,
             grpc.aio.insecure_channel(f"unix:{node.programs.csi_socket}") as channel,
@@ -261,7 +261,7 @@ class _Publisher:
 async def _access_points(efs: EmbeddedEfs, system: FileSystemId) -> list[str]:
     """New access points, as HANDLE@ADDRESS."""
     [target, *_] = await efs.mount_targets(system)
-    options = AwsOptions(region=efs.region, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
+    options = aws_options(efs.endpoint_url)
     async with AwsConnection(options) as aws:
         made = [
             await aws.call(Service.EFS, "CreateAccessPoint", ClientToken=str(number), FileSystemId=system)

@@ -22,8 +22,10 @@ from tests.chaos.planting import planted
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 
+from fake_efs.errors import EfsError, PlatformError
 from kube_efs.model.efs.directories import parse_directory
-from kube_efs.model.errors import KubeEfsError, PlatformError
+from kube_efs.model.efs.ids import FileSystemId, ZoneName
+from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.workers.pod_objects import LABELS as WORKER_LABELS
 from kube_efs.tunnels.api.client import connect_tunnels
@@ -150,7 +152,7 @@ class Workload:
                 async with asyncio.timeout(2 * PATIENCE_SECONDS):
                     await work()
                 self.done[name] += 1
-            except (AssertionError, ApiError, KubeEfsError, TimeoutError) as error:
+            except (AssertionError, ApiError, EfsError, KubeEfsError, TimeoutError) as error:
                 self.failures.append(f"{name}: {type(error).__name__} {error}")
 
     async def _claim(self) -> None:
@@ -197,7 +199,7 @@ class Workload:
 
     async def _hold_tunnel(self) -> None:
         """A tunnel on demand, asked for, used and released."""
-        zones = [None, *(subnet.zone for subnet in self._cluster.efs.subnets)]
+        zones = [None, *(ZoneName(subnet.zone) for subnet in self._cluster.efs.subnets)]
         system = self._chance.choice(self._cluster.file_system_ids)
         spec = TunnelSpec(file_system_id=system, zone=self._chance.choice(zones))
         holder = Holder(f"work {next(_numbers)}")
@@ -208,7 +210,7 @@ class Workload:
 
     async def _change_targets(self) -> None:
         """A file system comes, and with it another text of the ConfigMap, and goes."""
-        system = await self._cluster.efs.create_file_system(f"soak-{next(_numbers)}")
+        system = FileSystemId(await self._cluster.efs.create_file_system(f"soak-{next(_numbers)}"))
         await steps.port_of(self._cluster, system)
         await self._cluster.efs.delete_file_system(system)
 

@@ -14,8 +14,8 @@ from lightkube.resources.core_v1 import ConfigMap
 from tests.conformance.kubectl import Kubectl
 from tests.conformance.programs import PROGRAMS
 
+from fake_efs.errors import PlatformError
 from kube_efs.kube.watching import Applied, Listed, follow
-from kube_efs.model.errors import PlatformError
 from kube_efs_lab.real_control_plane import RealControlPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -19,6 +19,7 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs_lab.aws import aws_options
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -54,7 +55,7 @@ async def aws(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AwsApi]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def account(aws: AwsApi) -> AsyncIterator[AwsGateway]:
-    async with AwsGateway(aws.options(Region(REGION))) as gateway:
+    async with AwsGateway(aws_options(aws.endpoint_url, Region(REGION))) as gateway:
         yield gateway
 
 

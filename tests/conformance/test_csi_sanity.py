@@ -15,13 +15,12 @@ from tests.integration.node_programs import NodePrograms, node_programs
 from tests.integration.tunnel_node import stunnels_of
 from tests.scenarios.steps import eventually
 
-from fake_efs.aws_api import CREDENTIALS
 from fake_efs.service import EmbeddedEfs
-from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs_lab.aws import aws_options
 from kube_efs_lab.real_control_plane import RealControlPlane
 
 pytestmark = [
@@ -56,7 +55,7 @@ async def efs(tmp_path: Path) -> AsyncIterator[EmbeddedEfs]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def system(efs: EmbeddedEfs) -> FileSystemId:
-    return await efs.create_file_system("data")
+    return FileSystemId(await efs.create_file_system("data"))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -97,7 +96,7 @@ async def test_csi_sanity_has_nothing_to_object(
     # Pending is a test that csi-sanity itself has switched off.
     assert others == {"passed": 33, "skipped: pending": 1}, outcomes
 
-    options = AwsOptions(region=efs.region, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
+    options = aws_options(efs.endpoint_url)
     async with AwsGateway(options) as account:
         assert await account.access_points.list(system) == ()
     assert [one for one in read_mountinfo() if folder / "mount" in one.mount_point.parents] == []

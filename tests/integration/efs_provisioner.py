@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.conformance.kubectl import Kubectl
 
-from fake_efs.names import server_names
+from fake_efs.file_systems import server_names
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.client import connect, load_config
 from kube_efs.model.efs.ids import FileSystemId
@@ -155,7 +155,7 @@ async def site_on(plane: ControlPlane, folder: Path) -> AsyncIterator[Site]:
         plane.take_logs_from(kubelet)
         for part in (plane.run_controllers(client, node=NODE), kubelet.run()):
             stack.push_async_callback(_end, asyncio.create_task(part))
-        file_system_id = await efs.create_file_system("first")
+        file_system_id = FileSystemId(await efs.create_file_system("first"))
         yield Site(Kubectl(plane.kubeconfig), efs, file_system_id, folder)
 
 

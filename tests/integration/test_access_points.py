@@ -31,6 +31,7 @@ from kube_efs.model.errors import AwsLimitReached, AwsUnavailable, GidRangeFull,
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import AwsMetrics
+from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -78,7 +79,7 @@ async def account(aws: AwsApi) -> AsyncIterator[Account]:
     async with aiohttp.ClientSession() as session, session.post(reset) as answer:
         assert answer.status == 200
     metrics = AwsMetrics(CollectorRegistry())
-    options = replace(aws.options(Region("us-east-1")), max_attempts=1)
+    options = replace(aws_options(aws.endpoint_url, Region("us-east-1")), max_attempts=1)
     async with AwsGateway(options, metrics) as gateway:
         yield Account(gateway, metrics)
 

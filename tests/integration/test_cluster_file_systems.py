@@ -18,6 +18,7 @@ from kube_efs.aws.owned import one_of_each_zone
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidValue
 from kube_efs.operator.file_systems import FileSystemRequest, create_file_system, destroy
+from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,13 +47,13 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AwsApi]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def connection(api: AwsApi) -> AsyncIterator[AwsConnection]:
-    async with AwsConnection(api.options(REGION)) as connection:
+    async with AwsConnection(aws_options(api.endpoint_url, REGION)) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(api: AwsApi) -> AsyncIterator[AwsGateway]:
-    async with AwsGateway(api.options(REGION)) as gateway:
+    async with AwsGateway(aws_options(api.endpoint_url, REGION)) as gateway:
         yield gateway
 
 

@@ -36,7 +36,7 @@ from kube_efs.doctor.gathering.bundles import collect_cluster, collect_node
 from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.node import NodeOptions, gather_node
 from kube_efs.doctor.run import examine_aws, examine_cluster
-from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 from kube_efs_lab.cluster import EmbeddedCluster
@@ -174,7 +174,7 @@ async def test_a_released_volume_that_a_guard_keeps(cluster: EmbeddedCluster) ->
 
 
 async def test_a_mount_target_that_is_gone(cluster: EmbeddedCluster) -> None:
-    system = await cluster.efs.create_file_system("lonely", zones=[cluster.efs.subnets[0].zone])
+    system = FileSystemId(await cluster.efs.create_file_system("lonely", zones=[cluster.efs.subnets[0].zone]))
     await port_of(cluster, system)
     (target,) = await cluster.efs.mount_targets(system)
     await cluster.efs.delete_mount_target(target.mount_target_id)
@@ -188,13 +188,13 @@ async def test_a_mount_target_that_is_gone(cluster: EmbeddedCluster) -> None:
 
 
 async def test_a_security_group_that_is_closed_and_a_policy_that_refuses(cluster: EmbeddedCluster) -> None:
-    options = AwsOptions(region=cluster.efs.region)
+    options = AwsOptions(region=Region(cluster.efs.region))
     subnet = cluster.efs.subnets[0]
     async with AwsConnection(options) as ec2, AwsGateway(options) as gateway:
         made = {"GroupName": "closed", "Description": "for a test", "VpcId": subnet.vpc_id}
         group = (await ec2.call(Service.EC2, "CreateSecurityGroup", **made))["GroupId"]
         system = (await gateway.create_file_system("guarded")).file_system_id
-        await gateway.create_mount_target(system, subnet.subnet_id, security_groups=[group])
+        await gateway.create_mount_target(system, SubnetId(subnet.subnet_id), security_groups=[group])
         try:
             found = await _gathered(options, system)
             assert [one.kind.id for one in found] == ["security-group/closed"]

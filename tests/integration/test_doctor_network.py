@@ -23,7 +23,8 @@ from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import gather_aws
-from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
+from kube_efs.model.efs.ids import FileSystemId, SubnetId
+from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -82,13 +83,13 @@ class Network:
 async def network(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Network]:
     api = await AwsApi.start(tmp_path_factory.mktemp("aws") / "log")
     try:
-        options = api.options(Region("us-east-1"))
-        subnets = await create_subnets(options, IPv4Network("10.1.0.0/16"))
+        options = aws_options(api.endpoint_url)
+        subnets = await create_subnets(api.endpoint_url, options.region, IPv4Network("10.1.0.0/16"))
         async with AwsConnection(options) as ec2, AwsGateway(options) as gateway:
             group, nodes_group = [await _group(ec2, name, subnets[0]) for name in ("targets", "nodes")]
             system = (await gateway.create_file_system("behind rules")).file_system_id
-            await gateway.create_mount_target(system, subnets[0].subnet_id, security_groups=[group])
-            node = await _instance(ec2, subnets[1].subnet_id, nodes_group)
+            await gateway.create_mount_target(system, SubnetId(subnets[0].subnet_id), security_groups=[group])
+            node = await _instance(ec2, SubnetId(subnets[1].subnet_id), nodes_group)
             yield Network(
                 api=api,
                 options=options,
@@ -164,7 +165,7 @@ async def test_a_network_acl_that_keeps_the_answers_back(network: Network) -> No
         "CreateNetworkAclEntry",
         **{**out, "NetworkAclId": acl, "RuleNumber": 100, "PortRange": {"From": 40001, "To": 65535}},
     )
-    before = await _associate(network, subnet.subnet_id, acl)
+    before = await _associate(network, SubnetId(subnet.subnet_id), acl)
     try:
         found = await network.found()
         assert found.keys() == {"network-acl/closed"}
@@ -172,7 +173,7 @@ async def test_a_network_acl_that_keeps_the_answers_back(network: Network) -> No
         expected = f"{acl} of {subnet.subnet_id}: rule * denies TCP 32768-40000 out to {address}"
         assert expected in found["network-acl/closed"].evidence
     finally:
-        await _associate(network, subnet.subnet_id, before)
+        await _associate(network, SubnetId(subnet.subnet_id), before)
     assert await network.found() == {}
 
 

@@ -43,10 +43,11 @@ aws_server.main()
 
 @pytest_asyncio.fixture
 async def aws(tmp_path: Path) -> AsyncIterator[AwsApi]:
-    process = await ChildProcess.start(sys.executable, "-c", PROGRAM, log_file=tmp_path / "aws-api.log")
+    arguments = ("-c", PROGRAM, str(tmp_path / "changes"))
+    process = await ChildProcess.start(sys.executable, *arguments, log_file=tmp_path / "aws-api.log")
     try:
         port = await process.listening_port(timeout_seconds=60)
-        yield AwsApi(process, f"http://127.0.0.1:{port}")
+        yield AwsApi(process, f"http://127.0.0.1:{port}", tmp_path / "changes")
     finally:
         await process.kill()
 

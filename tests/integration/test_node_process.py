@@ -14,6 +14,7 @@ from lightkube.models.core_v1 import NodeSpec, Taint
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node
 
+from fake_efs.errors import PlatformError
 from fake_efs.instance_metadata import Instance, InstanceMetadata, NetworkInterface
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol import registration_pb2 as reg
@@ -21,7 +22,6 @@ from kube_efs.csi.protocol.csi_pb2_grpc import IdentityStub, NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
 from kube_efs.csi.startup_taint import STARTUP_TAINT
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
-from kube_efs.model.errors import PlatformError
 from kube_efs_lab.program import Program
 from tinykube.api import ApiServer
 

@@ -12,14 +12,14 @@ from tests.integration.folder_mounter import private_folder
 from tests.integration.node_programs import NodePrograms, node_programs
 from tests.integration.tunnel_node import stunnels_of
 
-from fake_efs.aws_api import CREDENTIALS
 from fake_efs.service import EmbeddedEfs
-from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
+from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs_lab.aws import aws_options
 from tinykube.api import ApiServer
 
 pytestmark = [
@@ -53,7 +53,7 @@ async def programs(folder: Path, efs: EmbeddedEfs, api_server: ApiServer) -> Asy
 
 
 async def access_points(efs: EmbeddedEfs, file_system: FileSystemId) -> list[str]:
-    options = AwsOptions(region=REGION, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
+    options = aws_options(efs.endpoint_url)
     async with AwsConnection(options) as aws:
         made = [
             await aws.call(
@@ -71,7 +71,7 @@ def sections(conf: Path) -> list[str]:
 async def test_two_hundred_publishes_of_twenty_access_points_are_twenty_services_of_one_process(
     programs: NodePrograms, efs: EmbeddedEfs
 ) -> None:
-    file_system = await efs.create_file_system("data")
+    file_system = FileSystemId(await efs.create_file_system("data"))
     [target, *_] = await efs.mount_targets(file_system)
     points = await access_points(efs, file_system)
     volumes = {

@@ -16,17 +16,19 @@ from structlog.testing import capture_logs
 from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import eventually, running
 
-from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
+from fake_efs.aws_api import ACCOUNT_ID
+from fake_efs.aws_client import CREDENTIALS
 from fake_efs.identities import INSTANCE_ROLE
 from fake_efs.service import EmbeddedEfs
-from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
+from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.credential_sources import IamOptions, ProfileFiles
 from kube_efs.model.csi.volume_handles import AccessPointId
-from kube_efs.model.efs.file_systems import MountTarget, dns_name
+from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
+from kube_efs_lab.aws import aws_options
 from tiny_ca.authority import Authority
 
 pytestmark = [
@@ -53,13 +55,10 @@ class Site:
 
     efs: EmbeddedEfs
     aws: AwsConnection
-    target: MountTarget
+    file_system: FileSystemId
+    address: str
     client: TunnelClient
     folder: Path
-
-    @property
-    def file_system(self) -> FileSystemId:
-        return self.target.file_system_id
 
     async def access_point(self, path: str, file_system: FileSystemId | None = None) -> AccessPointId:
         creation = {"OwnerUid": UID, "OwnerGid": GID, "Permissions": "0750"}
@@ -75,7 +74,7 @@ class Site:
 
     async def tunnel(self, **spec: Any) -> str:
         """The NFS address of the root that a new tunnel leads to."""
-        wanted = TunnelSpec(**{"file_system_id": self.file_system, "address": self.target.address, **spec})
+        wanted = TunnelSpec(**{"file_system_id": self.file_system, "address": self.address, **spec})
         port = await self.client.ensure(wanted, Holder("pod"))
         return f"nfs://127.0.0.1//?version=4&nfsport={port}&mountport={port}"
 
@@ -147,15 +146,21 @@ async def site(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[Site]:
         retry_seconds=0.1,
         on_demand=replace(on_demand, credentials=credentials),
     )
-    aws_options = AwsOptions(region=REGION, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
-    file_system = await efs.create_file_system("data", zones=[ZoneName("us-east-1a")])
+    file_system = FileSystemId(await efs.create_file_system("data", zones=[ZoneName("us-east-1a")]))
     [target] = await efs.mount_targets(file_system)
     async with (
-        AwsConnection(aws_options) as aws,
+        AwsConnection(aws_options(efs.endpoint_url)) as aws,
         running(options),
         connect_tunnels(socket) as client,
     ):
-        yield Site(efs=efs, aws=aws, target=target, client=client, folder=tmp_path)
+        yield Site(
+            efs=efs,
+            aws=aws,
+            file_system=file_system,
+            address=target.address,
+            client=client,
+            folder=tmp_path,
+        )
         await client.release(Holder("pod"))
     await efs.delete_file_system(file_system)
 
@@ -182,7 +187,7 @@ async def test_each_access_point_is_its_own_root_with_its_own_identity(site: Sit
 
 
 async def test_the_certificate_s_file_system_must_be_the_one_that_is_there(site: Site) -> None:
-    there = await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")])
+    there = FileSystemId(await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")]))
     # The address answers with the other one's name, so that the client itself sees nothing wrong.
     site.efs.present(site.file_system, site.efs.authority.issue([dns_name(there, REGION)]))
     tunnel = await site.tunnel(file_system_id=there)
@@ -196,7 +201,7 @@ async def test_the_certificate_s_file_system_must_be_the_one_that_is_there(site:
 
 
 async def test_an_access_point_must_be_of_the_file_system(site: Site) -> None:
-    there = await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")])
+    there = FileSystemId(await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")]))
     elsewhere = await site.access_point("/", there)
     tunnel = await site.tunnel(access_point_id=elsewhere)
     async with site.refusal(f"'{elsewhere}' is no access point of {site.file_system}"):

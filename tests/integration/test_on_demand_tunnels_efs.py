@@ -45,12 +45,12 @@ async def spec_of(efs: EmbeddedEfs, file_system: FileSystemId) -> TunnelSpec:
 async def test_a_copy_goes_on_while_agents_are_killed_and_replaced(efs: EmbeddedEfs, tmp_path: Path) -> None:
     socket = tmp_path / "run" / "tunnel.sock"
     options = TunnelOptions(
-        region=efs.region,
+        region=Region(efs.region),
         conf_path=tmp_path / "stunnel.conf",
         ca_file=efs.ca_file,
         on_demand=on_demand_options(socket),
     )
-    file_system = await efs.create_file_system("data")
+    file_system = FileSystemId(await efs.create_file_system("data"))
     big = efs.folder(file_system) / "big"
     await asyncio.to_thread(big.write_bytes, os.urandom(1 << 20) * MEGABYTES)
     spec, copy = await spec_of(efs, file_system), tmp_path / "copy"
@@ -80,12 +80,12 @@ async def test_a_copy_goes_on_while_agents_are_killed_and_replaced(efs: Embedded
 async def test_another_file_system_behind_the_address_gets_nothing(efs: EmbeddedEfs, tmp_path: Path) -> None:
     socket = tmp_path / "run" / "tunnel.sock"
     options = TunnelOptions(
-        region=efs.region,
+        region=Region(efs.region),
         conf_path=tmp_path / "stunnel.conf",
         ca_file=efs.ca_file,
         on_demand=on_demand_options(socket),
     )
-    file_system = await efs.create_file_system("data")
+    file_system = FileSystemId(await efs.create_file_system("data"))
     spec = replace(await spec_of(efs, file_system), file_system_id=FileSystemId("fs-99999999"))
     async with connect_tunnels(socket) as client, agent_process(options):
         port = await client.ensure(spec, POD)

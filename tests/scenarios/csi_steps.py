@@ -16,12 +16,12 @@ from tests.scenarios import steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
-from fake_efs.aws_api import CREDENTIALS
 from kube_efs.aws.access_points import AwsAccessPoints
-from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
+from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Volume
+from kube_efs_lab.aws import aws_options
 from kube_efs_lab.program import Program
 
 DRIVER = "efs.csi.aws.com"
@@ -139,7 +139,7 @@ class Aws:
     async def of(cls, cluster: Cluster) -> AsyncGenerator[Self, None]:
         """While the context is open."""
         efs = cluster.efs
-        options = AwsOptions(region=efs.region, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
+        options = aws_options(efs.endpoint_url)
         async with AwsConnection(options) as connection:
             yield cls(connection)
 

@@ -23,7 +23,7 @@ from lightkube.types import PatchType
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from fake_efs.names import server_names
+from fake_efs.file_systems import server_names
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import PROVISIONED_BY, Volume, VolumePhase

@@ -434,8 +434,9 @@ async def test_a_volume_of_another_account_tells_nodes_how_to_reach_it(
 ) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
     targets = await cluster.efs.mount_targets(system)
-    by_zone = {str(target.zone_id): target.address for target in targets}
-    zone = str(targets[1].zone)
+    zone_ids = {subnet.zone: subnet.zone_id for subnet in cluster.efs.subnets}
+    by_zone = {zone_ids[target.zone]: target.address for target in targets}
+    zone = targets[1].zone
     dns = {"crossaccount": "true"} if mode == "by DNS" else {}
     await csi_steps.text_in(
         cluster, Secret, claims.namespace, "role", awsRoleArn=ROLE, externalId="kube-efs", **dns

@@ -15,7 +15,7 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 from tests.unmounting import unmount
 
-from kube_efs.model.errors import PlatformError
+from fake_efs.errors import PlatformError
 from kube_efs.model.volumes import PROVISIONED_BY
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs_lab.program import Program

@@ -16,7 +16,6 @@ import structlog
 
 from fake_efs.access_points import EmbeddedAccessPoint, RootFolder, ensure_root
 from fake_efs.nfs_server import NfsServer
-from kube_efs.model.csi.volume_handles import AccessPointId
 
 # Longer than a client's lease: whoever comes back later has to open its files anew anyway.
 IDLE_SECONDS = 120.0
@@ -59,10 +58,10 @@ class AccessPointServers:
         self._work_dir = work_dir
         self.idle_seconds = idle_seconds
         self._clock = clock
-        self._slots: defaultdict[AccessPointId, _Slot] = defaultdict(_Slot)
+        self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
 
     @property
-    def running(self) -> frozenset[AccessPointId]:
+    def running(self) -> frozenset[str]:
         """The access points that have a server at the moment."""
         return frozenset(name for name, slot in self._slots.items() if slot.nfs is not None)
 

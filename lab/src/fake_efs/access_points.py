@@ -6,14 +6,12 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kube_efs.model.csi.access_points import PosixUser
-from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
-from kube_efs.model.efs.directories import Directory, parse_directory
-from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
-from kube_efs.model.errors import InvalidValue
+from fake_efs.errors import InvalidValue
+from fake_efs.file_systems import parse_access_point_id, parse_file_system_id
+from fake_efs.nfs_server import PosixUser
 
 _PARENT_MODE = 0o755
 _FOLLOW_NOTHING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -34,10 +32,10 @@ class EmbeddedAccessPoint:
     ``user`` None leaves them their own identity. Without ``creation`` the root directory must exist.
     """
 
-    access_point_id: AccessPointId
+    access_point_id: str
     arn: str
-    file_system_id: FileSystemId
-    root: Directory
+    file_system_id: str
+    root: PurePosixPath
     user: PosixUser | None = None
     secondary_gids: tuple[int, ...] = ()
     creation: Creation | None = None
@@ -59,12 +57,21 @@ def parse_access_point(description: Mapping[str, Any]) -> EmbeddedAccessPoint:
     return EmbeddedAccessPoint(
         access_point_id=parse_access_point_id(description["AccessPointId"], field="AccessPointId"),
         arn=description["AccessPointArn"],
-        file_system_id=parse_file_system_id(description["FileSystemId"]),
-        root=parse_directory(root.get("Path") or "/", field="root directory"),
+        file_system_id=parse_file_system_id(description["FileSystemId"], field="FileSystemId"),
+        root=_parse_root(root.get("Path") or "/"),
         user=PosixUser(uid=user["Uid"], gid=user["Gid"]) if user else None,
         secondary_gids=tuple(user.get("SecondaryGids") or ()),
         creation=_creation(creation) if creation else None,
     )
+
+
+def _parse_root(text: str) -> PurePosixPath:
+    root = PurePosixPath(text)
+    # PurePosixPath leaves out empty and "." components, which may mean something else to the server.
+    plain = text in {"/", str(root), f"{root}/"} and text.isprintable()
+    if not plain or not root.is_absolute() or ".." in root.parts:
+        raise InvalidValue("is not a plain absolute path", field="root directory", value=text)
+    return root
 
 
 def _creation(info: Mapping[str, Any]) -> Creation:
@@ -85,7 +92,7 @@ async def ensure_root(folder: Path, access_point: EmbeddedAccessPoint) -> RootFo
 
 
 def _ensure_root(folder: Path, access_point: EmbeddedAccessPoint) -> RootFolder:
-    parts = access_point.root.parts
+    parts = access_point.root.parts[1:]
     descriptor = os.open(folder, _FOLLOW_NOTHING)
     try:
         for depth, name in enumerate(parts, start=1):

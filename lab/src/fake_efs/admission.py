@@ -3,14 +3,11 @@
 import asyncio
 
 from fake_efs.access_points import EmbeddedAccessPoint, parse_access_point
+from fake_efs.aws_client import AwsCalls
 from fake_efs.client_certificate import ClientCertificate
+from fake_efs.errors import AwsNotFound, InvalidValue
 from fake_efs.identities import Identities
 from fake_efs.policy import Client, Statement, check_policy, parse_policy
-from kube_efs.aws.connection import AwsConnection, Service
-from kube_efs.aws.file_system_policy import file_system_policy
-from kube_efs.model.csi.volume_handles import AccessPointId
-from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsNotFound, InvalidValue
 
 
 class Admission:
@@ -19,13 +16,11 @@ class Admission:
     Every method may raise AwsError.
     """
 
-    def __init__(self, connection: AwsConnection, identities: Identities) -> None:
-        self._connection = connection
+    def __init__(self, efs: AwsCalls, identities: Identities) -> None:
+        self._efs = efs
         self._identities = identities
 
-    async def admit(
-        self, client: ClientCertificate, file_system_id: FileSystemId
-    ) -> EmbeddedAccessPoint | None:
+    async def admit(self, client: ClientCertificate, file_system_id: str) -> EmbeddedAccessPoint | None:
         """What a client of this file system gets: an access point, or None for all of the file system.
 
         Raises InvalidValue when it is to get nothing.
@@ -45,18 +40,16 @@ class Admission:
             check_policy(policy, Client(arn=arn, access_point_arn=access_point_arn))
         return access_point
 
-    async def access_point(self, access_point_id: AccessPointId) -> EmbeddedAccessPoint:
+    async def access_point(self, access_point_id: str) -> EmbeddedAccessPoint:
         """That access point; raises InvalidValue when there is none."""
         try:
-            answer = await self._connection.call(
-                Service.EFS, "DescribeAccessPoints", subject=access_point_id, AccessPointId=access_point_id
-            )
+            answer = await self._efs.call("DescribeAccessPoints", AccessPointId=access_point_id)
         except AwsNotFound as error:
             raise InvalidValue("does not exist", field="access point", value=access_point_id) from error
         return parse_access_point(answer["AccessPoints"][0])
 
     async def _access_point_of(
-        self, client: ClientCertificate, file_system_id: FileSystemId
+        self, client: ClientCertificate, file_system_id: str
     ) -> EmbeddedAccessPoint | None:
         if client.access_point_id is None:
             return None
@@ -69,6 +62,9 @@ class Admission:
             )
         return access_point
 
-    async def _policy(self, file_system_id: FileSystemId) -> tuple[Statement, ...] | None:
-        text = await file_system_policy(self._connection, file_system_id)
-        return None if text is None else parse_policy(text)
+    async def _policy(self, file_system_id: str) -> tuple[Statement, ...] | None:
+        try:
+            answer = await self._efs.call("DescribeFileSystemPolicy", FileSystemId=file_system_id)
+        except AwsNotFound:
+            return None
+        return parse_policy(answer["Policy"])

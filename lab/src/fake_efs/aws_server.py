@@ -8,7 +8,7 @@ API_DescribeAccessPoints.html there.
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ ACCESS_POINTS_MAX = 10_000
 _DIGITS = 17
 _PAGE, _PAGE_MAX = 100, 1000
 
-_FILE_SYSTEMS = ("create_file_system", "delete_file_system", "create_mount_target", "delete_mount_target")
-_ACCESS = ("create_access_point", "delete_access_point", "put_file_system_policy", "delete_file_system")
+_CHANGES = (
+    *("create_file_system", "delete_file_system", "create_mount_target", "delete_mount_target"),
+    *("create_access_point", "delete_access_point", "put_file_system_policy"),
+)
 
 _create = EFSBackend.create_access_point
 _delete = EFSBackend.delete_access_point
@@ -103,9 +105,9 @@ class PagedAnswers(EFSResponse):
         return json.dumps(answer), {"Content-Type": "application/json"}
 
 
-def note_changes(file: Path, changes: Collection[str]) -> None:
-    """Add a byte to the file at each call of these methods of moto's, before it is answered."""
-    for name in changes:
+def note_changes(file: Path) -> None:
+    """Add a byte to the file at each call of moto's that changes something, before it is answered."""
+    for name in _CHANGES:
         setattr(EFSBackend, name, _noted(getattr(EFSBackend, name), file))
 
 
@@ -124,8 +126,7 @@ def _noted(change: Callable[..., Any], file: Path) -> Callable[..., Any]:
 def main() -> None:
     """Serve on a free loopback port, without a line for each request: a cluster may run for days.
 
-    Arguments are the files that tell of changes: of file systems and mount targets, and of what says who may
-    connect; see ``note_changes``.
+    The argument is the file that tells of changes; see ``note_changes``.
     """
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # moto finds a service by the module of its class, so a class of our own cannot take its place.
@@ -133,8 +134,7 @@ def main() -> None:
         for name, method in vars(ours).items():
             if not name.startswith("_"):
                 setattr(theirs, name, method)
-    for file, changes in zip(sys.argv[1:], (_FILE_SYSTEMS, _ACCESS), strict=False):
-        note_changes(Path(file), changes)
+    note_changes(Path(sys.argv[1]))
     serve(["-H", "127.0.0.1", "-p", "0"])
 
 

@@ -13,9 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from fake_efs import der
-from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
-from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
-from kube_efs.model.errors import InvalidValue
+from fake_efs.errors import InvalidValue
+from fake_efs.file_systems import parse_access_point_id, parse_file_system_id
 
 ACCESS_POINT_OID = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.1")
 IAM_OID = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")
@@ -44,8 +43,8 @@ class IamSignature:
 class ClientCertificate:
     """The identity that a connection presents; None where the certificate has no such extension."""
 
-    file_system_id: FileSystemId | None = None
-    access_point_id: AccessPointId | None = None
+    file_system_id: str | None = None
+    access_point_id: str | None = None
     iam: IamSignature | None = None
 
 
@@ -84,11 +83,12 @@ def _extension(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> byt
         raise InvalidValue(f"cannot be read ({error})", field="client certificate") from error
 
 
-def _file_system_id(value: bytes) -> FileSystemId:
-    return parse_file_system_id(der.read_text(value, field="file system extension"))
+def _file_system_id(value: bytes) -> str:
+    field = "file system extension"
+    return parse_file_system_id(der.read_text(value, field=field), field=field)
 
 
-def _access_point_id(value: bytes) -> AccessPointId:
+def _access_point_id(value: bytes) -> str:
     field = "access point extension"
     return parse_access_point_id(der.read_text(value, field=field), field=field)
 

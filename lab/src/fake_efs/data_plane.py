@@ -7,12 +7,10 @@ from pathlib import Path
 import structlog
 
 from fake_efs.admission import Admission
-from fake_efs.names import server_names
+from fake_efs.errors import AwsError, EfsError, InvalidValue, NotYet
+from fake_efs.file_systems import FileSystem, dns_name, server_names
 from fake_efs.served_file_system import ServedFileSystem
 from fake_efs.tls_front import TlsFront
-from kube_efs.model.efs.file_systems import FileSystem, dns_name
-from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region
-from kube_efs.model.errors import AwsError, InvalidValue, KubeEfsError, NotYet
 from tiny_ca.authority import Authority
 
 POLL_SECONDS = 0.5
@@ -33,7 +31,7 @@ class DataPlane:
         discover: Callable[[], Awaitable[Sequence[FileSystem]]],
         *,
         authority: Authority,
-        region: Region,
+        region: str,
         work_dir: Path,
         admission: Admission,
         poll_seconds: float = POLL_SECONDS,
@@ -44,7 +42,7 @@ class DataPlane:
         self._work_dir = work_dir
         self._admission = admission
         self._poll_seconds = poll_seconds
-        self._served: dict[FileSystemId, ServedFileSystem] = {}
+        self._served: dict[str, ServedFileSystem] = {}
         self._problems: dict[str, str] = {}
         self._pass = asyncio.Lock()
         self._poller: asyncio.Task[None] | None = None
@@ -67,21 +65,21 @@ class DataPlane:
         for subject, reason in self._problems.items():
             raise NotYet(reason, field="data plane", value=subject)
 
-    def served(self, file_system_id: FileSystemId) -> ServedFileSystem:
+    def served(self, file_system_id: str) -> ServedFileSystem:
         """The file system as it is served; raises InvalidValue when it is not."""
         try:
             return self._served[file_system_id]
         except KeyError as error:
             raise InvalidValue("is not served", field="file system", value=file_system_id) from error
 
-    def front(self, mount_target_id: MountTargetId) -> TlsFront:
+    def front(self, mount_target_id: str) -> TlsFront:
         """The listener of a mount target; raises InvalidValue when there is none."""
         for served in self._served.values():
             if mount_target_id in served.fronts:
                 return served.fronts[mount_target_id]
         raise InvalidValue("is not served", field="mount target", value=mount_target_id)
 
-    def file_system_at(self, server: str) -> FileSystemId | None:
+    def file_system_at(self, server: str) -> str | None:
         """The file system that is served at an address, or under its DNS name; None when there is none."""
         for file_system_id, served in self._served.items():
             # The name of a file system without mount targets leads nowhere.
@@ -122,11 +120,11 @@ class DataPlane:
                 admission=self._admission,
             )
         try:
-            problems.update(await self._served[file_system_id].follow(system.usable_mount_targets))
-        except (KubeEfsError, OSError) as error:
+            problems.update(await self._served[file_system_id].follow(system.mount_targets))
+        except (EfsError, OSError) as error:
             problems[file_system_id] = str(error)
 
-    async def _remove(self, file_system_id: FileSystemId, problems: dict[str, str]) -> None:
+    async def _remove(self, file_system_id: str, problems: dict[str, str]) -> None:
         try:
             await self._served[file_system_id].remove()
         except OSError as error:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from kube_efs.model.errors import InvalidValue
+from fake_efs.errors import InvalidValue
 
 OCTET_STRING: Final = 0x04
 UTF8_STRING: Final = 0x0C

@@ -1,7 +1,8 @@
 """The IAM identities of the embedded account: its own access key, and the role of its instance.
 
-What they sign to connect is checked as EFS does it (``kube_efs.tunnels.on_demand.signature`` says what that
-is).
+What they sign to connect is Signature Version 4 of the action ``Connect``, as efs-utils makes it
+(``create_canonical_request`` of its ``mount_efs``): the value of the header ``host`` is the file system's id,
+and no empty line stands between the headers and the list of signed ones.
 """
 
 import hmac
@@ -10,13 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from urllib.parse import urlencode
 
-from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
+from botocore.auth import EMPTY_SHA256_HASH, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as SigningCredentials
+
+from fake_efs.aws_api import ACCOUNT_ID
+from fake_efs.aws_client import CREDENTIALS, Credentials
 from fake_efs.client_certificate import IamSignature
-from kube_efs.aws.connection import AwsCredentials
-from kube_efs.model.efs.ids import FileSystemId, Region
-from kube_efs.model.errors import InvalidValue
-from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
+from fake_efs.errors import InvalidValue
 
 INSTANCE_ROLE: Final = "kube-efs-node"
 
@@ -34,20 +38,20 @@ class Identity:
     """Credentials and whose they are; ``expires_at`` None means never."""
 
     arn: str
-    credentials: AwsCredentials
+    credentials: Credentials
     expires_at: datetime | None = None
 
 
 class Identities:
     """Everybody who can sign in this account and region."""
 
-    def __init__(self, region: Region, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, region: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._region = region
         self._clock = clock
         self._account = Identity(arn=f"arn:aws:iam::{ACCOUNT_ID}:user/embedded", credentials=CREDENTIALS)
         self._sessions: tuple[Identity, ...] = ()
 
-    def instance_credentials(self) -> tuple[AwsCredentials, datetime]:
+    def instance_credentials(self) -> tuple[Credentials, datetime]:
         """Credentials of the instance's role with their end; the same ones until shortly before it."""
         now = self._clock()
         self._sessions = tuple(s for s in self._sessions if s.expires_at is None or s.expires_at > now)
@@ -56,7 +60,7 @@ class Identities:
         latest = self._sessions[-1]
         return latest.credentials, latest.expires_at or now
 
-    def verify(self, signature: IamSignature, file_system_id: FileSystemId) -> str:
+    def verify(self, signature: IamSignature, file_system_id: str) -> str:
         """The ARN of who has signed to connect to this file system; raises InvalidValue."""
         now = self._clock()
         identity = self._identity_of(signature)
@@ -66,15 +70,7 @@ class Identities:
             raise _refused(signature, f"is of the future, {signature.signed_at}")
         if signature.signed_at <= now - _SIGNATURE_LIFE:
             raise _refused(signature, f"has expired, it is of {signature.signed_at}")
-        request = ConnectRequest(
-            file_system_id=file_system_id,
-            region=self._region,
-            public_key_hash=signature.public_key_hash,
-            access_key_id=signature.access_key_id,
-            session_token=signature.session_token,
-            signed_at=signature.signed_at,
-        )
-        expected = sign(request, identity.credentials.secret_access_key)
+        expected = _sign(signature, identity.credentials, file_system_id, self._region)
         if not hmac.compare_digest(expected, signature.signature):
             raise _refused(
                 signature, f"does not match: another secret, public key, region than {self._region}, or form"
@@ -92,6 +88,34 @@ class Identities:
         raise _refused(signature, "is of no known access key and session token")
 
 
+def _sign(claimed: IamSignature, credentials: Credentials, file_system_id: str, region: str) -> str:
+    """What the signature must be, by the library of AWS: only the request has another form."""
+    key = SigningCredentials(credentials.access_key_id, credentials.secret_access_key)
+    signer = SigV4Auth(key, "elasticfilesystem", region)
+    request = AWSRequest(method="GET", url="/")
+    request.context["timestamp"] = moment = f"{claimed.signed_at:%Y%m%dT%H%M%SZ}"
+    query = {
+        "Action": "Connect",
+        "PublicKeyHash": claimed.public_key_hash,
+        "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+        "X-Amz-Credential": signer.scope(request),
+        "X-Amz-Date": moment,
+        "X-Amz-Expires": int(_SIGNATURE_LIFE.total_seconds()),
+        "X-Amz-SignedHeaders": "host",
+    }
+    if credentials.session_token:
+        query["X-Amz-Security-Token"] = credentials.session_token
+    lines = (
+        "GET",
+        "/",
+        urlencode(sorted(query.items())),
+        f"host:{file_system_id}",
+        "host",
+        EMPTY_SHA256_HASH,
+    )
+    return str(signer.signature(signer.string_to_sign(request, "\n".join(lines)), request))
+
+
 def _ends_before(identity: Identity, moment: datetime) -> bool:
     return identity.expires_at is not None and identity.expires_at <= moment
 
@@ -99,7 +123,7 @@ def _ends_before(identity: Identity, moment: datetime) -> bool:
 def _new_session(expires_at: datetime) -> Identity:
     return Identity(
         arn=f"arn:aws:iam::{ACCOUNT_ID}:role/{INSTANCE_ROLE}",
-        credentials=AwsCredentials(
+        credentials=Credentials(
             access_key_id=f"ASIA{secrets.token_hex(8).upper()}",
             secret_access_key=secrets.token_urlsafe(30),
             session_token=secrets.token_urlsafe(300),

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from kube_efs.aws.connection import AwsCredentials
-from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
+from fake_efs.aws_client import Credentials
 
 _TOKEN_SECONDS = range(1, 21601)
 _TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
@@ -27,7 +26,7 @@ class NetworkInterface:
     """A network interface of the node: the subnet it is in is what chooses a mount target."""
 
     mac: str
-    subnet_id: SubnetId
+    subnet_id: str
     vpc_id: str
     address: str
 
@@ -38,8 +37,8 @@ class Instance:
 
     instance_id: str
     account_id: str
-    region: Region
-    zone: ZoneName
+    region: str
+    zone: str
     zone_id: str
     interfaces: tuple[NetworkInterface, ...]
 
@@ -49,7 +48,7 @@ class InstanceRole:
     """The role that programs on the machine have; ``credentials`` gives those of now, and their end."""
 
     name: str
-    credentials: Callable[[], tuple[AwsCredentials, datetime]]
+    credentials: Callable[[], tuple[Credentials, datetime]]
 
 
 class InstanceMetadata:

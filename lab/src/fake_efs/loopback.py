@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Self
 
+from fake_efs.errors import PlatformError
 from fake_efs.tls_front import NFS_PORT
-from kube_efs.model.errors import PlatformError
 
 # 127.0.0.0/16 is everybody's; Debian's host name and resolvers are among the next ones.
 _SECOND_OCTETS = range(16, 251)

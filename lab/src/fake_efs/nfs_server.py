@@ -3,16 +3,17 @@
 import asyncio
 import os
 import shutil
+import struct
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import structlog
 
+from fake_efs.errors import PlatformError
 from fake_efs.process import ChildProcess
-from kube_efs.model.csi.access_points import PosixUser
-from kube_efs.model.errors import InvalidSetting, PlatformError
-from kube_efs.tunnels.probe import probe
 
 _PROGRAM = "ganesha.nfsd"
 _RUNTIME_FOLDER = Path("/var/run/ganesha")  # compiled into Ganesha
@@ -48,7 +49,19 @@ EXPORT {{
 }}
 """
 
+# The NULL call of NFS version 4 as one record (RFC 5531, section 11), and how long its answer is at least.
+_NULL_CALL = struct.pack(">11I", 0x8000_0028, 1, 0, 2, 100003, 4, 0, 0, 0, 0, 0)
+_ANSWER_BYTES = 28
+
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosixUser:
+    """A user and group by number."""
+
+    uid: int
+    gid: int
 
 
 def check_platform() -> None:
@@ -106,7 +119,7 @@ class NfsServer:
 
 
 def render_configuration(folder: Path, recovery: Path, user: PosixUser | None = None) -> str:
-    """Ganesha's configuration; raises InvalidSetting for a path that it cannot hold."""
+    """Ganesha's configuration; raises PlatformError for a path that it cannot hold."""
     squash = "Squash = No_Root_Squash;"
     if user is not None:
         squash = f"Squash = All_Squash; Anonymous_uid = {user.uid}; Anonymous_gid = {user.gid};"
@@ -116,7 +129,7 @@ def render_configuration(folder: Path, recovery: Path, user: PosixUser | None = 
 def _quoted(path: Path) -> str:
     text = str(path)
     if not path.is_absolute() or '"' in text or "\\" in text or not text.isprintable():
-        raise InvalidSetting(
+        raise PlatformError(
             "cannot be exported", field="work directory", value=text, remedy="use an absolute, plain path"
         )
     return f'"{text}"'
@@ -136,7 +149,18 @@ def _check_export(folder: Path, log_file: Path) -> None:
 async def _until_answered(process: ChildProcess, port: int) -> None:
     deadline = time.monotonic() + _READY_SECONDS
     while process.running and time.monotonic() < deadline:
-        if (await probe(port, timeout_seconds=_PROBE_SECONDS, xid=process.pid)).ok:
-            return
+        with suppress(OSError, EOFError, TimeoutError):
+            async with asyncio.timeout(_PROBE_SECONDS):
+                return await _call(port)
         await asyncio.sleep(_PROBE_PAUSE_SECONDS)
     raise process.failure("does not answer")
+
+
+async def _call(port: int) -> None:
+    """Call the server, and wait for an answer; what it says does not matter."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(_NULL_CALL)
+        await reader.readexactly(_ANSWER_BYTES)
+    finally:
+        writer.close()

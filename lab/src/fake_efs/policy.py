@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from fake_efs.aws_api import ACCOUNT_ID
-from kube_efs.model.errors import InvalidValue
+from fake_efs.errors import InvalidValue
 
 _ACTION: Final = "elasticfilesystem:clientmount"
 _FIELD: Final = "file system policy"

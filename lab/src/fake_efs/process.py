@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, Self
 
-from kube_efs.model.errors import PlatformError
-from kube_efs.tunnels.sockets.ports import listening_ports
+from fake_efs.errors import PlatformError
 
 _POLL_SECONDS = 0.02
 _TERMINATION_SECONDS = 1.0
 _LOG_TAIL_BYTES = 2000
+_LISTENS = "0A"  # TCP_LISTEN in the tables of /proc/net
 
 
 class RunningProcess(Protocol):
@@ -102,7 +102,7 @@ class ChildProcess:
             async with asyncio.timeout(timeout_seconds):
                 while self.running:
                     # Health comes first; the controller may serve a page besides.
-                    for port in await asyncio.to_thread(listening_ports, self.pid):
+                    for port in await asyncio.to_thread(_listening_ports, self.pid):
                         return port
                     await asyncio.sleep(_POLL_SECONDS)
         raise self.failure("did not open its port")
@@ -161,3 +161,21 @@ async def start_module(
         # It may have children of its own to end.
         death_signal="TERM",
     )
+
+
+def _listening_ports(pid: int) -> list[int]:
+    """The ports that the process listens on, in the order of its file descriptors; none when it is gone."""
+    port_by_inode = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENS:
+                port_by_inode[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
+    ports = {}
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = str(descriptor.readlink())
+                if target in port_by_inode:
+                    ports[int(descriptor.name)] = port_by_inode[target]
+    return [ports[descriptor] for descriptor in sorted(ports)]

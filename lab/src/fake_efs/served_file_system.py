@@ -11,12 +11,11 @@ import structlog
 from fake_efs.access_point_servers import AccessPointServers
 from fake_efs.admission import Admission
 from fake_efs.client_certificate import ClientCertificate
+from fake_efs.errors import NotYet
+from fake_efs.file_systems import MountTarget
 from fake_efs.nfs_server import NfsServer
 from fake_efs.tls_front import TlsFront
 from fake_efs.tls_stream import server_context
-from kube_efs.model.efs.file_systems import MountTarget
-from kube_efs.model.efs.ids import FileSystemId, MountTargetId
-from kube_efs.model.errors import NotYet
 from tiny_ca.authority import ServerCertificate
 
 log = structlog.get_logger()
@@ -31,7 +30,7 @@ class ServedFileSystem:
 
     def __init__(
         self,
-        file_system_id: FileSystemId,
+        file_system_id: str,
         *,
         certificate: ServerCertificate,
         folder: Path,
@@ -41,7 +40,7 @@ class ServedFileSystem:
         self.file_system_id = file_system_id
         self.folder = folder
         self.nfs: NfsServer | None = None
-        self.fronts: dict[MountTargetId, TlsFront] = {}
+        self.fronts: dict[str, TlsFront] = {}
         self.access_points = AccessPointServers(folder, work_dir / "access-points")
         self._admission = admission
         self._work_dir = work_dir

@@ -1,11 +1,9 @@
 """The embedded EFS as one thing: started in a folder, asked for file systems, stopped without a trace."""
 
-import asyncio
 import os
 import uuid
 from collections.abc import Collection, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,8 +12,11 @@ import structlog
 
 from fake_efs.access_points import ensure_root
 from fake_efs.admission import Admission
-from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS, AwsApi, Subnet, create_subnets
+from fake_efs.aws_api import ACCOUNT_ID, AwsApi, Subnet, create_subnets
+from fake_efs.aws_client import CREDENTIALS, RememberingClient, aws_client
 from fake_efs.data_plane import POLL_SECONDS, DataPlane
+from fake_efs.errors import AwsNotFound, InvalidValue
+from fake_efs.file_systems import FileSystem, MountTarget, is_usable, read_mount_target
 from fake_efs.identities import INSTANCE_ROLE, Identities
 from fake_efs.instance_metadata import (
     Instance,
@@ -26,16 +27,10 @@ from fake_efs.instance_metadata import (
 from fake_efs.loopback import LoopbackRange
 from fake_efs.nfs_server import check_platform
 from fake_efs.process import Starter, start_module
-from fake_efs.remembering import RememberingConnection
 from fake_efs.tls_front import Condition, Traffic
-from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.csi.volume_handles import AccessPointId
-from kube_efs.model.efs.file_systems import FileSystem, MountTarget
-from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, ZoneName
-from kube_efs.model.errors import AwsNotFound, InvalidValue
 from tiny_ca.authority import Authority, ServerCertificate
 
-DEFAULT_REGION = Region("us-east-1")
+DEFAULT_REGION = "us-east-1"
 # A client that waits for an answer is waited for by a pod.
 _ADMISSION_SECONDS = 5.0
 _LOOPBACK = "127.0.0.1,localhost"
@@ -56,7 +51,7 @@ class EmbeddedEfs:
         self,
         work_dir: Path,
         *,
-        region: Region = DEFAULT_REGION,
+        region: str = DEFAULT_REGION,
         poll_seconds: float = POLL_SECONDS,
         starter: Starter = start_module,
     ) -> None:
@@ -66,7 +61,7 @@ class EmbeddedEfs:
         self.ca_file = self.work_dir / "ca.pem"
         self._poll_seconds = poll_seconds
         self._starter = starter
-        self._discovered: tuple[int | None, tuple[FileSystem, ...]] = (None, ())
+        self._discovered: tuple[int, tuple[FileSystem, ...]] = (-1, ())
         self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -94,9 +89,9 @@ class EmbeddedEfs:
         self._api = api = await AwsApi.start(self.work_dir / "aws-api.log", self._starter)
         self._exit_stack.push_async_callback(api.stop)
         self.endpoint_url = api.endpoint_url
-        options = api.options(self.region)
-        self._gateway = await self._exit_stack.enter_async_context(AwsGateway(options))
-        self.subnets = await create_subnets(options, addresses.network)
+        opening = aws_client("efs", api.endpoint_url, self.region)
+        self._efs = await self._exit_stack.enter_async_context(opening)
+        self.subnets = await create_subnets(api.endpoint_url, self.region, addresses.network)
         identities = Identities(self.region)
         self._metadata = InstanceMetadata(
             _instance_in(self.subnets[0], self.region),
@@ -105,11 +100,9 @@ class EmbeddedEfs:
         self._exit_stack.push_async_callback(self._metadata.stop)
         await self._metadata.start()
         self.metadata_url = self._metadata.url
-        connection = RememberingConnection(
-            replace(options, call_timeout_seconds=_ADMISSION_SECONDS), lambda: api.access_changes
-        )
-        await self._exit_stack.enter_async_context(connection)
-        self._admission = Admission(connection, identities)
+        opening = aws_client("efs", api.endpoint_url, self.region, call_seconds=_ADMISSION_SECONDS)
+        asking = await self._exit_stack.enter_async_context(opening)
+        self._admission = Admission(RememberingClient(asking, lambda: api.changes), identities)
         self.data_plane = DataPlane(
             self._discover,
             authority=self.authority,
@@ -137,49 +130,52 @@ class EmbeddedEfs:
             "no_proxy": _LOOPBACK,
         }
 
-    async def create_file_system(
-        self, name: str, *, zones: Collection[ZoneName] | None = None
-    ) -> FileSystemId:
+    async def create_file_system(self, name: str, *, zones: Collection[str] | None = None) -> str:
         """A new file system with a mount target in each of these zones (None: all), ready to be mounted."""
-        system = await self._gateway.create_file_system(uuid.uuid4().hex, name=name)
+        made = await self._efs.call(
+            "CreateFileSystem",
+            CreationToken=uuid.uuid4().hex,
+            Encrypted=True,
+            Tags=[{"Key": "Name", "Value": name}],
+        )
+        file_system_id = str(made["FileSystemId"])
         for subnet in self.subnets:
             if zones is None or subnet.zone in zones:
-                await self._gateway.create_mount_target(system.file_system_id, subnet.subnet_id)
+                await self._create_mount_target(file_system_id, subnet)
         await self.data_plane.settle()
-        return system.file_system_id
+        return file_system_id
 
-    async def delete_file_system(self, file_system_id: FileSystemId) -> None:
+    async def delete_file_system(self, file_system_id: str) -> None:
         """Remove a file system, its mount targets and its data."""
-        for target in await self._gateway.mount_targets(file_system_id):
-            await self._gateway.delete_mount_target(target.mount_target_id)
-        await self._gateway.delete_file_system(file_system_id)
+        for target in await self.mount_targets(file_system_id):
+            await self._efs.call("DeleteMountTarget", MountTargetId=target.mount_target_id)
+        await self._efs.call("DeleteFileSystem", FileSystemId=file_system_id)
         await self.data_plane.settle()
 
     async def create_mount_target(
-        self, file_system_id: FileSystemId, zone: ZoneName, *, address: str | None = None
+        self, file_system_id: str, zone: str, *, address: str | None = None
     ) -> MountTarget:
         """A new mount target, answering; its address is of the zone's subnet, any free one for None."""
-        target = await self._gateway.create_mount_target(
-            file_system_id, self._subnet_in(zone).subnet_id, address=address
-        )
+        target = await self._create_mount_target(file_system_id, self._subnet_in(zone), address)
         await self.data_plane.settle()
         return target
 
-    async def delete_mount_target(self, mount_target_id: MountTargetId) -> None:
+    async def delete_mount_target(self, mount_target_id: str) -> None:
         """Remove a mount target; its connections are cut."""
-        await self._gateway.delete_mount_target(mount_target_id)
+        await self._efs.call("DeleteMountTarget", MountTargetId=mount_target_id)
         await self.data_plane.settle()
 
-    async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
-        """The mount targets of a file system, in order of their zones."""
-        targets = await self._gateway.mount_targets(file_system_id)
-        return tuple(sorted(targets, key=lambda target: target.zone or ""))
+    async def mount_targets(self, file_system_id: str) -> tuple[MountTarget, ...]:
+        """The mount targets of a file system, in order of their zones; those that accept connections."""
+        found = await self._efs.list_all("DescribeMountTargets", "MountTargets", FileSystemId=file_system_id)
+        targets = (read_mount_target(one) for one in found if is_usable(one))
+        return tuple(sorted(targets, key=lambda target: target.zone))
 
-    def folder(self, file_system_id: FileSystemId) -> Path:
+    def folder(self, file_system_id: str) -> Path:
         """Where the data of a file system lies on this machine; raises InvalidValue when unknown."""
         return self.data_plane.served(file_system_id).folder
 
-    async def access_point_folder(self, access_point_id: AccessPointId) -> Path:
+    async def access_point_folder(self, access_point_id: str) -> Path:
         """Where the root directory of an access point lies on this machine, made as by a first connection.
 
         What is done there is not done with the access point's identity. Raises InvalidValue when the
@@ -189,46 +185,51 @@ class EmbeddedEfs:
         root = await ensure_root(self.folder(access_point.file_system_id), access_point)
         return root.path
 
-    def file_system_at(self, server: str) -> FileSystemId | None:
+    def file_system_at(self, server: str) -> str | None:
         """The file system that answers at an address or under a DNS name; None when there is none."""
         return self.data_plane.file_system_at(server)
 
-    def place_node(self, zone: ZoneName) -> None:
+    def place_node(self, zone: str) -> None:
         """Say in the instance metadata that this machine is in that zone; at first it is in the first."""
         self._metadata.instance = _instance_in(self._subnet_in(zone), self.region)
 
-    async def set_condition(self, mount_target_id: MountTargetId, condition: Condition) -> None:
+    async def set_condition(self, mount_target_id: str, condition: Condition) -> None:
         """Make a mount target fail in some way, or serve again."""
         await self.data_plane.front(mount_target_id).become(condition)
 
-    def present(self, file_system_id: FileSystemId, certificate: ServerCertificate | None) -> None:
+    def present(self, file_system_id: str, certificate: ServerCertificate | None) -> None:
         """Show another server certificate to new clients of a file system; None: its own again."""
         self.data_plane.served(file_system_id).present(certificate)
 
-    def traffic(self, mount_target_id: MountTargetId) -> Traffic:
+    def traffic(self, mount_target_id: str) -> Traffic:
         """What a mount target has seen so far."""
         return self.data_plane.front(mount_target_id).traffic
 
     async def _discover(self) -> tuple[FileSystem, ...]:
         changes = self._api.changes
-        if changes is None or changes != self._discovered[0]:
+        if changes != self._discovered[0]:
             self._discovered = changes, await self._read_file_systems()
         return self._discovered[1]
 
     async def _read_file_systems(self) -> tuple[FileSystem, ...]:
-        systems = await self._gateway.file_systems()
-        targets = await asyncio.gather(*(self._mount_targets_if_any(s.file_system_id) for s in systems))
-        return tuple(
-            replace(system, mount_targets=found) for system, found in zip(systems, targets, strict=True)
+        listed = await self._efs.list_all("DescribeFileSystems", "FileSystems")
+        found = []
+        for file_system_id in (str(one["FileSystemId"]) for one in listed):
+            with suppress(AwsNotFound):  # removed since the file systems were listed
+                targets = await self.mount_targets(file_system_id)
+                found.append(FileSystem(file_system_id=file_system_id, mount_targets=targets))
+        return tuple(found)
+
+    async def _create_mount_target(
+        self, file_system_id: str, subnet: Subnet, address: str | None = None
+    ) -> MountTarget:
+        given = {"IpAddress": address} if address else {}
+        made = await self._efs.call(
+            "CreateMountTarget", FileSystemId=file_system_id, SubnetId=subnet.subnet_id, **given
         )
+        return read_mount_target(made)
 
-    async def _mount_targets_if_any(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
-        try:
-            return await self._gateway.mount_targets(file_system_id)
-        except AwsNotFound:  # removed since the file systems were listed
-            return ()
-
-    def _subnet_in(self, zone: ZoneName) -> Subnet:
+    def _subnet_in(self, zone: str) -> Subnet:
         for subnet in self.subnets:
             if subnet.zone == zone:
                 return subnet
@@ -236,7 +237,7 @@ class EmbeddedEfs:
         raise InvalidValue("has no subnet", field="zone", value=zone, remedy=f"use one of {known}")
 
 
-def _instance_in(subnet: Subnet, region: Region) -> Instance:
+def _instance_in(subnet: Subnet, region: str) -> Instance:
     """A machine with one interface, in this subnet."""
     address = subnet.network[-2]
     mac = "02:00:" + ":".join(f"{octet:02x}" for octet in address.packed)

@@ -15,8 +15,8 @@ from fake_efs.client_certificate import (
     check_validity,
     read_client_certificate,
 )
+from fake_efs.errors import EfsError
 from fake_efs.tls_stream import CHUNK_BYTES, TlsStream
-from kube_efs.model.errors import KubeEfsError
 
 NFS_PORT = 2049
 _HANDSHAKE_SECONDS = 10.0
@@ -117,7 +117,7 @@ class TlsFront:
         try:
             await self._serving.wait()
             await self._pass(TlsStream(self._context(), reader, writer))
-        except KubeEfsError as error:
+        except EfsError as error:
             self.traffic.refused += 1
             log.warning("mount_target_refused_client", address=self.address, reason=str(error))
         except OSError as error:

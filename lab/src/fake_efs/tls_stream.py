@@ -10,7 +10,7 @@ import asyncio
 from cryptography import x509
 from OpenSSL import SSL
 
-from kube_efs.model.errors import InvalidValue
+from fake_efs.errors import InvalidValue
 from tiny_ca.authority import ServerCertificate
 
 CHUNK_BYTES = 256 * 1024

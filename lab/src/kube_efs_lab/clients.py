@@ -5,8 +5,9 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from fake_efs.errors import PlatformError
 from kube_efs.model.efs.directories import Directory
-from kube_efs.model.errors import PlatformError, TunnelError
+from kube_efs.model.errors import TunnelError
 
 _NFS_PORT = 2049
 _SECONDS = 10.0

@@ -124,7 +124,7 @@ class EmbeddedCluster:
 
     async def _create_file_systems(self) -> None:
         creating = (self.efs.create_file_system(name) for name in self._names)
-        self.file_system_ids = tuple(await asyncio.gather(*creating))
+        self.file_system_ids = tuple(FileSystemId(made) for made in await asyncio.gather(*creating))
 
     def _surroundings(self, ports: Mapping[str, str], mounting: Path | None) -> Surroundings:
         settings = {**QUICK_SETTINGS, **ports, **self._settings}

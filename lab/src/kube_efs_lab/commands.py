@@ -3,14 +3,17 @@
 What a command needs is imported when it runs, so that ``kube-efs --help`` is there at once.
 """
 
+from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 from kube_efs.manual import Example, Manual, exits
 from kube_efs.other_commands import Command
+
+T = TypeVar("T")
 
 
 class Output(StrEnum):
@@ -46,11 +49,9 @@ def _up(
     control_plane: ControlPlaneOption = None,
 ) -> None:
     """Start an embedded cluster and EFS on this machine, until Ctrl-C."""
-    import asyncio
-
     from kube_efs_lab.up import run_up
 
-    asyncio.run(run_up(kubeconfig, empty=empty, programs=control_plane))
+    _run(run_up(kubeconfig, empty=empty, programs=control_plane))
 
 
 def _demo(
@@ -60,12 +61,23 @@ def _demo(
     control_plane: ControlPlaneOption = None,
 ) -> None:
     """Show the way from a claim to data and back on an embedded cluster, and check each step."""
-    import asyncio
-
     from kube_efs_lab.demo import run_demo
 
-    if not asyncio.run(run_demo(as_json=output is Output.JSON, programs=control_plane)):
+    if not _run(run_demo(as_json=output is Output.JSON, programs=control_plane)):
         raise typer.Exit(1)
+
+
+def _run(command: Coroutine[Any, Any, T]) -> T:
+    """Run it; its errors become those that the command line shows."""
+    import asyncio
+
+    from fake_efs.errors import EfsError
+    from kube_efs.model.errors import PlatformError
+
+    try:
+        return asyncio.run(command)
+    except EfsError as error:
+        raise PlatformError(str(error)) from error
 
 
 _CONTROL_PLANE: Final = {"KUBEBUILDER_ASSETS": "the same as --control-plane"}

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 
+from fake_efs.errors import EfsError
+from fake_efs.file_systems import server_names
 from kube_efs.kube.errors import translated
 from kube_efs.model.efs.directories import Directory, parse_directory
-from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError, NotYet, TunnelError
 from kube_efs.report.reading import read_cluster
@@ -19,10 +20,7 @@ from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport,
 from kube_efs.tunnels.status import TunnelState
 from kube_efs_lab.clients import Handshake, TunnelClient, shake_hands
 from kube_efs_lab.cluster import EmbeddedCluster
-from kube_efs_lab.demo_pods import CLAIM, DemoPods, tunnel_of
-from kube_efs_lab.demo_shared_volume import CLAIM as SHARED_CLAIM
-from kube_efs_lab.demo_shared_volume import NAMESPACE as SHARED_NAMESPACE
-from kube_efs_lab.demo_shared_volume import DemoSharedVolume
+from kube_efs_lab.demo_pods import CLAIM, SHARED_CLAIM, SHARED_NAMESPACE, DemoPods, tunnel_of
 from kube_efs_lab.manifests import (
     DIRECTORY_CLAIM,
     DIRECTORY_CLASS,
@@ -69,7 +67,6 @@ class Demo:
         self.handshakes: dict[FileSystemId, Handshake] = {}
         self._cluster = cluster
         self._pods = DemoPods(cluster)
-        self._shared = DemoSharedVolume(cluster)
         self._volumes: dict[str, VolumeReport] = {}
 
     async def provision(self) -> AsyncIterator[Check]:
@@ -209,19 +206,19 @@ class Demo:
 
     async def _share(self) -> str:
         volume = self._made(_MOUNTED)
-        await self._shared.apply(volume)
+        await self._pods.share(volume)
 
         async def look() -> list[str]:
-            return [await self._shared.not_read()]
+            return [await self._pods.not_read_through_share()]
 
         await self._until_seen(look)
         return f"{volume.access_point_id} as claim {SHARED_CLAIM} in {SHARED_NAMESPACE}"
 
     async def _unshare(self) -> str:
-        await self._shared.delete()
+        await self._pods.unshare()
 
         async def look() -> list[str]:
-            return [await self._shared.not_gone()]
+            return [await self._pods.not_unshared()]
 
         await self._until_seen(look)
         if not await self._pods.has_written(self._made(_MOUNTED)):
@@ -279,7 +276,8 @@ class Demo:
 
     async def _shake_hands(self, system: FileSystemReport, expected: FileSystemId) -> Handshake:
         efs = self._cluster.efs
-        return await shake_hands(system.mount_targets[0].address, dns_name(expected, efs.region), efs.ca_file)
+        name, _ = server_names(expected, efs.region)
+        return await shake_hands(system.mount_targets[0].address, name, efs.ca_file)
 
     async def _delete_claims(self) -> str:
         for name in (*_VALID, _INVALID):
@@ -371,5 +369,5 @@ async def _lacking(missing: Callable[[], Awaitable[Sequence[str]]]) -> list[str]
 async def _checked(name: str, step: Callable[[], Awaitable[str]]) -> Check:
     try:
         return Check(name=name, ok=True, detail=await step())
-    except KubeEfsError as error:
+    except (EfsError, KubeEfsError) as error:
         return Check(name=name, ok=False, detail=str(error))

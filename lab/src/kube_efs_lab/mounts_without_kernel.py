@@ -17,9 +17,10 @@ from pathlib import Path
 
 import structlog
 
+from fake_efs.errors import EfsError, PlatformError
 from fake_efs.service import EmbeddedEfs
 from kube_efs.model.efs.directories import parse_directory
-from kube_efs.model.errors import InvalidValue, KubeEfsError, PlatformError
+from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.probe import probe
@@ -65,7 +66,7 @@ class OnDemandFolders:
         try:
             root = await self._root(server, port)
             return root and root.joinpath(*parse_directory(path).parts)
-        except InvalidValue as error:
+        except (EfsError, InvalidValue) as error:
             raise NotYet(f"mount.nfs4: access denied by server while mounting {path} ({error})") from error
 
     async def _root(self, server: str, port: int | None) -> Path | None:
@@ -109,7 +110,7 @@ class _Answering:
         volume = Nfs(server=server.strip("[]"), path=f"/{path}", options=(options,))
         try:
             folder = await served_folder(self._folders, volume, Path(target))
-        except (KubeEfsError, NotYet) as error:
+        except (EfsError, KubeEfsError, NotYet) as error:
             return {"error": str(error)}
         log.info("folder-bound-for-mount", source=source, options=options, target=target, folder=str(folder))
         return {"folder": str(folder)}

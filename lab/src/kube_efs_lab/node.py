@@ -11,10 +11,10 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
 
 import kube_efs
+from fake_efs.errors import EfsError
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.errors import translated
 from kube_efs.model.efs.directories import parse_directory
-from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
 from kube_efs.model.errors import InvalidValue, KubeError
 from kube_efs.model.volumes import LOOPBACK
@@ -143,10 +143,10 @@ class TunnelledFolders:
             return None
         try:
             return self._efs.folder(file_system_id).joinpath(*parse_directory(path).parts)
-        except InvalidValue:
+        except (EfsError, InvalidValue):
             return None
 
-    async def _file_system(self, server: str, port: int | None) -> FileSystemId | None:
+    async def _file_system(self, server: str, port: int | None) -> str | None:
         if server != LOOPBACK:
             return self._efs.file_system_at(server)
         if port is None or not await _accepts(port):

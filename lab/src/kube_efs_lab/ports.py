@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 
-from kube_efs.model.errors import PlatformError
+from fake_efs.errors import PlatformError
 
 # Up to here a cluster may have file systems without meeting its neighbour's ports.
 _BLOCK = 32

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import aiohttp
 
+from fake_efs.errors import PlatformError
 from fake_efs.process import ChildProcess, Starter, start_module
-from kube_efs.model.errors import PlatformError
 
 _START_SECONDS = 30.0
 _POLL_SECONDS = 0.05

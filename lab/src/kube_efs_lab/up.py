@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from kube_efs.model.errors import PlatformError
+from fake_efs.errors import PlatformError
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, render_cluster
 from kube_efs.signals import run_until_told_to_stop

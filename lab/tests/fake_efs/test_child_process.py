@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fake_efs.errors import PlatformError
 from fake_efs.process import ChildProcess
-from kube_efs.model.errors import PlatformError
 
 LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {LISTEN}"

@@ -19,9 +19,9 @@ from fake_efs.client_certificate import (
     check_validity,
     read_client_certificate,
 )
+from fake_efs.errors import InvalidValue
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import InvalidValue
 
 Make = Callable[..., tuple[Any, Any]]
 
@@ -93,7 +93,10 @@ def test_no_certificate_is_anonymous() -> None:
             {"file_system": b"\x0c\x01\xff"}, "file system extension", "is not UTF-8", id="not UTF-8"
         ),
         pytest.param(
-            {"file_system": b"\x0c\x06fs-../"}, "file system id", "is not valid", id="no file system id"
+            {"file_system": b"\x0c\x06fs-../"},
+            "file system extension",
+            "is not a valid file system ID",
+            id="no file system id",
         ),
         pytest.param(
             {"access_point": b"\x0c\x0bfs-01234567"},

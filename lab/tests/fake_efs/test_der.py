@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_efs.der import OCTET_STRING, UTF8_STRING, Element, read_elements, read_text
-from kube_efs.model.errors import InvalidValue
+from fake_efs.errors import InvalidValue
 
 
 @pytest.mark.parametrize(

@@ -19,23 +19,27 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
+from fake_efs.aws_api import ACCOUNT_ID
+from fake_efs.aws_client import CREDENTIALS as OWN
+from fake_efs.errors import InvalidValue
+from fake_efs.file_systems import MountTarget
 from fake_efs.identities import INSTANCE_ROLE
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from fake_efs.tls_front import NFS_PORT
-from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
+from kube_efs.aws.connection import AwsConnection, AwsCredentials, Service
 from kube_efs.aws.credential_loading import load_credentials
 from kube_efs.aws.credential_sources import CredentialOptions, CredentialSource, ProfileFiles, SourceKind
 from kube_efs.model.csi.volume_handles import AccessPointId
-from kube_efs.model.efs.file_systems import MountTarget, dns_name
+from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
-from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.on_demand import certificate as certificates
 from kube_efs.tunnels.on_demand.certificate import CertificateSubject, ClientKey, make_certificate
+from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+CREDENTIALS = AwsCredentials(access_key_id=OWN.access_key_id, secret_access_key=OWN.secret_access_key)
 REGION = Region("us-east-1")
 UID, GID, TEAM = 4321, 8765, 7777
 USER = {"Uid": UID, "Gid": GID}
@@ -70,13 +74,10 @@ class Laboratory:
 
     efs: EmbeddedEfs
     aws: AwsConnection
+    file_system: FileSystemId
     target: MountTarget
     key: ClientKey
     folder: Path = field(default_factory=Path)
-
-    @property
-    def file_system(self) -> FileSystemId:
-        return self.target.file_system_id
 
     @property
     def data(self) -> Path:
@@ -237,11 +238,12 @@ class Tunnel:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def module_laboratory(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Laboratory]:
     async with EmbeddedEfs(tmp_path_factory.mktemp("efs"), region=REGION) as efs:
-        options = AwsOptions(region=REGION, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
+        options = aws_options(efs.endpoint_url)
         async with AwsConnection(options) as aws:
-            file_system = await efs.create_file_system("data", zones=[ZoneName("us-east-1a")])
+            file_system = FileSystemId(await efs.create_file_system("data", zones=[ZoneName("us-east-1a")]))
             (target,) = await efs.mount_targets(file_system)
-            yield Laboratory(efs=efs, aws=aws, target=target, key=await ClientKey.generate())
+            key = await ClientKey.generate()
+            yield Laboratory(efs=efs, aws=aws, file_system=file_system, target=target, key=key)
 
 
 @pytest.fixture
@@ -391,8 +393,8 @@ async def test_a_certificate_that_has_expired_is_refused(laboratory: Laboratory)
 
 
 async def test_an_access_point_of_another_file_system_is_refused(laboratory: Laboratory) -> None:
-    other = await laboratory.efs.create_file_system("other", zones=[])
-    there = replace(laboratory, target=replace(laboratory.target, file_system_id=other))
+    other = FileSystemId(await laboratory.efs.create_file_system("other", zones=[]))
+    there = replace(laboratory, file_system=other)
     access_point = await there.access_point("/")
     async with laboratory.refusal(f"'{access_point}' is no access point of {laboratory.file_system}"):
         assert await laboratory.ask(laboratory.pem(laboratory.subject(access_point))) is None
@@ -559,12 +561,17 @@ async def test_a_signature_outlives_neither_its_day_nor_is_taken_before(
 
 async def test_servers_end_when_they_are_idle_and_with_the_cluster(tmp_path: Path) -> None:
     async with EmbeddedEfs(tmp_path, region=REGION) as efs:
-        options = AwsOptions(region=REGION, endpoint_url=efs.endpoint_url, credentials=CREDENTIALS)
+        options = aws_options(efs.endpoint_url)
         async with AwsConnection(options) as aws:
-            file_system = await efs.create_file_system("data", zones=[ZoneName("us-east-1a")])
+            file_system = FileSystemId(await efs.create_file_system("data", zones=[ZoneName("us-east-1a")]))
             (target,) = await efs.mount_targets(file_system)
             laboratory = Laboratory(
-                efs=efs, aws=aws, target=target, key=await ClientKey.generate(), folder=tmp_path
+                efs=efs,
+                aws=aws,
+                file_system=file_system,
+                target=target,
+                key=await ClientKey.generate(),
+                folder=tmp_path,
             )
             first = await laboratory.access_point("/first", creation=CREATION)
             second = await laboratory.access_point("/second", creation=CREATION)

@@ -16,16 +16,15 @@ import pytest
 import pytest_asyncio
 
 from fake_efs.admission import Admission
+from fake_efs.aws_client import AwsClient
 from fake_efs.data_plane import DataPlane
+from fake_efs.errors import InvalidValue, NotYet
+from fake_efs.file_systems import FileSystem, MountTarget, dns_name, server_names
 from fake_efs.identities import Identities
-from fake_efs.names import server_names
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from fake_efs.tls_front import NFS_PORT, Condition
-from kube_efs.aws.connection import AwsConnection, AwsOptions
-from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget, dns_name
-from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
-from kube_efs.model.errors import InvalidValue, NotYet
+from kube_efs.model.efs.ids import Region, ZoneName
 from tiny_ca.authority import Authority
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -77,13 +76,13 @@ class Tunnel:
 
 @asynccontextmanager
 async def tunnel(
-    efs: EmbeddedEfs, target: MountTarget, folder: Path, version: str = "TLSv1.3"
+    efs: EmbeddedEfs, system: str, address: str, folder: Path, version: str = "TLSv1.3"
 ) -> AsyncIterator[Tunnel]:
     """Run a stunnel that verifies chain and name as those of kube-efs do."""
     configuration, log_file = folder / "stunnel.conf", folder / "stunnel.log"
-    name = dns_name(target.file_system_id, efs.region)
+    name = dns_name(system, efs.region)
     configuration.write_text(
-        TUNNEL.format(address=target.address, port=NFS_PORT, ca_file=efs.ca_file, name=name, version=version)
+        TUNNEL.format(address=address, port=NFS_PORT, ca_file=efs.ca_file, name=name, version=version)
     )
     process = await ChildProcess.start("stunnel", str(configuration), log_file=log_file)
     try:
@@ -116,7 +115,7 @@ async def efs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embedde
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def file_system(efs: EmbeddedEfs) -> AsyncIterator[FileSystemId]:
+async def file_system(efs: EmbeddedEfs) -> AsyncIterator[str]:
     file_system_id = await efs.create_file_system("data")
     yield file_system_id
     with contextlib.suppress(InvalidValue):
@@ -125,7 +124,7 @@ async def file_system(efs: EmbeddedEfs) -> AsyncIterator[FileSystemId]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def target(efs: EmbeddedEfs, file_system: FileSystemId) -> MountTarget:
+async def target(efs: EmbeddedEfs, file_system: str) -> MountTarget:
     return (await efs.mount_targets(file_system))[0]
 
 
@@ -146,11 +145,11 @@ async def test_two_file_systems_come_up_and_leave_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 async def test_a_file_written_through_a_tunnel_is_read_by_another_connection(
-    efs: EmbeddedEfs, file_system: FileSystemId, target: MountTarget, tmp_path: Path, version: str
+    efs: EmbeddedEfs, file_system: str, target: MountTarget, tmp_path: Path, version: str
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(SMALL))
-    async with tunnel(efs, target, tmp_path, version) as through:
+    async with tunnel(efs, file_system, target.address, tmp_path, version) as through:
         assert (await through.nfs("nfs-cp", str(source), through.url("/file")))[0] == 0
         assert await through.nfs("nfs-cat", through.url("/file")) == (0, source.read_bytes())
     assert (efs.folder(file_system) / "file").read_bytes() == source.read_bytes()
@@ -161,10 +160,10 @@ async def test_a_file_written_through_a_tunnel_is_read_by_another_connection(
 
 
 async def test_what_a_pod_does_in_the_folder_is_seen_at_once(
-    efs: EmbeddedEfs, file_system: FileSystemId, target: MountTarget, tmp_path: Path
+    efs: EmbeddedEfs, file_system: str, target: MountTarget, tmp_path: Path
 ) -> None:
     file = efs.folder(file_system) / "file"
-    async with tunnel(efs, target, tmp_path) as through:
+    async with tunnel(efs, file_system, target.address, tmp_path) as through:
         for text in (b"one", b"more than one", b"1"):
             file.write_bytes(text)
             assert await through.nfs("nfs-cat", through.url("/file")) == (0, text)
@@ -176,7 +175,7 @@ async def test_what_a_pod_does_in_the_folder_is_seen_at_once(
 
 
 async def test_two_hundred_megabytes_arrive_unchanged(
-    efs: EmbeddedEfs, file_system: FileSystemId, target: MountTarget, tmp_path: Path
+    efs: EmbeddedEfs, file_system: str, target: MountTarget, tmp_path: Path
 ) -> None:
     digest = hashlib.sha256()
     with (efs.folder(file_system) / "big").open("wb") as big:
@@ -184,7 +183,7 @@ async def test_two_hundred_megabytes_arrive_unchanged(
             block = os.urandom(1 << 20)
             digest.update(block)
             big.write(block)
-    async with tunnel(efs, target, tmp_path) as through:
+    async with tunnel(efs, file_system, target.address, tmp_path) as through:
         assert (await through.nfs("nfs-cp", through.url("/big"), str(tmp_path / "copy")))[0] == 0
     with (tmp_path / "copy").open("rb") as copy:
         assert hashlib.file_digest(copy, "sha256").digest() == digest.digest()
@@ -194,15 +193,15 @@ async def test_two_hundred_megabytes_arrive_unchanged(
 
 @pytest.mark.parametrize("wrong", ["name", "authority"])
 async def test_with_a_wrong_certificate_no_byte_of_nfs_passes(
-    efs: EmbeddedEfs, file_system: FileSystemId, target: MountTarget, tmp_path: Path, wrong: str
+    efs: EmbeddedEfs, file_system: str, target: MountTarget, tmp_path: Path, wrong: str
 ) -> None:
     (efs.folder(file_system) / "secret").write_text("secret")
     if wrong == "name":
-        certificate = efs.authority.issue(server_names(FileSystemId("fs-99999999"), efs.region))
+        certificate = efs.authority.issue(server_names("fs-99999999", efs.region))
     else:
         certificate = Authority.create().issue(server_names(file_system, efs.region))
     efs.present(file_system, certificate)
-    async with tunnel(efs, target, tmp_path) as through:
+    async with tunnel(efs, file_system, target.address, tmp_path) as through:
         code, output = await through.nfs("nfs-cat", through.url("/secret"))
         assert code != 0
         assert output == b""
@@ -215,7 +214,7 @@ async def test_with_a_wrong_certificate_no_byte_of_nfs_passes(
 
 
 async def test_a_deleted_file_system_is_gone_with_its_data(
-    efs: EmbeddedEfs, file_system: FileSystemId, target: MountTarget
+    efs: EmbeddedEfs, file_system: str, target: MountTarget
 ) -> None:
     folder = efs.folder(file_system)
     (folder / "data").write_text("data")
@@ -229,16 +228,16 @@ async def test_a_deleted_file_system_is_gone_with_its_data(
 
 
 async def test_a_moved_mount_target_serves_at_its_new_address(
-    efs: EmbeddedEfs, file_system: FileSystemId, target: MountTarget, tmp_path: Path
+    efs: EmbeddedEfs, file_system: str, target: MountTarget, tmp_path: Path
 ) -> None:
     (efs.folder(file_system) / "file").write_text("still here")
-    zone = target.zone or ZONES[0]
+    zone = target.zone
     await efs.delete_mount_target(target.mount_target_id)
     assert await refused(target.address)
     address = target.address.rpartition(".")[0] + ".200"
     moved = await efs.create_mount_target(file_system, zone, address=address)
     assert moved.address == address
-    async with tunnel(efs, moved, tmp_path) as through:
+    async with tunnel(efs, file_system, moved.address, tmp_path) as through:
         assert await through.nfs("nfs-cat", through.url("/file")) == (0, b"still here")
 
 
@@ -261,7 +260,7 @@ async def test_what_another_aws_client_makes_is_served_without_asking(efs: Embed
 
 
 async def test_a_dead_nfs_server_is_started_again(
-    efs: EmbeddedEfs, file_system: FileSystemId, target: MountTarget, tmp_path: Path
+    efs: EmbeddedEfs, file_system: str, target: MountTarget, tmp_path: Path
 ) -> None:
     (efs.folder(file_system) / "file").write_text("still here")
     served = efs.data_plane.served(file_system)
@@ -269,11 +268,11 @@ async def test_a_dead_nfs_server_is_started_again(
     assert before is not None
     await before.process.kill()
     await until(lambda: served.nfs is not before, "another server")
-    async with tunnel(efs, target, tmp_path) as through:
+    async with tunnel(efs, file_system, target.address, tmp_path) as through:
         assert await through.nfs("nfs-cat", through.url("/file")) == (0, b"still here")
 
 
-async def test_a_failing_mount_target_fails_alone(efs: EmbeddedEfs, file_system: FileSystemId) -> None:
+async def test_a_failing_mount_target_fails_alone(efs: EmbeddedEfs, file_system: str) -> None:
     first, second, third = await efs.mount_targets(file_system)
     await efs.set_condition(first.mount_target_id, Condition.REFUSING)
     await efs.set_condition(second.mount_target_id, Condition.SILENT)
@@ -304,16 +303,14 @@ async def test_the_node_sits_where_it_was_placed(efs: EmbeddedEfs) -> None:
 
 
 async def test_an_address_that_is_taken_stops_no_other(tmp_path: Path) -> None:
-    file_system_id = FileSystemId("fs-01234567")
+    file_system_id = "fs-01234567"
     good, bad = "127.251.0.4", "127.251.0.5"
     targets = tuple(
         MountTarget(
-            mount_target_id=MountTargetId(f"fsmt-{number}"),
-            file_system_id=file_system_id,
-            subnet_id=SubnetId(f"subnet-{number}"),
-            zone=None,
+            mount_target_id=f"fsmt-{number}",
+            subnet_id=f"subnet-{number}",
+            zone=ZONES[number],
             address=address,
-            state=LifeCycleState.AVAILABLE,
         )
         for number, address in enumerate([bad, good])
     )
@@ -326,7 +323,7 @@ async def test_an_address_that_is_taken_stops_no_other(tmp_path: Path) -> None:
         authority=Authority.create(),
         region=REGION,
         work_dir=tmp_path,
-        admission=Admission(AwsConnection(AwsOptions(region=REGION)), Identities(REGION)),
+        admission=Admission(AwsClient(None), Identities(REGION)),
     )
     other = await asyncio.start_server(lambda _, writer: writer.close(), bad, NFS_PORT)
     try:

@@ -6,12 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fake_efs.aws_api import CREDENTIALS
+from fake_efs.aws_client import CREDENTIALS, Credentials
 from fake_efs.client_certificate import IamSignature
+from fake_efs.errors import InvalidValue
 from fake_efs.identities import Identities
-from kube_efs.aws.connection import AwsCredentials
 from kube_efs.model.efs.ids import FileSystemId, Region
-from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 
 REGION = Region("us-east-1")
@@ -39,7 +38,7 @@ def identities(clock: Clock) -> Identities:
     return Identities(REGION, clock=clock)
 
 
-def signed(credentials: AwsCredentials = CREDENTIALS, at: datetime = NOW) -> IamSignature:
+def signed(credentials: Credentials = CREDENTIALS, at: datetime = NOW) -> IamSignature:
     request = ConnectRequest(
         file_system_id=FILE_SYSTEM,
         region=REGION,

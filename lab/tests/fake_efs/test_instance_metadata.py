@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import httpx2
 import pytest
 
+from fake_efs.aws_client import Credentials
 from fake_efs.instance_metadata import (
     Instance,
     InstanceMetadata,
@@ -14,7 +15,6 @@ from fake_efs.instance_metadata import (
     look_up,
     metadata,
 )
-from kube_efs.aws.connection import AwsCredentials
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 
 FIRST_MAC, SECOND_MAC = "02:00:7f:10:00:01", "02:00:7f:10:10:01"
@@ -103,7 +103,7 @@ async def test_a_token_opens_the_document(client: httpx2.AsyncClient) -> None:
 async def test_a_role_is_listed_and_its_credentials_are_those_of_now() -> None:
     end = datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC)
     credentials = iter(
-        [AwsCredentials(access_key_id=f"ASIA{n}", secret_access_key="s", session_token="t") for n in range(4)]
+        [Credentials(access_key_id=f"ASIA{n}", secret_access_key="s", session_token="t") for n in range(4)]
     )
     role = InstanceRole(name="node", credentials=lambda: (next(credentials), end))
     service = InstanceMetadata(INSTANCE, role=role)

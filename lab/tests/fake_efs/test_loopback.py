@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from fake_efs.errors import PlatformError
 from fake_efs.loopback import LoopbackRange
-from kube_efs.model.errors import PlatformError
 
 
 @pytest.fixture

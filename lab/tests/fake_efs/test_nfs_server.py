@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fake_efs.nfs_server import check_platform, render_configuration
-from kube_efs.model.csi.access_points import PosixUser
-from kube_efs.model.errors import InvalidSetting, PlatformError
+from fake_efs.errors import PlatformError
+from fake_efs.nfs_server import PosixUser, check_platform, render_configuration
 
 EXPECTED = """\
 NFS_CORE_PARAM {
@@ -48,7 +47,7 @@ def test_configuration_of_an_identity() -> None:
     ids=["relative", "quote", "new line", "backslash"],
 )
 def test_paths_that_could_be_read_otherwise_are_refused(path: str) -> None:
-    with pytest.raises(InvalidSetting) as caught:
+    with pytest.raises(PlatformError) as caught:
         render_configuration(Path(path), Path("/work"))
     assert (caught.value.field, caught.value.value) == ("work directory", path)
 

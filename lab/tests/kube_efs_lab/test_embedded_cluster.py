@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kube_efs.model.errors import PlatformError
+from fake_efs.errors import PlatformError
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.sockets.ports import listening_ports

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from kube_efs.model.errors import PlatformError
+from fake_efs.errors import PlatformError
 from kube_efs_lab.ports import reserved_base_port
 
 

@@ -4,7 +4,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from fake_efs.names import server_names
+from fake_efs.file_systems import server_names
 from kube_efs.model.efs.ids import FileSystemId, Region
 from tiny_ca.authority import Authority, ServerCertificate
 

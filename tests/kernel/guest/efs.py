@@ -12,7 +12,10 @@ from aiohttp import web
 
 from fake_efs.admission import Admission
 from fake_efs.aws_api import ACCOUNT_ID
+from fake_efs.aws_client import Credentials
 from fake_efs.data_plane import DataPlane
+from fake_efs.errors import AwsNotFound
+from fake_efs.file_systems import FileSystem, MountTarget
 from fake_efs.identities import INSTANCE_ROLE, Identities
 from fake_efs.instance_metadata import (
     Instance,
@@ -21,12 +24,9 @@ from fake_efs.instance_metadata import (
     NetworkInterface,
 )
 from fake_efs.tls_front import TlsFront
-from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
-from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.errors import AwsNotFound
 from tiny_ca.authority import Authority
 
 REGION = Region("us-east-1")
@@ -101,12 +101,10 @@ class GuestEfs:
             file_system_id=fs,
             mount_targets=tuple(
                 MountTarget(
-                    mount_target_id=MountTargetId(f"fsmt-{number:08x}{index:09x}"),
-                    file_system_id=fs,
+                    mount_target_id=f"fsmt-{number:08x}{index:09x}",
                     subnet_id=SubnetId(f"subnet-{zone[-1]}"),
                     zone=zone,
                     address=f"127.60.{index}.{number}",
-                    state=LifeCycleState.AVAILABLE,
                 )
                 for index, zone in enumerate(ZONES, start=1)
             ),
@@ -138,7 +136,7 @@ class GuestEfs:
             fs: TunnelTarget(
                 file_system_id=fs,
                 port=_FIRST_PORT + index,
-                address_by_subnet={one.subnet_id: one.address for one in system.mount_targets},
+                address_by_subnet={SubnetId(one.subnet_id): one.address for one in system.mount_targets},
             )
             for index, (fs, system) in enumerate(self._systems.items())
         }
@@ -164,23 +162,21 @@ class GuestEfs:
         """Refuse, from now on, what was signed with the credentials that were given so far."""
         self._time_gone += timedelta(hours=7)
 
-    def _credentials(self) -> tuple[AwsCredentials, datetime]:
+    def _credentials(self) -> tuple[Credentials, datetime]:
         if not self.has_credentials:
             raise web.HTTPServiceUnavailable
         credentials, _ = self._identities.instance_credentials()
         return credentials, datetime.now(UTC) + self.credentials_last
 
 
-class _AccessPoints(AwsConnection):
+class _AccessPoints:
     """The EFS API, as far as a data plane asks it."""
 
     def __init__(self) -> None:
-        super().__init__(AwsOptions(region=REGION))
         self.known: dict[object, Mapping[str, Any]] = {}
 
-    async def call(
-        self, service: Service, operation: str, /, *, subject: object = "", **parameters: object
-    ) -> Mapping[str, Any]:
+    async def call(self, operation: str, **parameters: object) -> Mapping[str, Any]:
+        subject = parameters.get("AccessPointId")
         if operation == "DescribeAccessPoints" and subject in self.known:
             return {"AccessPoints": [self.known[subject]]}
-        raise AwsNotFound("does not exist", field=operation, value=subject)
+        raise AwsNotFound("does not exist", field=operation)

@@ -7,7 +7,7 @@ import pytest
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from fake_efs.names import server_names
+from fake_efs.file_systems import server_names
 from kube_efs.model.efs.ids import FileSystemId
 from tiny_ca.authority import Authority, ServerCertificate
 

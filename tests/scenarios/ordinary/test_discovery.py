@@ -52,7 +52,7 @@ async def test_a_claim_cannot_take_a_root_without_its_key(cluster: Cluster) -> N
 
 async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobody(cluster: Cluster) -> None:
     first, second = cluster.file_system_ids
-    third = await cluster.efs.create_file_system("third")
+    third = FileSystemId(await cluster.efs.create_file_system("third"))
     ports = {system: await steps.port_of(cluster, system) for system in (first, second, third)}
     await steps.bound_volume(cluster.client, cluster.namespace, root_name(third))
     async with _reading(cluster, first) as reader:
@@ -61,7 +61,7 @@ async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobo
         await steps.eventually(
             lambda: _is_gone(cluster, root_name(third)), what="its root claim and volume are gone"
         )
-        fourth = await cluster.efs.create_file_system("fourth")
+        fourth = FileSystemId(await cluster.efs.create_file_system("fourth"))
         assert await steps.port_of(cluster, fourth) == ports[third]
         assert await steps.port_of(cluster, first) == ports[first]
         assert await steps.port_of(cluster, second) == ports[second]
@@ -71,7 +71,7 @@ async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobo
 
 
 async def test_the_port_of_a_static_volume_without_annotation_is_not_given_away(cluster: Cluster) -> None:
-    client, third = cluster.client, await cluster.efs.create_file_system("third")
+    client, third = cluster.client, FileSystemId(await cluster.efs.create_file_system("third"))
     port = await steps.port_of(cluster, third)
     await client.create(_static_volume("static-localhost", port, server="localhost"))
     try:
@@ -79,7 +79,7 @@ async def test_the_port_of_a_static_volume_without_annotation_is_not_given_away(
         await steps.eventually(
             lambda: _is_gone(cluster, root_name(third)), what="its root claim and volume are gone"
         )
-        fourth = await cluster.efs.create_file_system("fourth")
+        fourth = FileSystemId(await cluster.efs.create_file_system("fourth"))
         assert await steps.port_of(cluster, fourth) != port
         await _delete(cluster, fourth)
     finally:
@@ -93,7 +93,7 @@ async def test_a_port_that_nobody_knows_is_told_of(cluster: Cluster) -> None:
     await client.create(_static_volume(name, max(known) + 100))
     try:
         # Anything that changes has the controller look at the ports again.
-        third = await cluster.efs.create_file_system("third")
+        third = FileSystemId(await cluster.efs.create_file_system("third"))
         await steps.port_of(cluster, third)
         told = await steps.eventually(
             lambda: steps.messages(client, "default", name, "UnknownFileSystem"), what="there is an event"
@@ -144,7 +144,7 @@ async def test_auto_stays_with_the_data_when_a_file_system_comes(cluster: Cluste
 
 async def test_auto_says_which_mount_target_is_missing(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
-    third = await cluster.efs.create_file_system("third")
+    third = FileSystemId(await cluster.efs.create_file_system("third"))
     await steps.port_of(cluster, third)
     targets = await cluster.efs.mount_targets(third)
     for target in targets:

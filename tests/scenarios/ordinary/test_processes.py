@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim, Pod
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import root_name
 from kube_efs_lab.program import Program
 from tiny_ca.authority import Authority
@@ -116,7 +117,7 @@ async def test_what_was_claimed_and_deleted_while_the_controller_was_off_is_caug
 
 async def test_a_failed_worker_does_not_hold_the_root_of_a_file_system_that_is_gone(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
-    third = await cluster.efs.create_file_system("third")
+    third = FileSystemId(await cluster.efs.create_file_system("third"))
     storage_class = await steps.new_class(client, default_file_system_id=third)
     await steps.port_of(cluster, third)
     in_the_way = cluster.efs.folder(third) / namespace

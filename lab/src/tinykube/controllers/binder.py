@@ -4,31 +4,27 @@ import asyncio
 
 import structlog
 from lightkube import AsyncClient
-from lightkube.models.core_v1 import ObjectReference
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass as StorageClassObject
 from lightkube.types import PatchType
 
 from tinykube.client.calls import unless_missing
-from tinykube.client.events import EventRecorder
 from tinykube.controllers.binding import (
     ReferClaim,
-    Report,
     SetClaim,
     SetClaimStatus,
     SetVolumePhase,
-    Steps,
+    Writes,
     decide_claim,
     decide_volume,
+    on_top_of,
 )
 from tinykube.controllers.caches import Caches, Change
-from tinykube.controllers.patches import on_top_of
 from tinykube.controllers.values import (
     Claim,
     ClaimPhase,
     ClaimReference,
     Key,
-    Pod,
     StorageClass,
     Volume,
     VolumePhase,
@@ -43,17 +39,14 @@ _WORKERS = 8
 class Binder:
     """Binds claims and volumes of one cluster while ``run`` runs."""
 
-    def __init__(self, client: AsyncClient, caches: Caches, events: EventRecorder) -> None:
+    def __init__(self, client: AsyncClient, caches: Caches) -> None:
         self._client = client
         self._caches = caches
-        self._events = events
-        self._last_words: dict[str, tuple[str, str]] = {}
         self._claims: WorkQueue[Key] = WorkQueue("claims", self._look_at_claim)
         self._volumes: WorkQueue[Key] = WorkQueue("volumes", self._look_at_volume)
         caches.claims.listen(self._claim_changed)
         caches.volumes.listen(self._volume_changed)
         caches.classes.listen(self._class_changed)
-        caches.pods.listen(self._pod_changed)
 
     async def run(self) -> None:
         """Work until cancelled; somebody else fills the caches."""
@@ -68,15 +61,12 @@ class Binder:
         if claim.volume_name:
             self._volumes.add(Key("", claim.volume_name))
         if change.after is None:
-            self._last_words.pop(claim.meta.uid, None)
             for volume in self._caches.volumes.values.values():
                 if volume.claim is not None and volume.claim.key == claim.meta.key:
                     self._volumes.add(volume.meta.key)
 
     def _volume_changed(self, change: Change[Volume]) -> None:
         volume = change.known
-        if change.after is None:
-            self._last_words.pop(volume.meta.uid, None)
         self._volumes.add(volume.meta.key)
         for state in (change.before, change.after):
             if state is not None and state.claim is not None:
@@ -93,29 +83,12 @@ class Binder:
             if claim.class_name == name and not claim.volume_name:
                 self._claims.add(claim.meta.key)
 
-    def _pod_changed(self, change: Change[Pod]) -> None:
-        """A claim that waits for a consumer says which pods it waits for."""
-        pod = change.known
-        if pod.node_name:
-            return
-        for name in pod.claim_names:
-            self._claims.add(Key(pod.meta.key.namespace, name))
-
     async def _look_at_claim(self, key: Key) -> None:
         claim = self._caches.claims.values.get(key)
         if claim is None:
             return
-        waiting = tuple(
-            sorted(
-                pod.meta.key.name
-                for pod in self._caches.pods.values.values()
-                if not pod.node_name
-                and pod.meta.key.namespace == key.namespace
-                and key.name in pod.claim_names
-            )
-        )
-        steps = decide_claim(claim, self._caches.volumes.values, await self._class_of(claim), waiting)
-        await self._take(steps)
+        storage_class = await self._class_of(claim)
+        await self._take(decide_claim(claim, self._caches.volumes.values, storage_class))
 
     async def _look_at_volume(self, key: Key) -> None:
         volume = self._caches.volumes.values.get(key)
@@ -145,25 +118,15 @@ class Binder:
         )
         return None if found is None else self._caches.claims.remember(found)
 
-    async def _take(self, steps: Steps) -> None:
+    async def _take(self, writes: Writes) -> None:
         """Make the writes one by one, each on top of what the one before made of the object."""
         versions: dict[str, str] = {}
-        for step in steps:
-            match step:
+        for write in writes:
+            match write:
                 case ReferClaim() | SetVolumePhase():
-                    await self._write_volume(step, versions)
+                    await self._write_volume(write, versions)
                 case SetClaim() | SetClaimStatus():
-                    await self._write_claim(step, versions)
-                case Report():
-                    self._report(step)
-
-    def _report(self, step: Report) -> None:
-        """Post an event unless it is the one that was posted last: each change brings another look."""
-        uid, words = step.about.meta.uid, (step.reason, step.message)
-        if self._last_words.get(uid) == words:
-            return
-        self._last_words[uid] = words
-        self._events.publish(_subject(step.about), step.reason, step.message, warning=step.warning)
+                    await self._write_claim(write, versions)
 
     async def _write_volume(self, step: ReferClaim | SetVolumePhase, versions: dict[str, str]) -> None:
         meta = step.volume.meta
@@ -191,16 +154,3 @@ class Binder:
             versions[meta.uid] = value.meta.version
         if isinstance(step, SetClaimStatus) and step.phase is ClaimPhase.BOUND and step.volume:
             log.info("claim-bound", claim=str(meta.key), volume=step.volume.meta.key.name)
-
-
-def _subject(about: Claim | Volume) -> ObjectReference:
-    kind = "PersistentVolumeClaim" if isinstance(about, Claim) else "PersistentVolume"
-    meta = about.meta
-    return ObjectReference(
-        apiVersion="v1",
-        kind=kind,
-        namespace=meta.key.namespace or None,
-        name=meta.key.name,
-        uid=meta.uid,
-        resourceVersion=meta.version,
-    )

@@ -1,20 +1,22 @@
 """What the volume binder does about one claim or one volume, as a list of writes.
 
 The rules are those of Kubernetes' persistent volume controller (pkg/controller/volume/persistentvolume/
-pv_controller.go), in its order and its words, without in-tree provisioners, recyclers and CSI migration.
-The writes of a list are made one after the other, and the rest is dropped when one fails: each is
-harmless by itself, and the next look at the objects decides anew.
+pv_controller.go), without events, in-tree provisioners, recyclers and CSI migration. The writes of a list
+are made one after the other, and the rest is dropped when one fails: each is harmless by itself, and the
+next look at the objects decides anew.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
-from tinykube.controllers.matching import best_match, mismatch
+from tinykube.controllers.matching import best_match, fits
 from tinykube.controllers.values import (
     BETA_STORAGE_PROVISIONER,
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
+    NO_PROVISIONER,
     PROVISIONED_BY,
     SELECTED_NODE,
     STORAGE_PROVISIONER,
@@ -22,14 +24,13 @@ from tinykube.controllers.values import (
     ClaimPhase,
     ClaimReference,
     Key,
+    Meta,
     ReclaimPolicy,
     StorageClass,
     Volume,
     VolumePhase,
     nothing,
 )
-
-_NO_DELETER = 'error getting deleter volume plugin for volume "{}": no deletable volume plugin matched'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,18 @@ class ReferClaim:
     claim: ClaimReference | None
     by_controller: bool
 
+    def patch(self) -> dict[str, Any]:
+        """The change as a merge patch."""
+        reference = self.claim and {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": self.claim.key.namespace,
+            "name": self.claim.key.name,
+            "uid": self.claim.uid or None,
+        }
+        annotation = {BOUND_BY_CONTROLLER: "yes" if self.by_controller else None}
+        return {"metadata": {"annotations": annotation}, "spec": {"claimRef": reference}}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetVolumePhase:
@@ -47,7 +60,10 @@ class SetVolumePhase:
 
     volume: Volume
     phase: VolumePhase
-    message: str = ""
+
+    def patch(self) -> dict[str, Any]:
+        """The change as a merge patch."""
+        return {"status": {"phase": self.phase}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +74,11 @@ class SetClaim:
     volume_name: str = ""
     annotations: Mapping[str, str] = field(default_factory=nothing)
 
+    def patch(self) -> dict[str, Any]:
+        """The change as a merge patch."""
+        spec = {"spec": {"volumeName": self.volume_name}} if self.volume_name else {}
+        return {"metadata": {"annotations": dict(self.annotations)}, **spec}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetClaimStatus:
@@ -67,45 +88,50 @@ class SetClaimStatus:
     phase: ClaimPhase
     volume: Volume | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Post an event on the claim or volume."""
-
-    about: Claim | Volume
-    reason: str
-    message: str
-    warning: bool = False
+    def patch(self) -> dict[str, Any]:
+        """The change as a merge patch."""
+        modes = list(self.volume.access_modes) if self.volume else None
+        capacity = {"storage": self.volume.capacity} if self.volume else None
+        return {"status": {"phase": self.phase, "accessModes": modes, "capacity": capacity}}
 
 
-Step = ReferClaim | SetVolumePhase | SetClaim | SetClaimStatus | Report
-Steps = tuple[Step, ...]
+Write = ReferClaim | SetVolumePhase | SetClaim | SetClaimStatus
+Writes = tuple[Write, ...]
 
 
-def decide_claim(
-    claim: Claim,
-    volumes: Mapping[Key, Volume],
-    storage_class: StorageClass | None,
-    waiting_pods: tuple[str, ...] = (),
-) -> Steps:
-    """What to do about a claim; ``waiting_pods`` are those that use it and are not scheduled yet."""
+def on_top_of(meta: Meta, versions: Mapping[str, str], write: Write) -> dict[str, Any]:
+    """The patch of a write, which the server refuses when the object is no longer what was decided on.
+
+    ``versions`` has the newer version of an object that an earlier write has already changed, by its uid.
+    """
+    patch = write.patch()
+    metadata = {"resourceVersion": versions.get(meta.uid, meta.version), "uid": meta.uid}
+    return {**patch, "metadata": {**patch.get("metadata", {}), **metadata}}
+
+
+def decide_claim(claim: Claim, volumes: Mapping[Key, Volume], storage_class: StorageClass | None) -> Writes:
+    """What to do about a claim; ``storage_class`` is the one that it names, if there is one."""
+    named = volumes.get(Key("", claim.volume_name))
     if claim.bind_completed:
-        return _decide_bound_claim(claim, volumes)
-    if claim.volume_name:
-        return _decide_claim_for(claim, volumes.get(Key("", claim.volume_name)))
+        held = named is not None and (named.claim is None or named.claim.uid == claim.meta.uid)
+        return bind(named, claim) if named and held else _claim_status(claim, ClaimPhase.LOST, None)
     waits = storage_class is not None and storage_class.waits_for_consumer
-    volume = best_match(claim, volumes.values(), reserved_only=waits)
+    if not claim.volume_name:
+        volume = best_match(claim, volumes.values(), reserved_only=waits)
+    elif named and (named.claim.means(claim) if named.claim else fits(named, claim)):
+        volume = named
+    else:
+        volume = None
     if volume is not None:
         return bind(volume, claim)
-    if waits and SELECTED_NODE not in claim.meta.annotations:
-        return (_waiting(claim, waiting_pods), *_pending(claim))
-    if claim.class_name:
-        return _provision(claim, claim.class_name, storage_class)
-    problem = "no persistent volumes available for this claim and no storage class is set"
-    return (Report(about=claim, reason="FailedBinding", message=problem), *_pending(claim))
+    pending = _claim_status(claim, ClaimPhase.PENDING, None)
+    waits = waits and SELECTED_NODE not in claim.meta.annotations
+    if claim.volume_name or storage_class is None or waits:
+        return pending
+    return (*_provision(claim, storage_class.provisioner), *pending)
 
 
-def decide_volume(volume: Volume, claim: Claim | None) -> Steps:
+def decide_volume(volume: Volume, claim: Claim | None) -> Writes:
     """What to do about a volume; ``claim`` is the one of the name that it refers to, if there is one."""
     if volume.claim is None or not volume.claim.uid:
         return _phase(volume, VolumePhase.AVAILABLE)
@@ -120,23 +146,23 @@ def decide_volume(volume: Volume, claim: Claim | None) -> Steps:
     return unbind(volume)
 
 
-def bind(volume: Volume, claim: Claim) -> Steps:
+def bind(volume: Volume, claim: Claim) -> Writes:
     """The writes still missing to bind both, the volume's first, so that no other claim can take it."""
     wanted = ClaimReference(key=claim.meta.key, uid=claim.meta.uid)
-    steps: list[Step] = []
+    writes: list[Write] = []
     if volume.claim != wanted:
         chosen = volume.claim is None or BOUND_BY_CONTROLLER in volume.meta.annotations
-        steps.append(ReferClaim(volume=volume, claim=wanted, by_controller=chosen))
-    steps += _phase(volume, VolumePhase.BOUND)
+        writes.append(ReferClaim(volume=volume, claim=wanted, by_controller=chosen))
+    writes += _phase(volume, VolumePhase.BOUND)
     annotations = {BIND_COMPLETED: "yes"}
     if claim.volume_name != volume.meta.key.name:
         annotations[BOUND_BY_CONTROLLER] = "yes"
     if annotations.keys() - claim.meta.annotations.keys():
-        steps.append(SetClaim(claim=claim, volume_name=volume.meta.key.name, annotations=annotations))
-    return (*steps, *_claim_status(claim, ClaimPhase.BOUND, volume))
+        writes.append(SetClaim(claim=claim, volume_name=volume.meta.key.name, annotations=annotations))
+    return (*writes, *_claim_status(claim, ClaimPhase.BOUND, volume))
 
 
-def unbind(volume: Volume) -> Steps:
+def unbind(volume: Volume) -> Writes:
     """Take a binding back; a volume that was reserved by a person stays reserved."""
     by_controller = BOUND_BY_CONTROLLER in volume.meta.annotations
     kept = None if by_controller or volume.claim is None else ClaimReference(key=volume.claim.key)
@@ -146,106 +172,22 @@ def unbind(volume: Volume) -> Steps:
     )
 
 
-def _decide_bound_claim(claim: Claim, volumes: Mapping[Key, Volume]) -> Steps:
-    if not claim.volume_name:
-        problem = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"
-        return _lose(claim, "ClaimLost", problem)
-    volume = volumes.get(Key("", claim.volume_name))
-    if volume is None:
-        problem = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
-        return _lose(claim, "ClaimLost", problem)
-    if volume.claim is None or volume.claim.uid == claim.meta.uid:
-        return bind(volume, claim)
-    problem = "Two claims are bound to the same volume, this one is bound incorrectly"
-    return _lose(claim, "ClaimMisbound", problem)
-
-
-def _decide_claim_for(claim: Claim, volume: Volume | None) -> Steps:
-    """For a claim that names its volume."""
-    if volume is None:
-        return _pending(claim)
-    if volume.claim is None:
-        problem = mismatch(volume, claim)
-        if not problem:
-            return bind(volume, claim)
-        message = f'Cannot bind to requested volume "{volume.meta.key}": {problem}'
-        report = Report(about=claim, reason="VolumeMismatch", message=message, warning=True)
-        return (report, *_pending(claim))
-    if volume.claim.means(claim):
-        return bind(volume, claim)
-    message = f'volume "{volume.meta.key}" already bound to a different claim.'
-    report = Report(about=claim, reason="FailedBinding", message=message, warning=True)
-    return (report, *_pending(claim))
-
-
-def _provision(claim: Claim, class_name: str, storage_class: StorageClass | None) -> Steps:
-    if storage_class is None:
-        problem = f'storageclass.storage.k8s.io "{class_name}" not found'
-        return (Report(about=claim, reason="ProvisioningFailed", message=problem, warning=True),)
-    provisioner = storage_class.provisioner
-    if provisioner.startswith("kubernetes.io/"):
-        problem = f"no volume plugin matched name: {provisioner}"
-        return (Report(about=claim, reason="ProvisioningFailed", message=problem, warning=True),)
+def _provision(claim: Claim, provisioner: str) -> Writes:
     wanted = MappingProxyType({STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner})
-    message = (
-        f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually"
-        " by the system administrator. If volume creation is delayed, please verify that the provisioner is"
-        " running and correctly registered."
-    )
-    report = Report(about=claim, reason="ExternalProvisioning", message=message)
-    if wanted.items() <= claim.meta.annotations.items():
-        return (report,)
-    return (SetClaim(claim=claim, annotations=wanted), report)
-
-
-def _waiting(claim: Claim, pods: tuple[str, ...]) -> Report:
-    if not pods:
-        message = "waiting for first consumer to be created before binding"
-        return Report(about=claim, reason="WaitForFirstConsumer", message=message)
-    noun = "pod" if len(pods) == 1 else "pods"
-    message = f"waiting for {noun} {','.join(pods)} to be scheduled"
-    return Report(about=claim, reason="WaitForPodScheduled", message=message)
-
-
-def _release(volume: Volume) -> Steps:
-    if volume.phase is VolumePhase.FAILED:
+    if provisioner == NO_PROVISIONER or wanted.items() <= claim.meta.annotations.items():
         return ()
-    released = _phase(volume, VolumePhase.RELEASED)
-    if volume.reclaim_policy is ReclaimPolicy.RECYCLE:
-        return (*released, *_fail(volume, "VolumeFailedRecycle", "No recycler plugin found for the volume!"))
-    if volume.reclaim_policy is ReclaimPolicy.DELETE and not _has_external_deleter(volume):
-        return (*released, *_fail(volume, "VolumeFailedDelete", _NO_DELETER.format(volume.meta.key)))
-    return released
+    return (SetClaim(claim=claim, annotations=wanted),)
 
 
-def _has_external_deleter(volume: Volume) -> bool:
-    provisioner = volume.meta.annotations.get(PROVISIONED_BY, "")
-    return bool(provisioner) and not provisioner.startswith("kubernetes.io/")
+def _release(volume: Volume) -> Writes:
+    return () if volume.phase is VolumePhase.FAILED else _phase(volume, VolumePhase.RELEASED)
 
 
-def _fail(volume: Volume, reason: str, message: str) -> Steps:
-    return (
-        SetVolumePhase(volume=volume, phase=VolumePhase.FAILED, message=message),
-        Report(about=volume, reason=reason, message=message, warning=True),
-    )
-
-
-def _phase(volume: Volume, phase: VolumePhase) -> Steps:
+def _phase(volume: Volume, phase: VolumePhase) -> Writes:
     return () if volume.phase is phase else (SetVolumePhase(volume=volume, phase=phase),)
 
 
-def _pending(claim: Claim) -> Steps:
-    return _claim_status(claim, ClaimPhase.PENDING, None)
-
-
-def _lose(claim: Claim, reason: str, message: str) -> Steps:
-    if claim.phase is ClaimPhase.LOST:
-        return ()
-    report = Report(about=claim, reason=reason, message=message, warning=True)
-    return (SetClaimStatus(claim=claim, phase=ClaimPhase.LOST), report)
-
-
-def _claim_status(claim: Claim, phase: ClaimPhase, volume: Volume | None) -> Steps:
+def _claim_status(claim: Claim, phase: ClaimPhase, volume: Volume | None) -> Writes:
     modes = volume.access_modes if volume else ()
     capacity = volume.capacity_bytes if volume else None
     if (claim.phase, claim.status_modes, claim.status_bytes) == (phase, modes, capacity):

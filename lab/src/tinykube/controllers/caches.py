@@ -15,14 +15,20 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.storage_v1 import StorageClass as StorageClassObject
 
 from tinykube.client.following import Applied, Deleted, Listed, follow
-from tinykube.controllers.reading import (
+from tinykube.controllers.values import (
+    Claim,
+    Key,
+    Meta,
+    Node,
+    Pod,
+    StorageClass,
+    Volume,
     read_claim,
     read_node,
     read_pod,
     read_storage_class,
     read_volume,
 )
-from tinykube.controllers.values import Claim, Key, Meta, Node, Pod, StorageClass, Volume
 from tinykube.errors import InvalidValue
 
 log = structlog.get_logger(__name__)

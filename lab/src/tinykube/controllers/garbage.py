@@ -1,38 +1,123 @@
-"""The garbage collector: deletes what is owned by something that is gone, and events that are old."""
+"""The garbage collector: deletes objects whose owners are gone, as pkg/controller/garbagecollector does."""
 
 import asyncio
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Set
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
-from lightkube.resources.core_v1 import Event
 from lightkube.types import CascadeType, PatchType
 
-from tinykube.client.calls import CALL_ERRORS, unless_missing
+from tinykube.client.calls import unless_missing
 from tinykube.client.following import Applied, Deleted, Listed, follow
 from tinykube.controllers.kinds import OWNING, Kind, custom_kinds, is_namespaced, kind_name
-from tinykube.controllers.ownership import Delete, Disown, Graph, Owned, Owner, Unlock, decide
-from tinykube.controllers.reading import read_meta
+from tinykube.controllers.values import Meta, read_meta
 from tinykube.controllers.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
 _WORKERS = 4
-_EVENTS_LIVE = timedelta(hours=1)  # kube-apiserver's --event-ttl
-_SWEEP_SECONDS = 300.0
+# metav1.FinalizerDeleteDependents and metav1.FinalizerOrphanDependents
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """One of ``metadata.ownerReferences``; ``kind`` is ``apiVersion/Kind``."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """Any object, with its owners; ``kind`` is ``apiVersion/Kind``."""
+
+    meta: Meta
+    kind: str
+    owners: tuple[Owner, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the object: each of its owners is gone, or waits for it to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disown:
+    """Remove the object from the owners of its dependents, so that they stay."""
+
+    dependents: tuple[Owned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unlock:
+    """Remove a finalizer from the object, which is then gone."""
+
+    finalizer: str
+
+
+class Graph:
+    """All followed objects by uid, and the dependents of each uid."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Owned] = {}
+        self._dependents: defaultdict[str, set[str]] = defaultdict(set)
+
+    def put(self, found: Owned) -> None:
+        """Take over the newest state of an object."""
+        self.drop(found.meta.uid)
+        self._objects[found.meta.uid] = found
+        for owner in found.owners:
+            self._dependents[owner.uid].add(found.meta.uid)
+
+    def drop(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        found = self._objects.pop(uid, None)
+        for owner in found.owners if found else ():
+            self._dependents[owner.uid].discard(uid)
+            if not self._dependents[owner.uid]:
+                del self._dependents[owner.uid]
+
+    def get(self, uid: str) -> Owned | None:
+        """The object of that uid, if there is one."""
+        return self._objects.get(uid)
+
+    def dependents(self, uid: str) -> tuple[Owned, ...]:
+        """The objects that name this uid as an owner."""
+        return tuple(self._objects[dependent] for dependent in sorted(self._dependents.get(uid, ())))
+
+    def decide(self, found: Owned, listed: Set[str]) -> Delete | Disown | Unlock | None:
+        """The next step for an object; an owner that is not here exists unless its kind has been listed."""
+        dependents = self.dependents(found.meta.uid)
+        if not found.meta.deleting:
+            return Delete() if found.owners and all(self._ends(one, listed) for one in found.owners) else None
+        if ORPHAN in found.meta.finalizers:
+            return Disown(dependents) if dependents else Unlock(ORPHAN)
+        if FOREGROUND in found.meta.finalizers and not dependents:
+            return Unlock(FOREGROUND)
+        return None
+
+    def _ends(self, owner: Owner, listed: Set[str]) -> bool:
+        live = self.get(owner.uid)
+        if live is None:
+            return owner.kind in listed
+        return live.meta.deleting and FOREGROUND in live.meta.finalizers
 
 
 class GarbageCollector:
     """Follows every kind that can own or be owned, custom ones included, while ``run`` runs."""
 
     def __init__(self, client: AsyncClient, *, kinds: Iterable[Kind] = OWNING) -> None:
-        self._client = client
+        self._client: Any = client  # its overloads want the kind spelt out
         self._kinds = {kind_name(kind): kind for kind in kinds}
-        self._synced: set[str] = set()
+        self._listed: set[str] = set()
         self._graph = Graph()
         self._queue: WorkQueue[str] = WorkQueue("garbage", self._look_at)
 
@@ -43,7 +128,6 @@ class GarbageCollector:
                 tasks.create_task(self._follow(kind))
             tasks.create_task(self._follow_definitions(tasks))
             tasks.create_task(self._queue.run(_WORKERS))
-            tasks.create_task(self._sweep_events())
 
     async def _follow_definitions(self, tasks: asyncio.TaskGroup) -> None:
         async with aclosing(follow(self._client, CustomResourceDefinition)) as changes:
@@ -74,7 +158,7 @@ class GarbageCollector:
                         known = {item.meta.uid for item in listed}
                         for item in listed:
                             self._changed(item)
-                        self._synced.add(name)
+                        self._listed.add(name)
                     case Applied(found):
                         item = _read(name, found)
                         known.add(item.meta.uid)
@@ -108,61 +192,36 @@ class GarbageCollector:
         found = self._graph.get(uid)
         if found is None:
             return
-        for step in decide(found, self._graph, self._synced):
-            match step:
-                case Delete(target=target, absent=absent):
-                    await self._delete(target, absent)
-                case Disown(target=target, owner_uid=owner_uid):
-                    reference = {"$patch": "delete", "uid": owner_uid}
-                    await self._patch(target, {"ownerReferences": [reference]}, PatchType.STRATEGIC)
-                case Unlock(target=target, finalizer=finalizer):
-                    kept = [name for name in target.meta.finalizers if name != finalizer]
-                    await self._patch(target, {"finalizers": kept}, PatchType.MERGE)
+        match self._graph.decide(found, self._listed):
+            case Delete():
+                await self._delete(found)
+            case Disown(dependents):
+                for dependent in dependents:
+                    reference = {"$patch": "delete", "uid": uid}
+                    await self._patch(dependent, {"ownerReferences": [reference]}, PatchType.STRATEGIC)
+            case Unlock(finalizer):
+                kept = [name for name in found.meta.finalizers if name != finalizer]
+                await self._patch(found, {"finalizers": kept}, PatchType.MERGE)
 
-    async def _delete(self, target: Owned, absent: tuple[Owner, ...]) -> None:
-        for owner in absent:
-            if await self._exists(owner, target.meta.key.namespace):
+    async def _delete(self, target: Owned) -> None:
+        for owner in target.owners:
+            if self._graph.get(owner.uid) is None and await self._exists(owner, target.meta.key.namespace):
                 return  # its own watch is late; it will bring the owner
         log.info("garbage-deleted", kind=target.kind, name=str(target.meta.key))
-        await self._untyped.delete(
-            self._kinds[target.kind],
-            target.meta.key.name,
-            cascade=CascadeType.BACKGROUND,
-            **_scope(self._kinds[target.kind], target.meta.key.namespace),
-        )
+        kind = self._kinds[target.kind]
+        scope = _scope(kind, target.meta.key.namespace)
+        await self._client.delete(kind, target.meta.key.name, cascade=CascadeType.BACKGROUND, **scope)
 
     async def _exists(self, owner: Owner, namespace: str) -> bool:
-        kind = self._kinds[f"{owner.api_version}/{owner.kind}"]
-        found = await unless_missing(self._untyped.get(kind, owner.name, **_scope(kind, namespace)))
+        kind = self._kinds[owner.kind]
+        found = await unless_missing(self._client.get(kind, owner.name, **_scope(kind, namespace)))
         return found is not None and read_meta(found.metadata).uid == owner.uid
 
-    async def _patch(self, target: Owned, metadata: dict[str, object], how: PatchType) -> None:
+    async def _patch(self, target: Owned, metadata: dict[str, object], patch_type: PatchType) -> None:
         kind, meta = self._kinds[target.kind], target.meta
         body = {"metadata": {**metadata, "resourceVersion": meta.version, "uid": meta.uid}}
-        await self._untyped.patch(
-            kind, meta.key.name, body, patch_type=how, **_scope(kind, meta.key.namespace)
-        )
-
-    async def _sweep_events(self) -> None:
-        while True:
-            try:
-                await self._delete_old_events(datetime.now(UTC) - _EVENTS_LIVE)
-            except CALL_ERRORS as error:
-                log.warning("events-not-swept", reason=str(error))
-            await asyncio.sleep(_SWEEP_SECONDS)
-
-    async def _delete_old_events(self, before: datetime) -> None:
-        events = [event async for event in self._client.list(Event, namespace="*")]
-        for event in events:
-            last = event.lastTimestamp or event.eventTime or event.metadata.creationTimestamp
-            if last is not None and last < before:
-                await self._client.delete(
-                    Event, event.metadata.name or "", namespace=event.metadata.namespace
-                )
-
-    @property
-    def _untyped(self) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out
-        return self._client
+        scope = _scope(kind, meta.key.namespace)
+        await self._client.patch(kind, meta.key.name, body, patch_type=patch_type, **scope)
 
 
 def _scope(kind: Kind, namespace: str) -> dict[str, str]:
@@ -171,13 +230,7 @@ def _scope(kind: Kind, namespace: str) -> dict[str, str]:
 
 def _read(kind: str, found: Any) -> Owned:  # noqa: ANN401 - any object
     owners = tuple(
-        Owner(
-            api_version=item.apiVersion,
-            kind=item.kind,
-            name=item.name,
-            uid=item.uid,
-            blocks=bool(item.blockOwnerDeletion),
-        )
+        Owner(kind=f"{item.apiVersion}/{item.kind}", name=item.name, uid=item.uid)
         for item in found.metadata.ownerReferences or ()
     )
     return Owned(meta=read_meta(found.metadata), kind=kind, owners=owners)

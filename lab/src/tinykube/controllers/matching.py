@@ -19,7 +19,7 @@ def best_match(claim: Claim, volumes: Iterable[Volume], *, reserved_only: bool =
     for volume in volumes:
         if volume.claim is not None and not volume.claim.means(claim):
             continue
-        if volume.meta.deleting or _shortcoming(volume, claim):
+        if volume.meta.deleting or not _suffices(volume, claim):
             continue
         if volume.claim is not None:
             return volume
@@ -28,23 +28,18 @@ def best_match(claim: Claim, volumes: Iterable[Volume], *, reserved_only: bool =
     return min(free, key=_preference, default=None)
 
 
-def mismatch(volume: Volume, claim: Claim) -> str:
-    """Why a volume that the claim names cannot serve it, in Kubernetes' words; empty when it can."""
-    if volume.meta.deleting:
-        return f'the volume is marked for deletion "{volume.meta.key}"'
-    if volume.class_name != (claim.class_name or ""):
-        return "storageClassName does not match"
-    return _shortcoming(volume, claim)
+def fits(volume: Volume, claim: Claim) -> bool:
+    """Whether a volume that the claim names can serve it."""
+    same_class = volume.class_name == (claim.class_name or "")
+    return not volume.meta.deleting and same_class and _suffices(volume, claim)
 
 
-def _shortcoming(volume: Volume, claim: Claim) -> str:
-    if volume.capacity_bytes < claim.request_bytes:
-        return "requested PV is too small"
-    if volume.volume_mode != claim.volume_mode:
-        return "incompatible volumeMode"
-    if not set(claim.access_modes) <= set(volume.access_modes):
-        return "incompatible accessMode"
-    return ""
+def _suffices(volume: Volume, claim: Claim) -> bool:
+    return (
+        volume.capacity_bytes >= claim.request_bytes
+        and volume.volume_mode == claim.volume_mode
+        and set(claim.access_modes) <= set(volume.access_modes)
+    )
 
 
 def _is_free_for(volume: Volume, claim: Claim) -> bool:

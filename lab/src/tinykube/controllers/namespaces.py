@@ -16,10 +16,9 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace
 
 from tinykube.client.calls import unless_exists, unless_missing
 from tinykube.controllers.caches import Cache, Change
+from tinykube.controllers.garbage import Owned
 from tinykube.controllers.kinds import NAMESPACED, Kind, custom_kinds, is_namespaced
-from tinykube.controllers.ownership import Owned
-from tinykube.controllers.reading import read_meta
-from tinykube.controllers.values import Key
+from tinykube.controllers.values import Key, read_meta
 from tinykube.controllers.work_queue import WorkQueue
 from tinykube.errors import NotYet
 

@@ -13,7 +13,6 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.types import PatchType
 
 from tinykube.controllers.caches import Caches, Change
-from tinykube.controllers.reading import read_pod
 from tinykube.controllers.values import (
     CLAIM_PROTECTION,
     VOLUME_PROTECTION,
@@ -23,6 +22,7 @@ from tinykube.controllers.values import (
     Pod,
     Volume,
     VolumePhase,
+    read_pod,
 )
 from tinykube.controllers.work_queue import WorkQueue
 

@@ -1,5 +1,11 @@
-"""A scheduler for one node."""
+"""A scheduler for one node.
 
+It prepares the claims of a pod as the VolumeBinding plugin of kube-scheduler does: claims of a class that
+binds at once must be bound; those of a class that waits for a consumer get a volume or a provisioner now.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -12,16 +18,57 @@ from lightkube.types import PatchType
 from msgspec import field
 
 from tinykube.client.events import EventRecorder
-from tinykube.controllers.binding import ReferClaim, SetClaim
+from tinykube.controllers.binding import ReferClaim, SetClaim, on_top_of
 from tinykube.controllers.caches import Caches, Change
-from tinykube.controllers.patches import on_top_of
-from tinykube.controllers.scheduling import Prepare, Refuse, Run, place
-from tinykube.controllers.values import SELECTED_NODE, Claim, ClaimReference, Key, Node, Pod, Volume
+from tinykube.controllers.matching import best_match
+from tinykube.controllers.values import (
+    NO_PROVISIONER,
+    SELECTED_NODE,
+    Claim,
+    ClaimPhase,
+    ClaimReference,
+    Key,
+    Node,
+    Pod,
+    StorageClass,
+    Volume,
+)
 from tinykube.controllers.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
 _WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Every claim is bound: the pod can go to the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """The claims have their first consumer: reserve these volumes, have those claims provisioned, wait."""
+
+    reserve: tuple[tuple[Claim, Volume], ...]
+    provision: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The pod has to wait; ``problem`` in Kubernetes' words."""
+
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """What ``kubectl describe pod`` shows."""
+        return (
+            f"0/1 nodes are available: {self.problem}. preemption: 0/1 nodes are available:"
+            " 1 Preemption is not helpful for scheduling."
+        )
+
+
+Placement = Run | Prepare | Refuse
 
 
 class _Binding(PodBinding):
@@ -72,7 +119,9 @@ class Scheduler:
             return
         known = self._caches
         node = known.nodes.values.get(Key("", self._node))
-        cordoned = node is not None and node.cordoned and not pod.tolerates_cordon
+        # As in Kubernetes, the pods of DaemonSets go to cordoned nodes as well.
+        of_daemon_set = pod.controller is not None and pod.controller.kind == "DaemonSet"
+        cordoned = node is not None and node.cordoned and not of_daemon_set
         match place(pod, known.claims.values, known.volumes.values, known.classes.values, cordoned=cordoned):
             case Run():
                 await self._bind(pod)
@@ -130,8 +179,7 @@ class Scheduler:
 
 
 def _wants_node(pod: Pod) -> bool:
-    ours = pod.scheduler_name == "default-scheduler"
-    return ours and not (pod.node_name or pod.meta.deleting or pod.finished or pod.gated)
+    return not (pod.node_name or pod.meta.deleting or pod.finished or pod.gated)
 
 
 def _subject(pod: Pod) -> ObjectReference:
@@ -144,3 +192,62 @@ def _subject(pod: Pod) -> ObjectReference:
         uid=pod.meta.uid,
         resourceVersion=pod.meta.version,
     )
+
+
+def place(
+    pod: Pod,
+    claims: Mapping[Key, Claim],
+    volumes: Mapping[Key, Volume],
+    classes: Mapping[Key, StorageClass],
+    *,
+    cordoned: bool = False,
+) -> Placement:
+    """What can be done about a pod that has no node yet; ``cordoned`` is what the node is to this pod."""
+    waiting: list[Claim] = []
+    for name in pod.claim_names:
+        claim = claims.get(Key(pod.meta.key.namespace, name))
+        problem = _problem(name, claim)
+        if problem or claim is None:
+            return Refuse(problem)
+        if claim.bind_completed:
+            continue
+        if not _waits(claim, classes):
+            return Refuse("pod has unbound immediate PersistentVolumeClaims")
+        waiting.append(claim)
+    if cordoned:
+        return Refuse("1 node(s) were unschedulable")
+    return _prepare(waiting, volumes, classes) if waiting else Run()
+
+
+def _problem(name: str, claim: Claim | None) -> str:
+    if claim is None:
+        return f'persistentvolumeclaim "{name}" not found'
+    if claim.meta.deleting:
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    if claim.phase is ClaimPhase.LOST:
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume_name}"'
+    return ""
+
+
+def _waits(claim: Claim, classes: Mapping[Key, StorageClass]) -> bool:
+    storage_class = classes.get(Key("", claim.class_name or ""))
+    return storage_class is not None and storage_class.waits_for_consumer and not claim.volume_name
+
+
+def _prepare(
+    claims: list[Claim], volumes: Mapping[Key, Volume], classes: Mapping[Key, StorageClass]
+) -> Placement:
+    reserve: list[tuple[Claim, Volume]] = []
+    provision: list[Claim] = []
+    free = dict(volumes)
+    for claim in claims:
+        volume = best_match(claim, free.values())
+        if volume is not None:
+            del free[volume.meta.key]
+            if volume.claim is None:
+                reserve.append((claim, volume))
+        elif classes[Key("", claim.class_name or "")].provisioner == NO_PROVISIONER:
+            return Refuse("1 node(s) didn't find available persistent volumes to bind")
+        elif SELECTED_NODE not in claim.meta.annotations:
+            provision.append(claim)
+    return Prepare(tuple(reserve), tuple(provision))

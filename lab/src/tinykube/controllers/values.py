@@ -1,4 +1,7 @@
-"""Claims, volumes, classes and pods as the controllers see them: only the fields they decide by."""
+"""Claims, volumes, classes, nodes and pods as the controllers see them: only the fields they decide by.
+
+Reading an object raises InvalidValue or ValueError for one that no API server would have accepted.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +9,19 @@ from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
+
+from lightkube.models.core_v1 import (
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus,
+    PersistentVolumeSpec,
+    PodSpec,
+    PodStatus,
+)
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.resources import core_v1, storage_v1
+from lightkube.utils.quantity import parse_quantity
+
+from tinykube.errors import InvalidValue
 
 # Kubernetes' well-known annotations (component-helpers/storage/volume/pv_helpers.go).
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
@@ -15,9 +31,6 @@ STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
 BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-# The taint that stands for a node's ``spec.unschedulable`` (core/v1, TaintNodeUnschedulable).
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
@@ -185,13 +198,11 @@ class Controller:
 class Pod:
     """A Pod, its claims by name, and whether it is kept back from or refused by the scheduler.
 
-    ``required_node`` is the only node that its affinity allows, as that of every DaemonSet's pod does;
-    ``tolerates_cordon`` says whether it may go to a node that takes no other new pods.
+    ``required_node`` is the only node that its affinity allows, as that of every DaemonSet's pod does.
     """
 
     meta: Meta
     node_name: str = ""
-    scheduler_name: str = "default-scheduler"
     finished: bool = False
     ready: bool = False
     gated: bool = False
@@ -199,4 +210,137 @@ class Pod:
     claim_names: tuple[str, ...] = ()
     controller: Controller | None = None
     required_node: str = ""
-    tolerates_cordon: bool = False
+
+
+def read_meta(found: ObjectMeta | None) -> Meta:
+    """The metadata of any object."""
+    meta = found or ObjectMeta()
+    return Meta(
+        key=Key(meta.namespace or "", meta.name or ""),
+        uid=meta.uid or "",
+        version=meta.resourceVersion or "",
+        labels=_frozen(meta.labels),
+        annotations=_frozen(meta.annotations),
+        finalizers=tuple(meta.finalizers or ()),
+        deleting=meta.deletionTimestamp is not None,
+    )
+
+
+def read_claim(found: core_v1.PersistentVolumeClaim) -> Claim:
+    """A PersistentVolumeClaim."""
+    meta = read_meta(found.metadata)
+    spec = found.spec or PersistentVolumeClaimSpec()
+    status = found.status or PersistentVolumeClaimStatus()
+    requests = (spec.resources.requests if spec.resources else None) or {}
+    held = (status.capacity or {}).get("storage")
+    return Claim(
+        meta=meta,
+        phase=ClaimPhase(status.phase or ClaimPhase.PENDING),
+        class_name=meta.annotations.get(BETA_STORAGE_CLASS, spec.storageClassName),
+        volume_name=spec.volumeName or "",
+        volume_mode=spec.volumeMode or "Filesystem",
+        access_modes=tuple(spec.accessModes or ()),
+        request_bytes=_bytes(requests.get("storage"), "resources.requests.storage"),
+        selector=read_selector(spec.selector),
+        status_modes=tuple(status.accessModes or ()),
+        status_bytes=None if held is None else _bytes(held, "status.capacity.storage"),
+    )
+
+
+def read_volume(found: core_v1.PersistentVolume) -> Volume:
+    """A PersistentVolume."""
+    meta = read_meta(found.metadata)
+    spec = found.spec or PersistentVolumeSpec()
+    capacity = (spec.capacity or {}).get("storage", "0")
+    claim = spec.claimRef
+    return Volume(
+        meta=meta,
+        phase=VolumePhase((found.status and found.status.phase) or VolumePhase.PENDING),
+        class_name=meta.annotations.get(BETA_STORAGE_CLASS, spec.storageClassName or ""),
+        volume_mode=spec.volumeMode or "Filesystem",
+        access_modes=tuple(spec.accessModes or ()),
+        capacity=str(capacity),
+        capacity_bytes=_bytes(capacity, "spec.capacity.storage"),
+        reclaim_policy=ReclaimPolicy(spec.persistentVolumeReclaimPolicy or ReclaimPolicy.RETAIN),
+        claim=ClaimReference(key=Key(claim.namespace or "", claim.name or ""), uid=claim.uid or "")
+        if claim
+        else None,
+    )
+
+
+def read_storage_class(found: storage_v1.StorageClass) -> StorageClass:
+    """A StorageClass."""
+    return StorageClass(
+        meta=read_meta(found.metadata),
+        provisioner=found.provisioner,
+        waits_for_consumer=found.volumeBindingMode == "WaitForFirstConsumer",
+    )
+
+
+def read_pod(found: core_v1.Pod) -> Pod:
+    """A Pod."""
+    spec = found.spec or PodSpec(containers=[])
+    status = found.status or PodStatus()
+    claims = (volume.persistentVolumeClaim for volume in spec.volumes or ())
+    conditions = {condition.type: condition for condition in status.conditions or ()}
+    scheduled, ready = conditions.get("PodScheduled"), conditions.get("Ready")
+    return Pod(
+        meta=read_meta(found.metadata),
+        node_name=spec.nodeName or "",
+        finished=status.phase in {"Succeeded", "Failed"},
+        ready=ready is not None and ready.status == "True",
+        gated=bool(spec.schedulingGates),
+        unschedulable_message=(scheduled.message or "") if scheduled and scheduled.status == "False" else "",
+        claim_names=tuple(claim.claimName for claim in claims if claim is not None),
+        controller=_controller(found.metadata),
+        required_node=_required_node(spec),
+    )
+
+
+def read_node(found: core_v1.Node) -> Node:
+    """A Node."""
+    return Node(meta=read_meta(found.metadata), cordoned=bool(found.spec and found.spec.unschedulable))
+
+
+def read_selector(found: LabelSelector | None) -> tuple[Requirement, ...]:
+    """All that an object must have which a selector selects."""
+    if found is None:
+        return ()
+    equal = (
+        Requirement(label=label, operator=Operator.IN, values=frozenset({value}))
+        for label, value in (found.matchLabels or {}).items()
+    )
+    expressions = (
+        Requirement(label=item.key, operator=Operator(item.operator), values=frozenset(item.values or ()))
+        for item in found.matchExpressions or ()
+    )
+    return (*equal, *expressions)
+
+
+def _required_node(spec: PodSpec) -> str:
+    """The node that a required affinity names, in the form in which DaemonSets have it."""
+    affinity = spec.affinity and spec.affinity.nodeAffinity
+    required = affinity and affinity.requiredDuringSchedulingIgnoredDuringExecution
+    for term in (required and required.nodeSelectorTerms) or ():
+        for wanted in term.matchFields or ():
+            if wanted.key == "metadata.name" and wanted.operator == "In" and wanted.values:
+                return wanted.values[0]
+    return ""
+
+
+def _controller(found: ObjectMeta | None) -> Controller | None:
+    for owner in (found and found.ownerReferences) or ():
+        if owner.controller:
+            return Controller(kind=owner.kind, name=owner.name, uid=owner.uid)
+    return None
+
+
+def _frozen(found: Mapping[str, str] | None) -> Mapping[str, str]:
+    return MappingProxyType(dict(found or {}))
+
+
+def _bytes(quantity: object, field: str) -> Decimal:
+    try:
+        return parse_quantity(None if quantity is None else str(quantity)) or Decimal(0)
+    except ValueError as error:
+        raise InvalidValue("is no quantity", field=field, value=quantity) from error

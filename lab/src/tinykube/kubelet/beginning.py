@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 from tinykube.kubelet.launch import KILL_SIGNAL, START_FAILED_CODE, Launch
 from tinykube.kubelet.syscalls import die_with_parent
@@ -16,19 +15,17 @@ def begin(launch: Launch, *, standard_input: int | None) -> int:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        what = launch.working_dir
         try:
             _become_container(launch, standard_input)
-            what = launch.argv[0]
             os.execvpe(launch.argv[0], launch.argv, dict(launch.env))  # noqa: S606 - what this is for
         except OSError as error:
-            os.write(writer, f"{error.errno}:{what}".encode(errors="replace"))
+            os.write(writer, str(error.errno).encode())
         os._exit(START_FAILED_CODE)
     os.close(writer)
     with open(reader, "rb") as pipe:  # noqa: PTH123 - a file descriptor
-        number, _, what = pipe.read().decode().partition(":")
+        number = pipe.read().decode()
     if number:  # else exec has closed the other end
-        raise OSError(int(number), os.strerror(int(number)), what)
+        raise OSError(int(number), os.strerror(int(number)), launch.argv[0])
     return child
 
 
@@ -55,10 +52,9 @@ def _become_container(launch: Launch, standard_input: int | None) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)  # what Python has changed
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-    Path(launch.working_dir).mkdir(parents=True, exist_ok=True)
     os.setgroups(launch.groups)
     os.setgid(launch.gid)
     os.setuid(launch.uid)
     die_with_parent(signal.SIGKILL)  # which another user's process would have to be told again
-    os.chdir(launch.working_dir)
+    os.chdir("/")
     os.dup2(os.open(os.devnull, os.O_RDONLY) if standard_input is None else standard_input, 0)

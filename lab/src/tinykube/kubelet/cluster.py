@@ -21,8 +21,7 @@ from lightkube.types import PatchType
 
 from tinykube.client.calls import unless_missing
 from tinykube.errors import NotYet
-from tinykube.kubelet.pods import AccountToken, Csi, Nfs, Pod, Store, Unsupported
-from tinykube.kubelet.reading import read_bound
+from tinykube.kubelet.pods import AccountToken, Csi, Nfs, Pod, Store, Unsupported, read_bound
 
 _GID = "pv.beta.kubernetes.io/gid"
 

@@ -17,7 +17,7 @@ from tinykube.kubelet.launch import START_FAILED_CODE, Launch
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.planning import ContainerPaths
 from tinykube.kubelet.pods import Container, Pod, RestartPolicy
-from tinykube.kubelet.probes import Check, follow_readiness, until_dead
+from tinykube.kubelet.probes import Check, follow_readiness
 from tinykube.kubelet.process import ContainerProcess, StartFailed
 from tinykube.kubelet.states import (
     ContainerState,
@@ -45,7 +45,6 @@ class Start:
 
     launch: Launch
     readiness: Check | None = None
-    liveness: Check | None = None
 
 
 Prepare = Callable[[], Awaitable[Start]]
@@ -174,33 +173,21 @@ class ContainerRunner:
         self._end(_terminated(code, "Completed" if code == 0 else "Error", message, started_at))
 
     async def _probed(self, process: ContainerProcess, start: Start) -> int:
-        """Ask it how it is until it has ended; its exit code."""
-        probing: list[asyncio.Task[None]] = []
-        if start.readiness:
-            probing.append(asyncio.create_task(follow_readiness(start.readiness, self._said)))
-        if start.liveness:
-            probing.append(asyncio.create_task(self._end_when_dead(process, start.liveness)))
+        """Ask it whether it is ready until it has ended; its exit code."""
+        if start.readiness is None:
+            return await process.wait()
+        probing = asyncio.create_task(follow_readiness(start.readiness, self._said))
         try:
             return await process.wait()
         finally:
-            for task in probing:
-                task.cancel()
-            await asyncio.gather(*probing, return_exceptions=True)
+            probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
 
     def _said(self, ready: bool, problem: str) -> None:
         if isinstance(self.state.state, Running):
             self._set(replace(self.state.state, ready=ready))
         if problem:
             self._report("Unhealthy", f"Readiness probe failed: {problem}")
-
-    async def _end_when_dead(self, process: ContainerProcess, check: Check) -> None:
-        problem = await until_dead(check)
-        self._report("Unhealthy", f"Liveness probe failed: {problem}")
-        name = self.container.name
-        self._report("Killing", f"Container {name} failed liveness probe, will be restarted", warning=False)
-        process.terminate()
-        await asyncio.sleep(self._pod.grace_seconds)
-        await process.kill()
 
     async def _prepare(self, prepare: Prepare) -> Start | None:
         """How to start it, None after having waited because that is not known yet."""

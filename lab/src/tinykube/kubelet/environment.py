@@ -12,13 +12,11 @@ StoreContents = Mapping[tuple[Store, str], Mapping[str, bytes] | None]
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
-_FIELD_WITH_KEY = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 
 def wanted_stores(container: Container) -> frozenset[tuple[Store, str]]:
     """The ConfigMaps and Secrets that the environment needs."""
-    references = [*container.env_from, *(var.reference for var in container.env if var.reference)]
-    return frozenset((reference.store, reference.name) for reference in references)
+    return frozenset((var.reference.store, var.reference.name) for var in container.env if var.reference)
 
 
 def resolve_environment(
@@ -26,10 +24,9 @@ def resolve_environment(
     pod: Pod,
     stores: StoreContents,
     *,
-    host_ip: str,
     everywhere: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Every variable with its value; the container's own win over those of envFrom, and these over the rest.
+    """Every variable with its value; the container's own win over the rest.
 
     ``everywhere`` are those that every container of the node gets.
 
@@ -37,11 +34,8 @@ def resolve_environment(
     that no variable can have.
     """
     found = {"PATH": STANDARD_PATH, "HOME": "/root", "HOSTNAME": pod.name, **everywhere}
-    for reference in container.env_from:
-        contents = _contents(reference, pod, stores)
-        found.update({f"{reference.prefix}{key}": _text(value) for key, value in contents.items()})
     for var in container.env:
-        value = _value(var, pod, stores, found, host_ip)
+        value = _value(var, pod, stores, found)
         if value is not None:
             found[var.name] = value
     return found
@@ -78,39 +72,30 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replaced, text)
 
 
-def _value(
-    var: EnvVar, pod: Pod, stores: StoreContents, before: Mapping[str, str], host_ip: str
-) -> str | None:
+def _value(var: EnvVar, pod: Pod, stores: StoreContents, before: Mapping[str, str]) -> str | None:
     if var.reference is not None:
         key = _contents(var.reference, pod, stores).get(var.reference.key)
         if key is None and not var.reference.optional:
             kind, name = var.reference.store, var.reference.name
             raise NotYet(f"couldn't find key {var.reference.key} in {kind} {pod.namespace}/{name}")
-        return None if key is None else _text(key)
+        return None if key is None else key.decode(errors="surrogateescape")
     if var.field_path:
-        return field_of(pod, var.field_path, host_ip=host_ip)
+        return field_of(pod, var.field_path)
     return expand(var.value, before)
 
 
-def field_of(pod: Pod, path: str, *, host_ip: str = "") -> str:
-    """A field of the pod by its path, as a text; raises InvalidValue for one that cannot be had."""
-    plain = {
+def field_of(pod: Pod, path: str) -> str:
+    """A field of the pod by its path; raises InvalidValue for one that is not known here."""
+    fields = {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
         "metadata.uid": pod.uid,
         "spec.nodeName": pod.node,
         "spec.serviceAccountName": pod.service_account,
-        "status.podIP": host_ip,
-        "status.podIPs": host_ip,
-        "status.hostIP": host_ip,
-        "status.hostIPs": host_ip,
     }
-    if path in plain:
-        return plain[path]
-    match = _FIELD_WITH_KEY.fullmatch(path)
-    if match is None:
-        raise InvalidValue("is no field of a pod", field="fieldPath", value=path)
-    return (pod.labels if match[1] == "labels" else pod.annotations).get(match[2], "")
+    if path not in fields:
+        raise InvalidValue("is not known to this kubelet", field="fieldPath", value=path)
+    return fields[path]
 
 
 def _contents(reference: KeyReference, pod: Pod, stores: StoreContents) -> Mapping[str, bytes]:
@@ -118,7 +103,3 @@ def _contents(reference: KeyReference, pod: Pod, stores: StoreContents) -> Mappi
     if contents is None and not reference.optional:
         raise NotYet(f'{reference.store.lower()} "{reference.name}" not found', field=pod.namespace)
     return contents or {}
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="surrogateescape")

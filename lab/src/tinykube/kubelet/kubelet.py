@@ -27,8 +27,7 @@ from tinykube.kubelet.nfs import NfsMounter, mount_points
 from tinykube.kubelet.node import NodeDescription, keep_alive, register
 from tinykube.kubelet.plugins import PluginCalls
 from tinykube.kubelet.pod_runner import Node, PodRunner
-from tinykube.kubelet.pods import Pod
-from tinykube.kubelet.reading import read_pod
+from tinykube.kubelet.pods import Pod, read_pod
 from tinykube.kubelet.syscalls import MountFlag, mount, unmount
 from tinykube.kubelet.volumes import Volumes, standard_makers
 

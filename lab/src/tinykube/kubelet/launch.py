@@ -16,9 +16,8 @@ START_FAILED_CODE = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
-    """A file or directory of the machine, or ``sub_path`` of it, and where the container sees it.
+    """A file or directory of the machine, and where the container sees it.
 
-    ``sub_path`` never leads out of ``source``, not by links either; what is missing of it is made.
     ``shares_mounts`` passes mounts below it on to the machine, and those of the machine to the container:
     it must be a shared mount then. ``for_all`` lets every user of the container come to it.
     """
@@ -26,7 +25,6 @@ class Bind:
     source: str
     target: str
     read_only: bool = False
-    sub_path: str = ""
     shares_mounts: bool = False
     for_all: bool = False
 
@@ -43,7 +41,6 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     scratch: str
-    working_dir: str = "/"
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()

@@ -54,10 +54,9 @@ def plan_launch(
         argv=argv,
         env=environment,
         scratch=str(paths.scratch),
-        working_dir=container.working_dir or "/",
         uid=uid or 0,
         gid=gid or 0,
-        groups=_groups(pod, mounted),
+        groups=tuple(sorted({group for volume in mounted.values() for group in volume.groups})),
         read_only_root=container.read_only_root,
         # Outer paths first, so that none is mounted over another.
         binds=tuple(
@@ -74,20 +73,10 @@ def _bind(container: Container, mounted: Mapping[str, Mounted], index: int) -> B
         raise InvalidValue("is no volume of the pod", field=f"{field}.name", value=mount.volume)
     if not mount.path.startswith("/"):
         raise InvalidValue("is not an absolute path", field=f"{field}.mountPath", value=mount.path)
-    sub_path = PurePosixPath(mount.sub_path)
-    if sub_path.is_absolute() or ".." in sub_path.parts:
-        raise InvalidValue("leads out of the volume", field=f"{field}.subPath", value=mount.sub_path)
     volume = mounted[mount.volume]
     return Bind(
         source=str(volume.path),
         target=mount.path,
         read_only=mount.read_only or volume.read_only,
-        sub_path=mount.sub_path,
         shares_mounts=mount.shares_mounts,
     )
-
-
-def _groups(pod: Pod, mounted: Mapping[str, Mounted]) -> tuple[int, ...]:
-    of_volumes = (group for volume in mounted.values() for group in volume.groups)
-    own = () if pod.fs_group is None else (pod.fs_group,)
-    return tuple(sorted({*pod.supplemental_groups, *own, *of_volumes}))

@@ -26,7 +26,7 @@ from tinykube.kubelet.images import Image, find_image
 from tinykube.kubelet.planning import ContainerPaths, NodePaths, plan_launch
 from tinykube.kubelet.pods import Container, Pod, RestartPolicy, Volume
 from tinykube.kubelet.probes import check_of
-from tinykube.kubelet.states import Clock, Condition, PodState, render_status
+from tinykube.kubelet.states import Clock, PodState, render_status
 from tinykube.kubelet.status_writer import StatusWriter
 from tinykube.kubelet.volume_makers import Mounted
 from tinykube.kubelet.volumes import Volumes, remove_tree
@@ -36,12 +36,6 @@ log = structlog.get_logger(__name__)
 
 _FIRST_BACK_OFF_SECONDS = 0.2
 _LAST_BACK_OFF_SECONDS = 5.0
-_HOST_PROCESSES = Condition(
-    type="HostProcesses",
-    status=True,
-    reason="NoContainerRuntime",
-    message="images are not pulled: commands run as programs of the node, on a private copy of its files",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +66,6 @@ class PodRunner:
         self._directory = node.root / "pods" / pod.uid
         self._started_at = datetime.now(UTC)
         self._clock = Clock()
-        self._notes: tuple[Condition, ...] = (_HOST_PROCESSES,)
         self._failure = ("", "")
         self._mounted: dict[str, Mounted] = {}
         self._deleted = asyncio.Event()
@@ -172,9 +165,6 @@ class PodRunner:
         async with asyncio.TaskGroup() as tasks:
             for volume in self.pod.volumes:
                 tasks.create_task(self._set_up(volume))
-        for name, mounted in self._mounted.items():
-            if mounted.stands_for:
-                self._note_folder(name, mounted)
 
     async def _set_up(self, volume: Volume) -> None:
         """Try until it works: what is missing may appear."""
@@ -191,16 +181,6 @@ class PodRunner:
                 pause = min(2 * pause, _LAST_BACK_OFF_SECONDS)
             else:
                 return
-
-    def _note_folder(self, name: str, mounted: Mounted) -> None:
-        message = (
-            f"not mounted by the kernel: volume {name} is the folder that {mounted.stands_for} exports,"
-            " bound into the pod without going through the server"
-        )
-        note = Condition(type="KernelNfsMount", status=False, reason="NoKernelClient", message=message)
-        self._notes = (_HOST_PROCESSES, note)
-        self._report("NoKernelClient", message, warning=False)
-        self._status.changed()
 
     async def _prepare(self, runner: ContainerRunner) -> Start:
         container = runner.container
@@ -225,14 +205,11 @@ class PodRunner:
             ),
         )
         moved = environment.get(image.port_variable) if image else None
-        checks = (
-            check_of(probe, container, address=self._node.address, port=int(moved) if moved else None)
-            if probe and runs
-            else None
-            for probe in (container.readiness, container.liveness)
-        )
-        readiness, liveness = checks
-        return Start(launch=launch, readiness=readiness, liveness=liveness)
+        readiness = None
+        if container.readiness and runs:
+            port = int(moved) if moved else None
+            readiness = check_of(container.readiness, container, address=self._node.address, port=port)
+        return Start(launch=launch, readiness=readiness)
 
     async def _environment(self, container: Container, image: Image | None) -> dict[str, str]:
         stores = {
@@ -246,7 +223,6 @@ class PodRunner:
             container,
             self.pod,
             stores,
-            host_ip=self._node.address,
             everywhere={**self._node.environment, **brought},
         )
 
@@ -273,7 +249,6 @@ class PodRunner:
         state = PodState(
             init=tuple(runner.state for runner in self._init),
             containers=tuple(runner.state for runner in self._main),
-            notes=self._notes,
             failure=reason,
             failure_message=message,
         )

@@ -1,4 +1,4 @@
-"""Whether a container is ready and alive, asked of it over HTTP as pkg/kubelet/prober does."""
+"""Whether a container is ready, asked of it over HTTP as pkg/kubelet/prober does."""
 
 import asyncio
 from collections.abc import Callable
@@ -43,18 +43,6 @@ async def follow_readiness(check: Check, said: Callable[[bool, str], None]) -> N
             ready, times = not ready, 0
             said(ready, problem)
         await asyncio.sleep(check.probe.period_seconds if ready else _UNREADY_SECONDS)
-
-
-async def until_dead(check: Check) -> str:
-    """Wait until it has failed too often; the reason."""
-    failures = 0
-    await asyncio.sleep(check.probe.delay_seconds)
-    while True:
-        await asyncio.sleep(check.probe.period_seconds)
-        problem = await ask(check)
-        failures = failures + 1 if problem else 0
-        if failures >= check.probe.failures:
-            return problem
 
 
 async def ask(check: Check) -> str:

@@ -12,7 +12,6 @@ from tinykube.kubelet.syscalls import (
     attach_mount,
     clone_mount,
     mount,
-    open_beneath,
     pivot_root,
 )
 
@@ -122,32 +121,7 @@ def _unescape(path: str) -> str:
 
 
 def _open_source(bind: Bind) -> int:
-    if not bind.sub_path:
-        return clone_mount(bind.source, read_only=bind.read_only)
-    directory = os.open(bind.source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        found = _open_sub_path(directory, bind.sub_path)
-        tree = clone_mount("", at=found, read_only=bind.read_only)
-        os.close(found)
-        return tree
-    finally:
-        os.close(directory)
-
-
-def _open_sub_path(directory: int, path: str) -> int:
-    """What the path leads to, made as directories where missing, without ever leaving the directory."""
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    mode = stat.S_IMODE(os.fstat(directory).st_mode)
-    mask = os.umask(0)
-    for depth in range(1, len(parts) + 1):
-        parent = open_beneath(directory, "/".join(parts[: depth - 1]) or ".")
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(parts[depth - 1], mode, dir_fd=parent)
-        finally:
-            os.close(parent)
-    os.umask(mask)
-    return open_beneath(directory, "/".join(parts))
+    return clone_mount(bind.source, read_only=bind.read_only)
 
 
 def _open_way(path: Path) -> None:

@@ -69,7 +69,6 @@ class PodState:
 
     init: tuple[ContainerState, ...] = ()
     containers: tuple[ContainerState, ...] = ()
-    notes: tuple[Condition, ...] = ()
     failure: str = ""
     failure_message: str = ""
 
@@ -93,27 +92,17 @@ def phase_of(state: PodState) -> Phase:
 
 
 def conditions_of(state: PodState) -> tuple[Condition, ...]:
-    """The conditions, the kubelet's usual ones first."""
+    """The conditions that people and programs wait for."""
     phase = phase_of(state)
-    initialized = all(_ended(item) == 0 for item in state.init)
     unready = [item.name for item in state.containers if not _is_ready(item)]
     reason, message = "", ""
     if phase is Phase.SUCCEEDED:
         reason = "PodCompleted"
     elif unready:
         reason, message = "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]"
-    waiting = [item.name for item in state.init if _ended(item) != 0]
     return (
         Condition(type="PodScheduled", status=True),
-        Condition(
-            type="Initialized",
-            status=initialized,
-            reason="" if initialized else "ContainersNotInitialized",
-            message="" if initialized else f"containers with incomplete status: [{' '.join(waiting)}]",
-        ),
-        Condition(type="ContainersReady", status=not unready, reason=reason, message=message),
         Condition(type="Ready", status=not unready, reason=reason, message=message),
-        *state.notes,
     )
 
 

@@ -13,7 +13,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # The numbers of calls since Linux 5.0 are the same on every architecture but alpha.
 _OPEN_TREE = 428
 _MOVE_MOUNT = 429
-_OPENAT2 = 437
 _MOUNT_SETATTR = 442
 
 _AT_FDCWD = -100
@@ -22,8 +21,6 @@ _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_RDONLY = 1
-_RESOLVE_NO_MAGICLINKS = 0x02
-_RESOLVE_BENEATH = 0x08
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 
@@ -43,10 +40,6 @@ class MountFlag(IntFlag):
     REC = 16384
     PRIVATE = 1 << 18
     SHARED = 1 << 20
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 class _MountAttr(ctypes.Structure):
@@ -99,13 +92,10 @@ def pivot_root(new_root: str) -> None:
     os.chdir("/")
 
 
-def clone_mount(path: str, *, at: int = _AT_FDCWD, read_only: bool = False) -> int:
-    """A copy of everything mounted at a path and below, as a file descriptor that is mounted nowhere.
-
-    With an empty path, of what the file descriptor ``at`` refers to.
-    """
-    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | _AT_EMPTY_PATH | os.O_CLOEXEC
-    tree = _checked(_LIBC.syscall(_OPEN_TREE, at, os.fsencode(path), flags), path)
+def clone_mount(path: str, *, read_only: bool = False) -> int:
+    """A copy of everything mounted at a path and below, as a file descriptor that is mounted nowhere."""
+    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
+    tree = _checked(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags), path)
     if read_only:
         attributes = _MountAttr(attr_set=_MOUNT_ATTR_RDONLY)
         code = _LIBC.syscall(
@@ -125,13 +115,6 @@ def attach_mount(tree: int, target: str) -> None:
     code = _LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
     os.close(tree)
     _checked(code, target)
-
-
-def open_beneath(directory: int, path: str) -> int:
-    """A file descriptor for a path below a directory; links may not lead out of it (EXDEV)."""
-    how = _OpenHow(flags=os.O_PATH | os.O_CLOEXEC, resolve=_RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
-    code = _LIBC.syscall(_OPENAT2, directory, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
-    return _checked(code, path)
 
 
 def _checked(code: int, path: str = "") -> int:

@@ -17,8 +17,6 @@ class Mounted:
     path: Path
     read_only: bool = False
     groups: tuple[int, ...] = ()
-    stands_for: str = ""
-    """What a folder of this machine stands in for, where nothing was really mounted."""
 
 
 class PodObjects(Protocol):

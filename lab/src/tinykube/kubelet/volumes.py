@@ -1,18 +1,18 @@
 """The volumes of a pod as paths of this machine, one maker for each kind of source."""
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
-from tinykube.errors import NotYet
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.csi_volumes import CsiVolumes
-from tinykube.kubelet.file_volumes import FileVolumes
+from tinykube.kubelet.environment import field_of
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.nfs import NfsMounter, mount_points
 from tinykube.kubelet.pods import (
+    AccountToken,
     ClaimSource,
     Csi,
     EmptyDir,
@@ -20,7 +20,9 @@ from tinykube.kubelet.pods import (
     HostPath,
     Nfs,
     Pod,
+    PodFields,
     Projected,
+    Store,
     Unsupported,
     Volume,
     VolumeSource,
@@ -33,11 +35,47 @@ class EmptyDirs:
 
     async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
         """The directory itself, writable for everybody."""
-        await asyncio.to_thread(_open_to_all, directory, pod.fs_group)
+        await asyncio.to_thread(directory.chmod, 0o777)
         return Mounted(path=directory)
 
     async def tear_down(self, directory: Path) -> None:
         """Nothing is mounted."""
+
+
+class ProjectedVolumes:
+    """Tokens of service accounts, ConfigMaps and fields of the pod as files.
+
+    They are written once, when the pod starts. A token that the API server itself put there outlives any
+    trial; one that a person asked for with a short life is not renewed.
+    """
+
+    def __init__(self, cluster: PodObjects) -> None:
+        self._cluster = cluster
+
+    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
+        """The directory with the files."""
+        if not isinstance(source, Projected):
+            raise wrong_source(source)
+        files: dict[str, bytes] = {}
+        for one in source.sources:
+            files |= await self._files(pod, one)
+        await asyncio.to_thread(_write_files, directory, files, source.mode)
+        return Mounted(path=directory, read_only=True)
+
+    async def tear_down(self, directory: Path) -> None:
+        """Nothing is mounted."""
+
+    async def _files(self, pod: Pod, source: Files | AccountToken | PodFields) -> Mapping[str, bytes]:
+        match source:
+            case Files(name=name, paths=paths):
+                contents = await self._cluster.contents(pod.namespace, Store.CONFIG_MAP, name)
+                if contents is None or not paths.keys() <= contents.keys():
+                    raise NotYet(f'configmap "{name}" has not all of the keys {", ".join(paths)}')
+                return {path: contents[key] for key, path in paths.items()}
+            case AccountToken(path=path):
+                return {path: (await self._cluster.token(pod, source)).encode()}
+            case PodFields(paths=paths):
+                return {path: field_of(pod, field).encode() for path, field in paths.items()}
 
 
 class HostPaths:
@@ -69,11 +107,7 @@ class NfsVolumes:
         if not isinstance(source, Nfs):
             raise wrong_source(source)
         path = await self._mounter.mount(source, directory)
-        return Mounted(
-            path=path,
-            read_only=source.read_only,
-            stands_for="" if path == directory else f"{source.server}:{source.path}",
-        )
+        return Mounted(path=path, read_only=source.read_only)
 
     async def tear_down(self, directory: Path) -> None:
         """Unmount it."""
@@ -140,11 +174,10 @@ def standard_makers(
     cluster: PodObjects, mounter: NfsMounter, csi: CsiVolumes, host: HostFolders
 ) -> dict[type[VolumeSource], VolumeMaker]:
     """The kinds of volumes that every kubelet has."""
-    nfs, files = NfsVolumes(mounter), FileVolumes(cluster)
+    nfs = NfsVolumes(mounter)
     return {
         EmptyDir: EmptyDirs(),
-        Files: files,
-        Projected: files,
+        Projected: ProjectedVolumes(cluster),
         HostPath: HostPaths(host),
         Nfs: nfs,
         ClaimSource: ClaimVolumes(cluster, nfs, csi),
@@ -158,28 +191,19 @@ def remove_tree(directory: Path) -> None:
         rmtree(directory, ignore_errors=True)
 
 
-def _open_to_all(directory: Path, group: int | None) -> None:
-    if group is not None:
-        os.chown(directory, -1, group)
-    # Set-group-id, so that what is made in it belongs to the pod's group too.
-    directory.chmod(0o777 if group is None else 0o2777)
+def _write_files(directory: Path, files: Mapping[str, bytes], mode: int) -> None:
+    directory.chmod(0o755)
+    for name, content in files.items():
+        if "/" in name or name in {".", ".."}:
+            raise InvalidValue("is not a name of a file", field="projected, path", value=name)
+        path = directory / name
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+        path.chmod(mode)
 
 
 def _check_host_path(path: Path, kind: str) -> None:
     if kind == "DirectoryOrCreate":
         path.mkdir(0o755, parents=True, exist_ok=True)
-    elif kind == "FileOrCreate":
-        path.touch(0o644, exist_ok=True)
-    good = {
-        "": path.exists(),
-        "Directory": path.is_dir(),
-        "DirectoryOrCreate": path.is_dir(),
-        "File": path.is_file(),
-        "FileOrCreate": path.is_file(),
-        "Socket": path.is_socket(),
-        "CharDevice": path.is_char_device(),
-        "BlockDevice": path.is_block_device(),
-    }
-    if not good.get(kind, False):
-        wanted = kind.removesuffix("OrCreate").lower() or "file or directory"
-        raise NotYet(f"hostPath type check failed: {path} is not a {wanted}")
+    if not (path.is_dir() if kind.startswith("Directory") else path.exists()):
+        raise NotYet(f"hostPath type check failed: {path} is not a {kind or 'file or directory'}")

@@ -4,8 +4,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import PersistentVolume
 
 from tinykube.controllers.caches import Cache, Change
-from tinykube.controllers.reading import read_volume
-from tinykube.controllers.values import Key, Volume
+from tinykube.controllers.values import Key, Volume, read_volume
 
 KEY = Key("", "vol")
 

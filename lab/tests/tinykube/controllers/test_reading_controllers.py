@@ -4,14 +4,17 @@ from typing import Any
 import pytest
 from lightkube.codecs import from_dict
 
-from tinykube.controllers.reading import (
+from tinykube.controllers.values import (
+    ClaimReference,
+    Key,
+    Operator,
+    Requirement,
     read_claim,
     read_node,
     read_pod,
     read_storage_class,
     read_volume,
 )
-from tinykube.controllers.values import ClaimReference, Key, Operator, Requirement
 from tinykube.errors import InvalidValue
 
 META = {"name": "data", "namespace": "team", "uid": "u", "resourceVersion": "7"}
@@ -90,23 +93,6 @@ def test_pod() -> None:
     status = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no"}]}
     pod = read_pod(parsed("Pod", spec={"containers": [], "volumes": volumes}, status=status))
     assert (pod.claim_names, pod.unschedulable_message, pod.node_name) == (("data",), "no", "")
-
-
-@pytest.mark.parametrize(
-    ("toleration", "tolerates"),
-    [
-        ({"operator": "Exists"}, True),
-        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}, True),
-        ({"key": "node.kubernetes.io/unschedulable"}, True),
-        ({"key": "node.kubernetes.io/unschedulable", "value": "yes"}, False),
-        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoExecute"}, False),
-        ({"key": "dedicated", "operator": "Exists"}, False),
-    ],
-    ids=["everything", "as DaemonSets", "no value", "another value", "another effect", "another taint"],
-)
-def test_who_may_go_to_a_cordoned_node(toleration: dict[str, str], tolerates: bool) -> None:
-    pod = read_pod(parsed("Pod", spec={"containers": [], "tolerations": [toleration]}))
-    assert pod.tolerates_cordon is tolerates
 
 
 def test_cordoned_node() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tinykube.controllers.scheduling import Prepare, Refuse, Run, place
+from tinykube.controllers.scheduler import Prepare, Refuse, Run, place
 from tinykube.controllers.values import (
     BIND_COMPLETED,
     NO_PROVISIONER,

@@ -15,12 +15,12 @@ from tinykube.kubelet.environment import (
 from tinykube.kubelet.images import Image
 from tinykube.kubelet.pods import Container, EnvVar, KeyReference, Pod, Store
 
-POD = Pod(namespace="team", name="web", uid="u-1", node="n-1", labels={"app": "x"}, annotations={"a/b": "y"})
+POD = Pod(namespace="team", name="web", uid="u-1", node="n-1")
 SETTINGS = (Store.CONFIG_MAP, "settings")
 
 
 def resolve(container: Container, stores: dict[Any, Any] | None = None) -> dict[str, str]:
-    return resolve_environment(container, POD, stores or {}, host_ip="10.0.0.1")
+    return resolve_environment(container, POD, stores or {})
 
 
 def reference(**fields: Any) -> KeyReference:
@@ -56,11 +56,6 @@ def test_text_without_a_dollar_is_left_alone(text: str) -> None:
         ("metadata.namespace", "team"),
         ("metadata.uid", "u-1"),
         ("spec.nodeName", "n-1"),
-        ("status.podIP", "10.0.0.1"),
-        ("status.hostIP", "10.0.0.1"),
-        ("metadata.labels['app']", "x"),
-        ("metadata.annotations['a/b']", "y"),
-        ("metadata.labels['none']", ""),
     ],
 )
 def test_fields_of_the_pod(path: str, value: str) -> None:
@@ -70,15 +65,15 @@ def test_fields_of_the_pod(path: str, value: str) -> None:
 def test_own_variables_win_and_see_those_before_them() -> None:
     container = Container(
         name="c",
-        env_from=(reference(key="", prefix="P_"),),
         env=(
-            EnvVar(name="P_k", value="own"),
-            EnvVar(name="V", value="$(P_k)-$(LATER)"),
+            EnvVar(name="HOME", value="own"),
+            EnvVar(name="K", reference=reference()),
+            EnvVar(name="V", value="$(HOME)-$(K)-$(LATER)"),
             EnvVar(name="LATER"),
         ),
     )
     found = resolve(container, {SETTINGS: {"k": b"from", "other": b"o"}})
-    assert (found["P_k"], found["P_other"], found["V"]) == ("own", "o", "own-$(LATER)")
+    assert (found["HOME"], found["V"]) == ("own", "own-from-$(LATER)")
 
 
 def test_optional_reference_that_is_missing_leaves_no_variable() -> None:
@@ -107,7 +102,11 @@ def test_optional_reference_that_is_missing_leaves_no_variable() -> None:
             id="secret",
         ),
         pytest.param(
-            EnvVar(name="V", field_path="spec.secrets"), {}, InvalidValue, "is no field of a pod", id="field"
+            EnvVar(name="V", field_path="spec.secrets"),
+            {},
+            InvalidValue,
+            "is not known to this kubelet",
+            id="field",
         ),
     ],
 )
@@ -121,7 +120,8 @@ def test_what_cannot_be_resolved(
 
 def test_wanted_stores() -> None:
     secret = reference(store=Store.SECRET, name="s")
-    container = Container(name="c", env_from=(reference(key=""),), env=(EnvVar(name="V", reference=secret),))
+    variables = (EnvVar(name="A", reference=reference()), EnvVar(name="V", reference=secret))
+    container = Container(name="c", env=variables)
     assert wanted_stores(container) == {SETTINGS, (Store.SECRET, "s")}
 
 
@@ -149,5 +149,5 @@ def test_image_without_program() -> None:
 def test_variables_of_the_node_give_way_to_the_containers_own() -> None:
     container = Container(name="c", env=(EnvVar(name="HERE", value="$(HERE) and $(THERE)"),))
     everywhere = {"HERE": "1", "THERE": "2"}
-    found = resolve_environment(container, POD, {}, host_ip="", everywhere=everywhere)
+    found = resolve_environment(container, POD, {}, everywhere=everywhere)
     assert (found["HERE"], found["THERE"]) == ("1 and 2", "2")

@@ -11,7 +11,7 @@ from tests.serving import answering, serving
 
 from tinykube.errors import InvalidValue
 from tinykube.kubelet.pods import Container, Probe
-from tinykube.kubelet.probes import Check, ask, check_of, follow_readiness, until_dead
+from tinykube.kubelet.probes import Check, ask, check_of, follow_readiness
 from tinykube.ports import free_port
 
 CONTAINER = Container(name="c", ports={"health": 9810})
@@ -90,10 +90,3 @@ async def test_readiness_comes_at_once_and_goes_after_its_failures(server: Serve
     with suppress(asyncio.CancelledError):
         await following
     assert told == [(True, ""), (False, "HTTP probe failed with statuscode: 503"), (True, "")]
-
-
-async def test_only_failures_in_a_row_are_death(server: Server) -> None:
-    server.statuses = [500, 500, 200, 500, 500, 501]
-    check = server.check(failures=3)
-    assert await asyncio.wait_for(until_dead(check), 20) == "HTTP probe failed with statuscode: 501"
-    assert server.statuses == [501]

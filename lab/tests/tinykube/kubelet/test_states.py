@@ -87,17 +87,15 @@ def test_phase(state: PodState, phase: Phase) -> None:
 
 
 def test_conditions_name_what_is_not_ready() -> None:
-    note = Condition(type="KernelNfsMount", status=False, reason="NoKernelClient")
-    state = PodState(init=containers(Waiting()), containers=containers(Waiting()), notes=(note,))
+    state = PodState(init=containers(Waiting()), containers=containers(Waiting()))
     found = {item.type: item for item in conditions_of(state)}
-    assert list(found) == ["PodScheduled", "Initialized", "ContainersReady", "Ready", "KernelNfsMount"]
-    assert found["Initialized"].message == "containers with incomplete status: [c0]"
+    assert list(found) == ["PodScheduled", "Ready"]
     assert found["Ready"].message == "containers with unready status: [c0]"
     assert found["Ready"].reason == "ContainersNotReady"
 
 
 def test_completed_pod_is_not_ready_because_it_completed() -> None:
-    ready = conditions_of(PodState(containers=containers(ended(0))))[3]
+    ready = conditions_of(PodState(containers=containers(ended(0))))[1]
     assert (ready.type, ready.status, ready.reason) == ("Ready", False, "PodCompleted")
 
 

@@ -1,18 +1,17 @@
 import os
 import stat
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unmounting import unmount
 
 from kube_efs_lab.csi_calls import CsiCalls
-from tinykube.errors import InvalidValue, NotYet, TinykubeError
+from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.cluster import BoundVolume, DriverTerms
 from tinykube.kubelet.csi_volumes import CsiVolumes
 from tinykube.kubelet.drivers import Driver, Drivers
-from tinykube.kubelet.file_volumes import FileVolumes, select_files
 from tinykube.kubelet.host_folders import HostFolders
 from tinykube.kubelet.nfs import FolderNfs
 from tinykube.kubelet.pods import (
@@ -31,7 +30,7 @@ from tinykube.kubelet.pods import (
 )
 from tinykube.kubelet.syscalls import MountFlag, mount
 from tinykube.kubelet.volume_makers import Mounted, VolumeMaker
-from tinykube.kubelet.volumes import NfsVolumes, Volumes, remove_tree, standard_makers
+from tinykube.kubelet.volumes import NfsVolumes, ProjectedVolumes, Volumes, remove_tree, standard_makers
 
 POD = Pod(namespace="team", name="web", uid="u")
 
@@ -88,49 +87,23 @@ async def set_up(source: Any, directory: Path, pod: Pod = POD, **parts: Any) -> 
     return await volumes(**parts).set_up(pod, Volume(name="v", source=source), directory)
 
 
-async def test_empty_dir_belongs_to_the_pods_group_and_goes_with_it(tmp_path: Path) -> None:
-    pod = Pod(
-        namespace="n", name="p", uid="u", fs_group=os.getgid(), volumes=(Volume(name="v", source=EmptyDir()),)
-    )
+async def test_empty_dir_is_open_to_all_and_goes_with_its_pod(tmp_path: Path) -> None:
+    pod = Pod(namespace="n", name="p", uid="u", volumes=(Volume(name="v", source=EmptyDir()),))
     mounted = await set_up(EmptyDir(), tmp_path / "pod", pod)
-    assert stat.S_IMODE(mounted.path.stat().st_mode) == 0o2777
+    assert stat.S_IMODE(mounted.path.stat().st_mode) == 0o777
     (mounted.path / "file").touch()
     await volumes().tear_down(pod, tmp_path / "pod")
     assert not mounted.path.exists()
 
 
-async def test_keys_become_files(tmp_path: Path) -> None:
-    source = Files(store=Store.CONFIG_MAP, name="config", paths={"a": "deep/in/a"}, mode=0o400)
-    mounted = await set_up(source, tmp_path)
-    written = mounted.path / "deep/in/a"
-    assert written.read_bytes() == b"1"
-    assert stat.S_IMODE(written.stat().st_mode) == 0o400
-    assert mounted.read_only
-    assert not (mounted.path / "b").exists()
-
-
 @pytest.mark.parametrize(
-    ("fields", "error", "text"),
-    [
-        pytest.param({"name": "none"}, NotYet, 'configmap "none" not found', id="no such object"),
-        pytest.param(
-            {"paths": {"c": "c"}}, NotYet, "references non-existent configmap key: c", id="no such key"
-        ),
-        pytest.param({"paths": {"a": "../a"}}, InvalidValue, "leads out of the volume", id="upwards"),
-        pytest.param({"paths": {"a": "/etc/a"}}, InvalidValue, "leads out of the volume", id="absolute"),
-    ],
+    "source",
+    [Files(name="none", paths={"a": "a"}), Files(name="config", paths={"none": "a"})],
+    ids=["no such object", "no such key"],
 )
-async def test_files_that_cannot_be(
-    tmp_path: Path, fields: dict[str, Any], error: type[TinykubeError], text: str
-) -> None:
-    with pytest.raises(error) as caught:
-        await set_up(Files(**{"store": Store.CONFIG_MAP, "name": "config", **fields}), tmp_path)
-    assert caught.value.problem == text
-
-
-def test_optional_keys_are_left_out() -> None:
-    source = Files(store=Store.SECRET, name="s", paths={"a": "x", "c": "y"}, optional=True)
-    assert select_files(source, {"a": b"1"}) == {PurePosixPath("x"): b"1"}
+async def test_files_that_are_not_there_yet(tmp_path: Path, source: Files) -> None:
+    with pytest.raises(NotYet, match="has not all of the keys"):
+        await set_up(Projected(sources=(source,)), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +111,9 @@ def test_optional_keys_are_left_out() -> None:
     [
         pytest.param("", "directory", "", id="anything"),
         pytest.param("Directory", "directory", "", id="directory"),
-        pytest.param("File", "file", "", id="file"),
         pytest.param("DirectoryOrCreate", "new/deep", "", id="directory is made"),
-        pytest.param("FileOrCreate", "new-file", "", id="file is made"),
         pytest.param("", "none", "is not a file or directory", id="nothing there"),
-        pytest.param("Directory", "file", "is not a directory", id="file for directory"),
-        pytest.param("File", "directory", "is not a file", id="directory for file"),
-        pytest.param("Socket", "file", "is not a socket", id="file for socket"),
+        pytest.param("Directory", "file", "is not a Directory", id="file for directory"),
     ],
 )
 async def test_host_path(tmp_path: Path, kind: str, name: str, text: str) -> None:
@@ -159,11 +128,11 @@ async def test_host_path(tmp_path: Path, kind: str, name: str, text: str) -> Non
     assert caught.value.problem == f"hostPath type check failed: {tmp_path / name} {text}"
 
 
-async def test_nfs_stands_for_what_is_not_mounted(tmp_path: Path) -> None:
+async def test_nfs_is_the_exported_folder(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     source = Nfs(server="127.0.0.1", path="/data", options=("nfsvers=4.1,port=20490",), read_only=True)
     mounted = await set_up(source, tmp_path / "pod", exports=tmp_path)
-    assert mounted == Mounted(path=tmp_path / "data", read_only=True, stands_for="127.0.0.1:/data")
+    assert mounted == Mounted(path=tmp_path / "data", read_only=True)
 
 
 async def test_export_may_lie_behind_a_link(tmp_path: Path) -> None:
@@ -208,8 +177,8 @@ async def test_projected_files_come_from_everywhere(tmp_path: Path) -> None:
     source = Projected(
         sources=(
             AccountToken(path="token", seconds=3607),
-            AccountToken(path="other/token", audience="vault"),
-            Files(store=Store.CONFIG_MAP, name="config", paths={"a": "ca.crt"}),
+            AccountToken(path="other-token", audience="vault"),
+            Files(name="config", paths={"a": "ca.crt"}),
             PodFields(paths={"namespace": "metadata.namespace"}),
         ),
         mode=0o640,
@@ -219,7 +188,7 @@ async def test_projected_files_come_from_everywhere(tmp_path: Path) -> None:
     files = {path.relative_to(mounted.path): path for path in mounted.path.rglob("*") if path.is_file()}
     assert {str(name): path.read_text() for name, path in files.items()} == {
         "token": "default for 3607 s at the API server",
-        "other/token": "default for 3600 s at vault",
+        "other-token": "default for 3600 s at vault",
         "ca.crt": "1",
         "namespace": "team",
     }
@@ -232,7 +201,7 @@ async def test_projected_files_come_from_everywhere(tmp_path: Path) -> None:
     ids=["token", "field"],
 )
 async def test_projected_files_stay_in_their_volume(tmp_path: Path, source: Any) -> None:
-    with pytest.raises(InvalidValue, match="leads out of the volume"):
+    with pytest.raises(InvalidValue, match="is not a name of a file"):
         await set_up(Projected(sources=(source,)), tmp_path)
 
 
@@ -243,7 +212,7 @@ async def test_other_kinds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "maker", [FileVolumes(Contents()), NfsVolumes(FolderNfs(Exports(None)))], ids=["files", "nfs"]
+    "maker", [ProjectedVolumes(Contents()), NfsVolumes(FolderNfs(Exports(None)))], ids=["files", "nfs"]
 )
 async def test_makers_refuse_what_is_not_theirs(tmp_path: Path, maker: VolumeMaker) -> None:
     with pytest.raises(InvalidValue):

@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from tinykube.controllers.kinds import NAMESPACED, kind_name
-from tinykube.controllers.ownership import (
+from tinykube.controllers.garbage import (
     FOREGROUND,
     ORPHAN,
     Delete,
@@ -12,8 +11,8 @@ from tinykube.controllers.ownership import (
     Owned,
     Owner,
     Unlock,
-    decide,
 )
+from tinykube.controllers.kinds import NAMESPACED, kind_name
 from tinykube.controllers.values import Key, Meta
 from tinykube.kinds.builtin_types import builtin_types
 
@@ -24,8 +23,8 @@ def thing(uid: str, *owners: Owner, **meta: Any) -> Owned:
     return Owned(meta=Meta(key=Key("team", uid), uid=uid, version="1", **meta), kind=KIND, owners=owners)
 
 
-def owner(uid: str, *, kind: str = "ConfigMap", blocks: bool = False) -> Owner:
-    return Owner(api_version="v1", kind=kind, name=uid, uid=uid, blocks=blocks)
+def owner(uid: str, *, kind: str = KIND) -> Owner:
+    return Owner(kind=kind, name=uid, uid=uid)
 
 
 def graph(*found: Owned) -> Graph:
@@ -45,46 +44,36 @@ def graph(*found: Owned) -> Graph:
 )
 def test_stays(owners: tuple[str, ...], others: tuple[str, ...]) -> None:
     child = thing("child", *(owner(uid) for uid in owners))
-    assert decide(child, graph(child, *(thing(uid) for uid in others)), [KIND]) == ()
+    assert graph(child, *(thing(uid) for uid in others)).decide(child, {KIND}) is None
 
 
 def test_goes_when_every_owner_is_gone() -> None:
     child = thing("child", owner("a"), owner("b"))
-    assert decide(child, graph(child), [KIND]) == (Delete(target=child, absent=(owner("a"), owner("b"))),)
-
-
-def test_owner_of_an_unknown_kind_is_taken_to_live() -> None:
-    child = thing("child", owner("a", kind="Mystery"))
-    assert decide(child, graph(child), [KIND]) == ()
+    assert graph(child).decide(child, {KIND}) == Delete()
 
 
 def test_nothing_is_decided_before_the_owners_kind_was_listed() -> None:
-    child = thing("child", owner("a"))
-    assert decide(child, graph(child), []) == ()
+    child = thing("child", owner("a", kind="v1/Mystery"))
+    assert graph(child).decide(child, {KIND}) is None
 
 
 def test_goes_before_an_owner_that_is_deleted_in_the_foreground() -> None:
     leaving = thing("a", deleting=True, finalizers=(FOREGROUND,))
     child = thing("child", owner("a"))
-    assert decide(child, graph(leaving, child), [KIND]) == (Delete(target=child),)
+    assert graph(leaving, child).decide(child, {KIND}) == Delete()
 
 
-@pytest.mark.parametrize(
-    ("blocks", "unlocked"), [(True, False), (False, True)], ids=["blocking", "not blocking"]
-)
-def test_foreground_owner_waits_for_dependents_that_block(blocks: bool, unlocked: bool) -> None:
+def test_foreground_owner_waits_for_its_dependents() -> None:
     leaving = thing("a", deleting=True, finalizers=(FOREGROUND, "other"))
-    steps = decide(leaving, graph(leaving, thing("child", owner("a", blocks=blocks))), [KIND])
-    assert steps == ((Unlock(target=leaving, finalizer=FOREGROUND),) if unlocked else ())
+    assert graph(leaving, thing("child", owner("a"))).decide(leaving, {KIND}) is None
+    assert graph(leaving, thing("child")).decide(leaving, {KIND}) == Unlock(FOREGROUND)
 
 
 def test_orphaning_owner_disowns_and_only_then_goes() -> None:
     leaving = thing("a", deleting=True, finalizers=(ORPHAN,))
     child = thing("child", owner("a"))
-    assert decide(leaving, graph(leaving, child), [KIND]) == (Disown(target=child, owner_uid="a"),)
-    assert decide(leaving, graph(leaving, thing("child")), [KIND]) == (
-        Unlock(target=leaving, finalizer=ORPHAN),
-    )
+    assert graph(leaving, child).decide(leaving, {KIND}) == Disown((child,))
+    assert graph(leaving, thing("child")).decide(leaving, {KIND}) == Unlock(ORPHAN)
 
 
 def test_graph_forgets_the_owners_an_object_had() -> None:

@@ -1,0 +1,72 @@
+"""File systems and mount targets as the EFS API describes them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fake_efs.errors import InvalidValue
+
+_FILE_SYSTEM_ID = re.compile(r"fs-([0-9a-f]{8}|[0-9a-f]{17})")
+_ACCESS_POINT_ID = re.compile(r"fsap-([0-9a-f]{8}|[0-9a-f]{17})")
+_USABLE = frozenset({"available", "updating"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountTarget:
+    """An address in the subnet of a zone."""
+
+    mount_target_id: str
+    subnet_id: str
+    zone: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """A file system with those of its mount targets that accept connections."""
+
+    file_system_id: str
+    mount_targets: tuple[MountTarget, ...] = ()
+
+
+def read_mount_target(description: Mapping[str, Any]) -> MountTarget:
+    """An entry of DescribeMountTargets."""
+    return MountTarget(
+        mount_target_id=description["MountTargetId"],
+        subnet_id=description["SubnetId"],
+        zone=description["AvailabilityZoneName"],
+        address=description["IpAddress"],
+    )
+
+
+def is_usable(description: Mapping[str, Any]) -> bool:
+    """Whether a mount target accepts connections."""
+    return description["LifeCycleState"] in _USABLE
+
+
+def parse_file_system_id(text: str, *, field: str) -> str:
+    """The id of a file system; raises InvalidValue."""
+    return _matching(_FILE_SYSTEM_ID, text, field, "file system")
+
+
+def parse_access_point_id(text: str, *, field: str) -> str:
+    """The id of an access point; raises InvalidValue."""
+    return _matching(_ACCESS_POINT_ID, text, field, "access point")
+
+
+def dns_name(file_system_id: str, region: str) -> str:
+    """The name of a file system in one of the regions of the partition ``aws``."""
+    return f"{file_system_id}.efs.{region}.amazonaws.com"
+
+
+def server_names(file_system_id: str, region: str) -> tuple[str, str]:
+    """The names of a file system's certificate: its DNS name, and that of its mount target in any zone."""
+    name = dns_name(file_system_id, region)
+    return name, f"*.{name}"
+
+
+def _matching(pattern: re.Pattern[str], text: str, field: str, what: str) -> str:
+    if not pattern.fullmatch(text):
+        raise InvalidValue(f"is not a valid {what} ID", field=field, value=text)
+    return text
