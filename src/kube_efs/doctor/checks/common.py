@@ -1,4 +1,4 @@
-"""What several checks need: the owner of a class or volume, commands, and whether something takes too long."""
+"""What several checks need: owners of classes and volumes, commands, and whether something takes too long."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
