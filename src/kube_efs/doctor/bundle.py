@@ -19,7 +19,7 @@ _MODE: Final = 0o600
 
 
 class Bundle:
-    """Files by their path, each without secrets already."""
+    """Files by their path, without secrets."""
 
     def __init__(self) -> None:
         self._files: dict[str, str] = {}
@@ -30,12 +30,12 @@ class Bundle:
         return dict(sorted(self._files.items()))
 
     def add_text(self, path: str, text: str) -> None:
-        """Take a text in; an empty one is left out."""
+        """Add a text; an empty one is omitted."""
         if text:
             self._files[path] = redacted_text(text)
 
     def add_object(self, path: str, found: Any) -> None:  # noqa: ANN401 - any JSON
-        """Take something of JSON in, an object of Kubernetes or a list of them."""
+        """Add JSON: an object of Kubernetes or a list of objects."""
         self._files[path] = json.dumps(redacted(found), indent=2, default=str) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""SecurityContextConstraints of OpenShift: what of a node they let pods have, and who may use them. No I/O.
+"""SecurityContextConstraints of OpenShift: what they allow to pods, and which accounts may use them. No I/O.
 
 https://docs.openshift.com/container-platform/latest/authentication/managing-security-context-constraints.html
 """
@@ -14,7 +14,7 @@ _GROUP, _RESOURCE = "security.openshift.io", "securitycontextconstraints"
 
 
 class HostAccess(StrEnum):
-    """What a pod may want of its node."""
+    """A privilege on the node."""
 
     PRIVILEGED = "privileged containers"
     NETWORK = "the host's network"
@@ -24,7 +24,7 @@ class HostAccess(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What those of one name allow. ``users`` and ``groups`` may use them without any role."""
+    """The constraints of one name. ``users`` and ``groups`` may use them without a role."""
 
     name: str
     allows: frozenset[HostAccess] = frozenset()
@@ -37,7 +37,7 @@ class Constraints:
 
 
 def use_of(constraints: Constraints, account: Account) -> Grant:
-    """The right by which a role lets an account use them for pods of its namespace."""
+    """The permission by which a role lets an account use them for pods of its namespace."""
     right = Right(
         verb="use", group=_GROUP, resource=_RESOURCE, namespace=account.namespace, name=constraints.name
     )
@@ -62,7 +62,7 @@ def read_constraints(body: Mapping[str, Any]) -> Constraints:
 
 
 def read_needs(pod: Mapping[str, Any]) -> frozenset[HostAccess]:
-    """What pods with this specification want of their nodes."""
+    """The privileges that pods with this specification need."""
     containers: Sequence[Mapping[str, Any]] = [
         *(pod.get("initContainers") or ()),
         *(pod.get("containers") or ()),

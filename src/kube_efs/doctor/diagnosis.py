@@ -1,4 +1,4 @@
-"""From facts to findings: pure, so that the same facts always give the same findings in the same order."""
+"""Computes findings from facts. The same facts always give the same findings in the same order."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _ORDER = {severity: number for number, severity in enumerate(Severity)}
 
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
-    """Every finding, what is broken first; those that have to do with the claim if one was asked about."""
+    """Every finding, broken things first; for a claim, only its findings."""
     found = [finding for topic in TOPICS for finding in topic.check(facts)]
     if facts.claim and facts.cluster is not None:
         found = [one for one in found if concerns(one, facts.claim, facts.cluster)]
@@ -20,10 +20,10 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
 
 
 def count(findings: tuple[Finding, ...]) -> Mapping[Severity, int]:
-    """How many there are of each severity."""
+    """The number of findings of each severity."""
     return Counter(one.kind.severity for one in findings)
 
 
 def is_broken(findings: tuple[Finding, ...]) -> bool:
-    """Whether something does not work now."""
+    """Whether any finding is broken."""
     return count(findings)[Severity.BROKEN] > 0

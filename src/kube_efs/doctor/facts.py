@@ -1,4 +1,4 @@
-"""What was found out before anything is judged. ``None`` means that it could not be found out."""
+"""The facts that the checks use. ``None`` means that a fact is not known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from kube_efs.tunnels.status import TunnelsStatus
 
 
 class Area(StrEnum):
-    """What could not be checked."""
+    """A kind of gap."""
 
     PROBE = "probe"
     AWS = "AWS"
@@ -65,7 +65,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """A pod; ``claims`` are those that it uses, ``waiting`` says why containers do not run.
+    """A pod; ``claims`` are those that it uses, ``waiting`` is why containers do not run.
 
     ``restarts`` counts those of its containers, ``ended`` says why the last one was needed.
     """
@@ -91,7 +91,7 @@ class PodFacts:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has nothing mounted any more."""
+        """Whether it has no mounts any more."""
         return self.phase in {"Succeeded", "Failed"}
 
 
@@ -107,7 +107,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckTrash:
-    """A file system whose trash cannot be emptied, and the object on which an event says so."""
+    """A file system whose trash cannot be emptied, and the object of the event about it."""
 
     file_system_id: str
     kind: str
@@ -145,7 +145,7 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFacts:
-    """A claim with its times; ``finalizers`` are what keeps it while it is being deleted."""
+    """A claim with its times; its ``finalizers`` delay its deletion."""
 
     claim: Claim
     created: datetime | None = None
@@ -155,7 +155,7 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeFacts:
-    """A volume; ``changed`` is when it got its phase, ``message`` what Kubernetes says of that."""
+    """A volume; ``changed`` is the time of its phase, ``message`` the message of Kubernetes about it."""
 
     volume: Volume
     changed: datetime | None = None
@@ -165,7 +165,7 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedVolumeFacts:
-    """A SharedVolume, and when it was deleted."""
+    """A SharedVolume, and the time of its deletion."""
 
     shared: SharedVolume
     deleting_since: datetime | None = None
@@ -173,7 +173,7 @@ class SharedVolumeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCondition:
-    """Something that the operator says of what it has installed."""
+    """A condition of the ClusterCSIDriver."""
 
     type: str
     message: str = ""
@@ -191,7 +191,7 @@ class TargetsFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedStatus:
-    """What a node's tunnel agent has reported to the cluster; ``status`` is None when that makes no sense."""
+    """The status that a node's tunnel agent has published; ``status`` is None if it is not valid."""
 
     node: str
     time: datetime | None = None
@@ -254,7 +254,7 @@ class AwsFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that checks are made of; a part that was not asked for is None.
+    """All facts; a part that was not requested is None.
 
     ``claim`` is the one that was asked about, as ``namespace/name``.
     """

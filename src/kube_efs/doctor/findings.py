@@ -26,7 +26,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """What a finding is about: ``kind`` as Kubernetes or AWS names it, and its name."""
+    """The object of a finding: its kind in Kubernetes or AWS, and its name."""
 
     kind: str
     name: str
@@ -52,22 +52,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A pure check, with every kind of finding that it can give."""
+    """A check, with every kind of finding that it can give."""
 
     check: Callable[[Facts], Iterator[Finding]]
     kinds: tuple[Kind, ...]
 
 
 def broken(id_: str, meaning: str) -> Kind:
-    """A kind of finding by which something does not work now."""
+    """A kind of finding: something does not work."""
     return Kind(id=id_, severity=Severity.BROKEN, meaning=meaning)
 
 
 def risk(id_: str, meaning: str) -> Kind:
-    """A kind of finding by which something works less well, or will not work when something else fails."""
+    """A kind of finding: something works less well, or stops working if something else fails."""
     return Kind(id=id_, severity=Severity.RISK, meaning=meaning)
 
 
 def unchecked(id_: str, meaning: str) -> Kind:
-    """A kind of finding which says that the doctor could not look."""
+    """A kind of finding: the doctor could not check something."""
     return Kind(id=id_, severity=Severity.UNCHECKED, meaning=meaning)

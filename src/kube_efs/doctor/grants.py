@@ -16,12 +16,12 @@ class Account:
 
     @property
     def user(self) -> str:
-        """Its name as that of a user."""
+        """Its user name."""
         return f"system:serviceaccount:{self.namespace}:{self.name}"
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups that every service account of its namespace is in."""
+        """The groups of every service account of its namespace."""
         return ("system:serviceaccounts", "system:authenticated", f"system:serviceaccounts:{self.namespace}")
 
 
@@ -53,7 +53,7 @@ class Grant:
 
 
 def grants_of(manifests: Sequence[Manifest]) -> tuple[Grant, ...]:
-    """Everything that the bindings among these manifests give, in order."""
+    """All permissions that the bindings among these manifests grant, in order."""
     roles = {
         (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one["rules"]
         for one in manifests

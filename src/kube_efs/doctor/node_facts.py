@@ -1,4 +1,4 @@
-"""What was found out on a node itself."""
+"""The facts from a node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class ConfiguredTunnel:
 
 
 class HandshakeOutcome(StrEnum):
-    """How a TLS handshake with a mount target ended."""
+    """The result of a TLS handshake with a mount target."""
 
     DONE = "done"
     NOT_CONNECTED = "not connected"
@@ -44,7 +44,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelFacts:
-    """A tunnel, the NULL call through it, and the handshakes past it."""
+    """A tunnel, the NULL call through it, and handshakes with its mount targets."""
 
     tunnel: ConfiguredTunnel
     listening: bool
@@ -54,7 +54,7 @@ class TunnelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessHealth:
-    """What a process of kube-efs says of itself; ``unreachable`` says why it was not heard."""
+    """The health of a process of kube-efs; ``unreachable`` is why it did not answer."""
 
     name: str
     url: str
@@ -64,7 +64,7 @@ class ProcessHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaFile:
-    """The file of certificate authorities; ``problem`` says why it is not usable."""
+    """The file of certificate authorities; ``problem`` is why it is not usable."""
 
     path: Path
     problem: str = ""
@@ -72,7 +72,7 @@ class CaFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopbackMount:
-    """An NFS mount of the kernel from this node's own address, so through a tunnel."""
+    """An NFS mount from this node's own address, which is a mount through a tunnel."""
 
     mount_point: Path
     port: int
@@ -80,7 +80,7 @@ class LoopbackMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What this node looks like; ``configuration`` is the path of ``stunnel.conf``.
+    """All facts from the node; ``configuration`` is the path of ``stunnel.conf``.
 
     ``tunnels`` None means that there is no such file. ``kernel`` are lines of the kernel's log, oldest
     first, and ``booleans`` SELinux's where it is enforced; both None when they could not be read.

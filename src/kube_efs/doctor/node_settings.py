@@ -1,4 +1,4 @@
-"""Where a node has what, by the settings that its tunnel agent has in the same place."""
+"""The paths and addresses on a node, from the settings of its tunnel agent."""
 
 from kube_efs.doctor.gathering.node import NodeOptions
 from kube_efs.settings import TunnelSettings, load
@@ -7,7 +7,7 @@ _DRIVER_PORT = 9812
 
 
 def node_options(*, agent_url: str | None, driver_url: str | None) -> NodeOptions:
-    """The options; addresses that are given win. Raises InvalidSetting."""
+    """The options; given addresses have priority. Raises InvalidSetting."""
     settings = load(TunnelSettings)
     expected = f"http://127.0.0.1:{_DRIVER_PORT}" if settings.tunnel_socket else None
     return NodeOptions(

@@ -1,4 +1,4 @@
-"""What the policy of a file system keeps from clients that show no IAM identity. No I/O.
+"""What the policy of a file system refuses to clients without IAM identity. No I/O.
 
 Nodes mount without one, unless a volume says ``iam``. A file system without a policy is open to all of them.
 """
@@ -18,7 +18,7 @@ _TRUE: Final = frozenset({"aws:securetransport", f"{_PREFIX}accessedviamounttarg
 
 
 class Access(StrEnum):
-    """What a client may be allowed to do, as policies call it."""
+    """The actions of clients in policies."""
 
     MOUNT = "ClientMount"
     WRITE = "ClientWrite"

@@ -1,4 +1,4 @@
-"""Every topic that the doctor knows, in the order of the findings."""
+"""All topics of checks, in the order of the findings."""
 
 from kube_efs.doctor.checks import (
     claims,

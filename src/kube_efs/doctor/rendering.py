@@ -22,7 +22,7 @@ _COLOURS = {Severity.BROKEN: "bold red", Severity.RISK: "yellow", Severity.UNCHE
 
 
 def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableType:
-    """A table with what is wrong, what shows it and what to do; the commands; one line that sums it up."""
+    """A table of problems, evidence and remedies; the commands; a summary line."""
     if not findings:
         return Text(f"No problems were found in {what}.", style="green")
     columns = ["", "finding", "problem", "remedy"]
@@ -34,7 +34,7 @@ def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableTy
 
 
 def _commands(findings: tuple[Finding, ...]) -> Iterator[Text]:
-    """What to type, outside of the table, where no line is broken and all can be copied."""
+    """The commands, below the table, so that users can copy whole lines."""
     about: dict[str, str] = {}
     for one in findings:
         for command in one.commands:
@@ -53,7 +53,7 @@ def _row(one: Finding) -> tuple[Text | str, ...]:
 
 
 def render_tunnels(node: NodeFacts) -> RenderableType:
-    """A table of what was measured on a node: each tunnel, and who answers at its mount targets."""
+    """A table of measurements on a node: each tunnel, and the handshakes with its mount targets."""
     rows = (
         (
             one.tunnel.name,
@@ -67,7 +67,7 @@ def render_tunnels(node: NodeFacts) -> RenderableType:
 
 
 def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: NodeFacts | None = None) -> str:
-    """The same as one JSON document, with what was measured if it is about a node."""
+    """The same as one JSON document, for a node with the measurements."""
     document: dict[str, object] = {
         "about": what,
         "time": f"{now:%Y-%m-%dT%H:%M:%SZ}",

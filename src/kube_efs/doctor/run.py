@@ -1,4 +1,4 @@
-"""What ``kube-efs doctor`` does: gather, judge, tell."""
+"""Runs ``kube-efs doctor``: reads facts, checks them, shows the findings."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class Answering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Which cluster is asked, and about what.
+    """The cluster to read, and the objects to check.
 
     ``namespace`` is that of kube-efs, ``claim`` a claim's name, after its namespace and a slash unless it is
     in the one that the kubeconfig names. ``region`` None takes the one of the controller or of the nodes.
@@ -62,7 +62,7 @@ class ClusterOptions:
 
 
 async def diagnose_cluster(options: ClusterOptions, installation: Installation, answering: Answering) -> bool:
-    """Tell what is wrong with a cluster, or with one claim of it; gives whether something is broken.
+    """Show the problems of a cluster, or of one of its claims; True if something is broken.
 
     Raises InvalidSetting when no cluster is configured, or the archive cannot be written.
     """

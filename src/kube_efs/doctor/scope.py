@@ -1,4 +1,4 @@
-"""Which findings have to do with one claim."""
+"""Selects the findings that concern one claim."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -25,7 +25,7 @@ _PARTICULAR: Final = frozenset(
 
 
 def concerns(finding: Finding, claim_key: str, cluster: ClusterFacts) -> bool:
-    """Whether the finding has to do with the claim ``namespace/name``."""
+    """Whether the finding concerns the claim ``namespace/name``."""
     subject = finding.subject
     if subject.kind not in _PARTICULAR:
         return True
@@ -52,7 +52,7 @@ def _related(claim_key: str, cluster: ClusterFacts) -> Iterator[Subject]:
 
 
 def _places(claim: Claim, cluster: ClusterFacts) -> Iterator[Subject]:
-    """Its volume, and the file systems that its data is or may be in."""
+    """Its volume, and the file systems that contain or may contain its data."""
     for one in cluster.volumes or ():
         volume = one.volume
         if volume.name == claim.volume_name or (volume.claim and volume.claim.uid == claim.uid):

@@ -1,4 +1,4 @@
-"""Times as objects and documents tell them."""
+"""Times in objects and documents."""
 
 from datetime import UTC, datetime
 

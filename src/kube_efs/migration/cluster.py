@@ -1,4 +1,4 @@
-"""What migrations ask of the Kubernetes API, and what they write there; everything raises KubeError."""
+"""Reads and writes the objects of migrations in the Kubernetes API; everything raises KubeError."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -43,7 +43,7 @@ class ClaimManifest(GenericNamespacedResource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What there is, and what is noted of it."""
+    """The claim and its volumes, and the journal."""
 
     seen: Seen
     journal: Journal
@@ -124,13 +124,13 @@ class MigrationStore:
             return None
 
     async def _users(self, migration: Migration) -> tuple[str, ...]:
-        """The pods that refer to the claim, whatever their state: an ended one also prevents its deletion."""
+        """The pods that refer to the claim, in any state: a pod that has ended also prevents its deletion."""
         with translated(f"pods of namespace {migration.namespace}"):
             pods = [pod async for pod in self._client.list(Pod, namespace=migration.namespace)]
         return tuple(sorted(_name(pod) for pod in pods if migration.claim in _claims_of(pod)))
 
     async def take(self, step: Step, migration: Migration, look: Look) -> None:
-        """Make that one change, to what was seen and to nothing else of the same name."""
+        """Make the change to these objects, and to no other objects of the same names."""
         move, seen = migration.move, look.seen
         match step:
             case Step.MAKE_TARGET:
@@ -158,7 +158,7 @@ class MigrationStore:
         await self._patch_volume(volume, {"spec": {"persistentVolumeReclaimPolicy": str(policy)}})
 
     async def _record(self, migration: Migration, look: Look) -> None:
-        """Note the claim as it is, except its first class, which a rollback needs."""
+        """Record the current claim, but keep its first class, which a rollback needs."""
         body = await self._claim(migration)
         csi = next((one for one in (look.seen.source, look.seen.target) if one and one.csi), None)
         if body is None or csi is None:
@@ -223,7 +223,7 @@ def _name(pod: Pod) -> str:
 
 
 def _claims_of(pod: Pod) -> set[str]:
-    """Names of the claims that a pod refers to; an ephemeral volume has one named for both."""
+    """The names of the claims that a pod refers to, also of its ephemeral volumes."""
     found = set()
     for volume in (pod.spec and pod.spec.volumes) or ():
         if volume.persistentVolumeClaim:

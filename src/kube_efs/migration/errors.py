@@ -1,10 +1,10 @@
-"""Why a claim is not moved."""
+"""The reasons why a claim is not migrated."""
 
 from kube_efs.model.errors import InvalidValue, NotYet
 
 
 class MigrationRefused(InvalidValue):
-    """The claim, its volume or what has become of them is not such that it can be moved."""
+    """The claim or its volume cannot be migrated in its current state."""
 
 
 class ClaimInUse(NotYet):
@@ -12,4 +12,4 @@ class ClaimInUse(NotYet):
 
 
 class MoveStalled(NotYet):
-    """Something that Kubernetes does by itself has not come about in time; nothing is lost by that."""
+    """Kubernetes did not do its part in time; nothing is lost."""

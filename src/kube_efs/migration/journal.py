@@ -1,4 +1,4 @@
-"""What is noted on a CSI volume, so that its migration can continue, forward or back, from any state.
+"""The journal on a CSI volume, with which its migration can continue, forward or back, from any state.
 
 It is an annotation in JSON, and lives as long as the volume: nothing else has to be kept, and nothing can get
 lost apart from it.
@@ -26,12 +26,12 @@ class Journal:
 
     @property
     def nfs_policy(self) -> ReclaimPolicy:
-        """The reclaim policy that the NFS volume had."""
+        """The original reclaim policy of the NFS volume."""
         return ReclaimPolicy(self.volume["spec"].get("persistentVolumeReclaimPolicy", ReclaimPolicy.RETAIN))
 
 
 def write_journal(journal: Journal) -> str:
-    """The annotation's text."""
+    """The text of the annotation."""
     content = {
         "version": _VERSION,
         "policy": str(journal.policy),
@@ -42,7 +42,7 @@ def write_journal(journal: Journal) -> str:
 
 
 def read_journal(text: str, *, volume: str) -> Journal:
-    """The journal in an annotation of that volume; raises MigrationRefused when it is not one."""
+    """The journal in an annotation of that volume; raises MigrationRefused if it is not valid."""
     try:
         content = json.loads(text)
         journal = Journal(

@@ -29,7 +29,7 @@ _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences", "final
 
 
 def plain_claim(body: Manifest) -> Manifest:
-    """The claim without its volume; the class is in ``spec.storageClassName`` wherever it was named."""
+    """The claim without its volume; its class is always in ``spec.storageClassName``."""
     annotations = body["metadata"].get("annotations") or {}
     spec = {key: copy.deepcopy(value) for key, value in body["spec"].items() if key != "volumeName"}
     if BETA_CLASS in annotations:
@@ -43,7 +43,7 @@ def plain_claim(body: Manifest) -> Manifest:
 
 
 def plain_volume(body: Manifest) -> Manifest:
-    """The volume, kept for its claim whichever uid that has."""
+    """The volume, reserved for its claim with any UID."""
     spec = copy.deepcopy(dict(body["spec"]))
     claim = body["spec"]["claimRef"]
     annotations = body["metadata"].get("annotations") or {}
@@ -64,7 +64,7 @@ def plain_volume(body: Manifest) -> Manifest:
 
 
 def plain_metadata(body: Manifest) -> dict[str, Any]:
-    """What a user or program has written there."""
+    """The fields that a user or program has written."""
     found = body["metadata"]
     kept = {key: copy.deepcopy(found[key]) for key in _KEPT if found.get(key)}
     if "annotations" in kept:
@@ -75,13 +75,13 @@ def plain_metadata(body: Manifest) -> dict[str, Any]:
 
 
 def claim_with(claim: Manifest, *, volume: str, storage_class: str) -> Manifest:
-    """The claim, bound to that volume and of that class."""
+    """The claim, bound to that volume, with that class."""
     spec = {**claim["spec"], "volumeName": volume, "storageClassName": storage_class}
     return {**claim, "spec": spec}
 
 
 def same_claim(claim: Manifest, other: Manifest) -> bool:
-    """Whether both would be created equal, except the class."""
+    """Whether both are equal when they are created, except the class."""
     return _without_class(claim) == _without_class(other)
 
 
@@ -91,12 +91,12 @@ def _without_class(claim: Manifest) -> Manifest:
 
 
 def kept_volume(volume: Manifest) -> Manifest:
-    """The volume as created: its data is not removed before it has its own reclaim policy."""
+    """The volume to create. Until it gets its own reclaim policy, its data is not removed."""
     spec = {**volume["spec"], "persistentVolumeReclaimPolicy": str(ReclaimPolicy.RETAIN)}
     return {**volume, "spec": spec}
 
 
 def with_finalizer(metadata: Manifest) -> Manifest:
-    """The metadata with the finalizer of provisioners, which a volume must not be without."""
+    """The metadata with the finalizer of provisioners, which each volume must have."""
     names = metadata.get("finalizers") or []
     return {**metadata, "finalizers": [*names, *([] if FINALIZER in names else [FINALIZER])]}

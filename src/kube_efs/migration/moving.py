@@ -1,4 +1,4 @@
-"""Takes one claim all the way."""
+"""Migrates one claim."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ async def move_claim(
     wait_seconds: float = 0.0,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> None:
-    """Move the claim, from whatever state an earlier attempt has left it in.
+    """Migrate the claim, from any state of an earlier attempt.
 
     ``tell`` hears what is done or waited for. Pods that use the claim are waited for ``wait_seconds``. Raises
     ClaimInUse, MoveStalled, MigrationRefused and KubeError; then, as after a kill, nothing is lost and the
@@ -70,7 +70,7 @@ async def _wait_for_users(
 async def _next_step(
     store: MigrationStore, migration: Migration, tell: Callable[[str], None], patience_seconds: float
 ) -> Step | None:
-    """Make the next change, once it can be made; None when there is none left."""
+    """Make the next change when it is possible; None if none is left."""
     waiting = ""
     try:
         async with asyncio.timeout(patience_seconds):

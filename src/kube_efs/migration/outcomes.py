@@ -1,4 +1,4 @@
-"""What has become of each claim, or would, for users and programs."""
+"""The result of each claim, for users and programs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from kube_efs.report.tables import table_of
 
 
 class State(StrEnum):
-    """How far a claim is."""
+    """The state of the migration of a claim."""
 
     TO_DO = "to do"
     DONE = "done"
@@ -26,7 +26,7 @@ class State(StrEnum):
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether nothing prevents the migration."""
         return self in {State.TO_DO, State.DONE}
 
 
@@ -35,7 +35,7 @@ _COLOURS = {State.TO_DO: "", State.DONE: "green", State.IN_USE: "yellow", State.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One claim; ``next_step`` is what would be done first, ``reason`` why it could not."""
+    """One claim; ``next_step`` is the first change, ``reason`` is why it is not possible."""
 
     namespace: str
     claim: str
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def planned(migration: Migration, decision: Step | Wait | None) -> Outcome:
-    """What must be done with the claim, and has not been done."""
+    """The claim must still be migrated."""
     if decision is None:
         return _outcome(migration, State.DONE)
     text = f"wait until {decision.for_what}" if isinstance(decision, Wait) else str(decision)
@@ -58,12 +58,12 @@ def planned(migration: Migration, decision: Step | Wait | None) -> Outcome:
 
 
 def done(migration: Migration) -> Outcome:
-    """The claim has been moved."""
+    """The claim is migrated."""
     return _outcome(migration, State.DONE)
 
 
 def failed(migration: Migration, error: KubeEfsError) -> Outcome:
-    """Something stands in the way, or stood."""
+    """The migration failed or is prevented."""
     state = State.IN_USE if isinstance(error, ClaimInUse) else State.FAILED
     return _outcome(migration, state, reason=str(error))
 
@@ -85,7 +85,7 @@ def _outcome(migration: Migration, state: State, *, next_step: str = "", reason:
 
 
 def refused(refusal: Refusal) -> Outcome:
-    """The claim cannot be moved at all."""
+    """The claim cannot be migrated."""
     return Outcome(
         namespace=refusal.namespace,
         claim=refusal.claim,

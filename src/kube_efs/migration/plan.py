@@ -1,4 +1,4 @@
-"""Which claims to migrate, from the objects of a cluster."""
+"""Selects the claims to migrate from the objects of a cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from kube_efs.model.volumes import LOOPBACK, Location, NfsSource, Volume, Volume
 
 
 class Direction(StrEnum):
-    """Which way claims go."""
+    """The direction of a migration."""
 
     FORWARD = "to CSI"
     BACK = "to NFS"
@@ -35,7 +35,7 @@ class Selection:
     claims: frozenset[str] = frozenset()
 
     def has(self, volume: Volume, *classes: str) -> bool:
-        """Whether the volume's claim is meant, of any of these classes."""
+        """Whether the claim of the volume is selected, with any of these classes."""
         claim = volume.claim
         if claim is None or (self.namespace is not None and claim.namespace != self.namespace):
             return False
@@ -58,7 +58,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One claim's two volumes; ``csi_volume`` is made where it does not exist."""
+    """The two volumes of a claim; ``csi_volume`` is created if it does not exist."""
 
     namespace: str
     claim: str
@@ -84,11 +84,11 @@ class Migration:
 
     @property
     def target_volume(self) -> Manifest:
-        """The volume that the claim goes to, as it is made."""
+        """The target volume to create."""
         return self.csi_volume if self.direction is Direction.FORWARD else kept_volume(self.journal.volume)
 
     def new_claim(self, journal: Journal) -> Manifest:
-        """The claim as it is made, by the journal as it is now."""
+        """The claim to create, from the current journal."""
         csi_class, nfs_class = self.csi_volume["spec"], journal.claim["spec"]
         found = csi_class if self.direction is Direction.FORWARD else nfs_class
         return claim_with(
@@ -98,7 +98,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A claim that was meant and cannot be moved."""
+    """A selected claim that cannot be migrated."""
 
     namespace: str
     claim: str
@@ -109,7 +109,7 @@ class Refusal:
 def plan(
     state: ClusterState, selection: Selection, direction: Direction, *, new_class: str | None = None
 ) -> tuple[Migration | Refusal, ...]:
-    """What must be migrated, or completed, in the order of names.
+    """The migrations to start or to complete, in the order of names.
 
     ``new_class`` is the class that claims get; None leaves each its own.
     """
@@ -185,7 +185,7 @@ def _new(
 
 
 def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Location | None:
-    """Where the data lies; None for a volume of another NFS server that was not requested."""
+    """The location of the data; None for a volume of another NFS server that was not requested."""
     assert volume.nfs  # noqa: S101 - only such volumes are checked
     location = locate(volume, state.targets, state.servers)
     if location is not None:

@@ -1,4 +1,4 @@
-"""What ``kube-efs migrate`` does."""
+"""Runs ``kube-efs migrate``."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateOptions:
-    """What the command line says; without ``go`` nothing is changed."""
+    """The options of the command; without ``go`` nothing is changed."""
 
     kubeconfig: Path | None = None
     system_namespace: str = DEFAULT_NAMESPACE
@@ -42,7 +42,7 @@ class MigrateOptions:
 
 
 def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:
-    """File systems by the names that volumes have for them; raises InvalidSetting."""
+    """File systems by the names in volumes; raises InvalidSetting."""
     found = {}
     for text in texts:
         name, _, identifier = text.partition("=")
@@ -59,7 +59,7 @@ def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:
 
 
 async def run_migration(options: MigrateOptions) -> bool:
-    """Show the migration, or do it; gives whether nothing prevents, or prevented, it.
+    """Show the migration, or do it; False if something prevents or prevented it.
 
     Raises InvalidSetting when no cluster is configured, KubeError when it does not answer, MigrationRefused
     when it has no CSI driver.
@@ -103,7 +103,7 @@ async def _go(
 async def _move(
     store: MigrationStore, entry: Migration | Refusal, options: MigrateOptions, tell: Callable[[str], None]
 ) -> Outcome:
-    """One claim; the others do not depend on what becomes of it."""
+    """One claim; the others do not depend on its result."""
     if isinstance(entry, Refusal):
         return refused(entry)
     try:
@@ -119,7 +119,7 @@ async def _move(
 
 
 class _Progress:
-    """A bar on a terminal, else a line for each message; on standard error."""
+    """A progress bar on a terminal, otherwise a line for each message; on standard error."""
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False)

@@ -1,4 +1,4 @@
-"""What to do next with a claim that is to come from one volume to another.
+"""The next step of a claim on its way from one volume to another.
 
 A claim's volume and a volume's source cannot be changed, so the claim is deleted and recreated. The old
 volume is kept from being removed with it first, and the new one, which notes everything that is needed to
@@ -16,7 +16,7 @@ from kube_efs.model.volumes import FINALIZER, Volume, VolumePhase
 
 
 class Step(StrEnum):
-    """One change in the cluster; the order is that of a move."""
+    """One change in the cluster, in the order of a migration."""
 
     MAKE_TARGET = "create the new volume, reserved for the claim"
     KEEP_SOURCE = "set the old volume to Retain"
@@ -30,14 +30,14 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Kubernetes is to do something first."""
+    """Kubernetes must do something first."""
 
     for_what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A claim's way; ``policy`` is the reclaim policy that the target has in the end."""
+    """The migration of a claim; ``policy`` is the final reclaim policy of the target."""
 
     namespace: str
     claim: str
@@ -48,7 +48,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What there is; ``recorded``: whether the claim could be recreated unchanged."""
+    """The current objects; ``recorded``: whether the claim can be recreated unchanged."""
 
     claim: Claim | None = None
     source: Volume | None = None
@@ -58,7 +58,7 @@ class Seen:
 
 
 def decide(move: Move, seen: Seen) -> Step | Wait | None:
-    """The next step, None when the claim has arrived.
+    """The next step, None when the claim is migrated.
 
     Raises ClaimInUse while pods refer to the claim, and MigrationRefused when another client has changed
     something in a way that leaves no safe step.
@@ -136,7 +136,7 @@ def _arriving(move: Move, seen: Seen, claim: Claim) -> Step | Wait | None:
 
 
 def _is_open(volume: Volume) -> bool:
-    """Whether a claim that is made now would be bound to it."""
+    """Whether a claim that is created now would be bound to it."""
     return volume.claim is not None and volume.claim.uid is None
 
 

@@ -1,4 +1,4 @@
-"""An NFS volume as a volume of the CSI driver that leads to the same directory."""
+"""Translates an NFS volume to a volume of the CSI driver with the same directory."""
 
 import hashlib
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Translation:
 
 
 def csi_name(nfs_name: str) -> str:
-    """The name of the volume that follows the one of that name."""
+    """The name of the CSI volume for the NFS volume of that name."""
     room = _LONGEST_NAME - len(_SUFFIX)
     if len(nfs_name) <= room:
         return nfs_name + _SUFFIX
@@ -75,7 +75,7 @@ def translate(
 
 
 def _base_of(volume: Volume, location: Location) -> Directory | None:
-    """The directory that the volume's was made in, for a claim; None when it was not, so is never removed.
+    """The parent of a directory that was created for a claim; None for others, which are never removed.
 
     These are the rules by which the NFS provisioners remove directories with their volumes.
     """
@@ -95,7 +95,7 @@ def _policy(volume: Volume, base: Directory | None) -> ReclaimPolicy:
 
 
 def _handle(location: Location, base: Directory | None) -> str:
-    """The handle; the mark of the base is what lets the driver's controller remove the directory.
+    """The handle. With its base mark, the controller may remove the directory.
 
     Without one it is written as every version of the AWS driver reads it.
     """
@@ -134,7 +134,7 @@ def _spec(volume: Volume, body: Manifest, handle: str, storage_class: str) -> Ma
 
 
 def _mount_options(body: Manifest) -> list[str]:
-    """Those of the volume that are not about its server; raises InvalidArgument for one that is refused."""
+    """The mount options that do not concern the server; raises InvalidArgument for a refused one."""
     beta = (body["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/mount-options", "")
     given = [
         *(one.strip() for one in beta.split(",") if one.strip()),

@@ -1,4 +1,4 @@
-"""Whether claims get their volumes, and go when they are deleted."""
+"""Whether claims get their volumes, and disappear after their deletion."""
 
 from collections.abc import Collection, Iterator
 from shlex import quote
@@ -163,7 +163,7 @@ def _pending(
 def _verdict(
     one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
 ) -> KubeEfsError | None:
-    """What the controller would say now."""
+    """The reason that the controller would give now."""
     claim, tagged = one.claim, has_driver_tags(cluster)
     try:
         match kind:

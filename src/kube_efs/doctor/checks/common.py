@@ -1,4 +1,4 @@
-"""What several checks ask of a cluster: whose a class or volume is, and whether something takes too long."""
+"""What several checks need: owners of classes and volumes, commands, and whether something takes too long."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ _COMMANDS: Final = frozenset({"controller", "tunnel", "node", "operator"})
 
 
 class VolumeKind(StrEnum):
-    """Whose rules a storage class follows."""
+    """The provisioner whose rules a storage class follows."""
 
     TUNNEL = "tunnel"
     DIRECTORY = "directory"
@@ -38,7 +38,7 @@ def is_ours(workload: Workload) -> bool:
 
 
 def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
-    """The workloads that run controllers, in whatever namespace."""
+    """The workloads that run controllers, in all namespaces."""
     found = cluster.workloads or ()
     return tuple(one for one in found if is_ours(one) and one.command == "controller")
 
@@ -83,7 +83,7 @@ def is_our_volume(volume: Volume, targets: TunnelTargets) -> bool:
 
 
 def file_system_of(volume: Volume, targets: TunnelTargets) -> FileSystemId | None:
-    """The file system of the volume; None when it is none of ours."""
+    """The file system of the volume; None for other volumes."""
     if volume.csi is not None:
         if volume.csi.driver != DRIVER:
             return None
@@ -105,7 +105,7 @@ def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
 
 
 def controller_log(cluster: ClusterFacts) -> str:
-    """The command that shows what the controllers of kube-efs's namespace say."""
+    """The command that shows the logs of the controllers."""
     here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
     name = here[0].name if here else "efs-manager"
     return f"kubectl -n {cluster.namespace} logs deployment/{name} --all-containers --tail=200"
@@ -127,7 +127,7 @@ def agent_of(node: str, cluster: ClusterFacts) -> PodFacts | None:
 
 
 def look_at_node(node: str, cluster: ClusterFacts) -> str:
-    """The command that examines a node from inside, or else shows which pods it has."""
+    """The command that checks a node in its agent's pod, or shows the pods of the node."""
     agent = agent_of(node, cluster)
     if agent is None:
         return pods_on(node, cluster)
@@ -142,7 +142,7 @@ def pods_on(node: str, cluster: ClusterFacts) -> str:
 
 
 def agent_log(node: str, cluster: ClusterFacts) -> str:
-    """The command that shows what the tunnel agent of a node says."""
+    """The command that shows the log of the tunnel agent of a node."""
     agent = agent_of(node, cluster)
     if agent is None:
         return pods_on(node, cluster)
@@ -161,10 +161,10 @@ def render_command(cluster: ClusterFacts) -> str:
 
 
 def lasts(since: datetime | None, now: datetime) -> bool:
-    """Whether something has been so for longer than it takes; also if the time is not known."""
+    """Whether something takes longer than usual; also if its start is not known."""
     return since is None or now - since > PATIENCE
 
 
 def problem_of(error: KubeEfsError) -> str:
-    """What an error says, without its remedy, which a finding has a place of its own for."""
+    """The message of an error without its remedy, for which a finding has a field."""
     return str(type(error)(error.problem, field=error.field, value=error.value))

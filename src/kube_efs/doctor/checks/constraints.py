@@ -1,4 +1,4 @@
-"""Whether OpenShift lets the pods of DaemonSets have what they need of their nodes."""
+"""Whether OpenShift allows the pods of DaemonSets the privileges that they need."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,7 +31,7 @@ def account_of(workload: Workload) -> Account:
 
 
 def wanted_uses(cluster: ClusterFacts) -> tuple[Grant, ...]:
-    """The questions about roles, which the constraints themselves do not answer."""
+    """The permissions of roles to read, because constraints do not contain them."""
     return tuple(use_of(one, account_of(workload)) for workload, enough in needy(cluster) for one in enough)
 
 

@@ -1,4 +1,4 @@
-"""Whether the file systems that the cluster names are there, and can be reached from its nodes' zones."""
+"""Whether the file systems in use exist, and can be reached from the zones of the nodes."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ def _make_target(aws: AwsFacts, file_system_id: FileSystemId) -> str:
 
 
 def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]]:
-    """Every file system that volumes, classes and tunnel targets name, with who names it."""
+    """Every file system in volumes, classes and tunnel targets, with the objects that name it."""
     found: defaultdict[FileSystemId, list[str]] = defaultdict(list)
     kinds = provisioners(cluster)
     for one in cluster.classes or ():
@@ -190,7 +190,7 @@ def _zones(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator
 
 
 def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
-    """What can be said without AWS."""
+    """The findings without access to AWS."""
     for file_system_id, target in sorted(targets_of(cluster).targets.items()):
         if not target.address_by_subnet:
             yield Finding(

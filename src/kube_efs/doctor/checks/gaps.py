@@ -1,4 +1,4 @@
-"""What could not be checked, which may be everything."""
+"""What could not be checked."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -75,7 +75,7 @@ def _failed(tunnel: TunnelFacts, one: Handshake, subject: Subject, now: datetime
 
 
 def _commands(tunnel: TunnelFacts, one: Handshake) -> tuple[str, ...]:
-    """What shakes hands once more, and shows all of the certificate."""
+    """The command that repeats the handshake, and shows the whole certificate."""
     host = f"[{one.address}]" if ":" in one.address else one.address
     service = tunnel.tunnel
     shake = f"openssl s_client -connect {quote(f'{host}:{NFS_PORT}')} -servername {quote(service.check_host)}"

@@ -1,4 +1,4 @@
-"""Whether kube-efs itself runs: its workloads, its leader, its versions, and what older systems have left."""
+"""Whether kube-efs itself runs: its workloads, leader and versions; and remains of older systems."""
 
 from collections import defaultdict
 from collections.abc import Iterator

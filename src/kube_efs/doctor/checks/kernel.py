@@ -1,4 +1,4 @@
-"""What this node's kernel says of NFS, and whether SELinux lets containers use it."""
+"""The kernel's messages about NFS on this node, and whether SELinux lets containers use NFS."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -42,7 +42,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _servers(lines: Sequence[str], answering: Collection[str], subject: Subject) -> Iterator[Finding]:
-    """The log is older than the calls that were just made: who has answered those is back."""
+    """The log is older than the calls of this check: a server that answered them is available again."""
     told: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""What every node's tunnel agent has reported to the cluster, and which nodes report nothing."""
+"""The published status of each node's tunnel agent, and the nodes without one."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -45,7 +45,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _has_older_agents(cluster: ClusterFacts) -> bool:
-    """Whether nodes still have the agents of openshift-efs-stunnel, which tell nothing."""
+    """Whether nodes still have the agents of openshift-efs-stunnel, which publish no status."""
     return any(one.name == _AGENTS and not is_ours(one) for one in cluster.workloads or ())
 
 

@@ -75,7 +75,7 @@ def _commands(pod: PodFacts, cluster: ClusterFacts) -> tuple[str, ...]:
 
 
 def _remedy(messages: str, node: str) -> str:
-    """What usually helps against such a failure of mount(8)."""
+    """The usual remedy for such a failure of mount(8)."""
     look = f"run kube-efs doctor node on {node}"
     if "refused" in messages:
         return f"no tunnel listens there: check that the tunnel agent's pod runs on {node}; {look}"

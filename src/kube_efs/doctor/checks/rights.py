@@ -1,4 +1,4 @@
-"""Whether the service accounts may do what the manifests let them do."""
+"""Whether the service accounts have the permissions of the manifests."""
 
 from collections.abc import Iterator
 from itertools import groupby

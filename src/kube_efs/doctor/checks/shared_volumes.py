@@ -1,4 +1,4 @@
-"""Whether SharedVolumes get their claims, and go when they are deleted."""
+"""Whether SharedVolumes get their claims, and disappear after their deletion."""
 
 from collections.abc import Iterator
 

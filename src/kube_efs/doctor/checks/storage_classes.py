@@ -1,4 +1,4 @@
-"""Whether classes can be served, judged by the parsers that the controller uses."""
+"""Whether classes can be served, checked with the parsers of the controller."""
 
 from collections.abc import Iterator
 

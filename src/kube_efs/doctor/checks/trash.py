@@ -1,4 +1,4 @@
-"""Whether what was removed also goes from the trash of its file system."""
+"""Whether the trash of each file system is emptied."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Whether volumes lead to their file systems, and are removed when they are no longer needed."""
+"""Whether volumes refer to existing file systems, and are removed when they are no longer needed."""
 
 from collections.abc import Iterator
 from shlex import quote

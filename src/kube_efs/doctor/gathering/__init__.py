@@ -1,1 +1,1 @@
-"""Everything that the doctor asks, of the Kubernetes API, AWS and this machine; nothing is changed."""
+"""Reads the facts from the Kubernetes API, AWS and this machine, and changes nothing."""

@@ -1,4 +1,4 @@
-"""Looks that may fail: each has its time, and one that fails becomes a gap instead of an end."""
+"""Reads that may fail: each has a timeout, and a failed one becomes a gap."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -16,7 +16,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Attempts:
-    """Looks, with the gaps that they have left."""
+    """Reads, and the gaps of those that failed."""
 
     def __init__(self, *, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
@@ -28,7 +28,7 @@ class Attempts:
         return tuple(self._gaps)
 
     async def look(self, what: str, work: Awaitable[_Answer], *, area: Area = Area.PROBE) -> _Answer | None:
-        """The answer; None when there was none, or none in time."""
+        """The result; None if the read failed, also by its timeout."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await work

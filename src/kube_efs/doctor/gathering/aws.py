@@ -1,4 +1,4 @@
-"""The file systems of a region, asked of AWS with whatever credentials the operator has."""
+"""Reads the file systems of a region from AWS, with the credentials of the user."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ _READ_SECONDS: Final = 5.0
 
 
 def aws_options(region: Region, *, timeout_seconds: float) -> AwsOptions:
-    """How the doctor calls AWS."""
+    """The settings for calls to AWS."""
     return AwsOptions(
         region=region,
         max_attempts=_ATTEMPTS,

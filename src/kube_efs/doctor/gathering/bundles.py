@@ -1,4 +1,4 @@
-"""What goes into a bundle: objects and logs of a cluster, files of a node. Secrets are never asked for."""
+"""Reads the content of a bundle: objects and logs of a cluster, files of a node. It never reads Secrets."""
 
 import asyncio
 from collections.abc import Callable

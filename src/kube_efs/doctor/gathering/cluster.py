@@ -1,4 +1,4 @@
-"""A cluster, asked through its API."""
+"""Reads the facts from a cluster."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -125,7 +125,7 @@ async def _workloads(client: AsyncClient, attempts: Attempts) -> tuple[Workload,
 
 
 async def _with_references(client: AsyncClient, workload: Workload, attempts: Attempts) -> Workload:
-    """A controller with the variables that its ConfigMaps hold, as efs-provisioner's manifests have them."""
+    """A controller with the variables of its ConfigMaps, as in the manifests of efs-provisioner."""
     if workload.command != "controller" or not workload.references:
         return workload
     names = {name for name, _ in workload.references.values()}
@@ -159,7 +159,7 @@ async def _warnings(client: AsyncClient) -> tuple[Warned, ...]:
 
 
 async def _stuck_trash(client: AsyncClient) -> tuple[StuckTrash, ...]:
-    """The trashes of which the last word is that they cannot be emptied."""
+    """The trash directories whose last event says that they cannot be emptied."""
     found = [
         one
         for reason in (TRASH_NOT_EMPTIED, TRASH_EMPTIED)

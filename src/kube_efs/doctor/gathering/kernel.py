@@ -82,7 +82,7 @@ def read_booleans(folder: Path = SELINUX) -> Mapping[str, bool]:
 
 
 def loopback_mounts(entries: Iterable[MountEntry]) -> tuple[LoopbackMount, ...]:
-    """Those of the mounts that go through a tunnel of this node."""
+    """The mounts through a tunnel of this node."""
     found = []
     for entry in entries:
         options = dict(option.partition("=")[::2] for option in entry.super_options)

@@ -1,4 +1,4 @@
-"""This node, asked itself: its tunnels, its processes, its kernel."""
+"""Reads the facts from this node: its tunnels, its processes, its kernel."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ _STATUS = TypeAdapter(TunnelsStatus)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Where this node has what. ``driver_url`` is None where no CSI driver is expected."""
+    """The paths and addresses on this node. ``driver_url`` is None if no CSI driver is expected."""
 
     name: str
     configuration: Path

@@ -1,4 +1,4 @@
-"""Objects of the Kubernetes API, as decoded JSON, to facts; what is missing gets its default."""
+"""Converts objects of the Kubernetes API to facts; missing fields get their default."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -220,7 +220,7 @@ def read_shared_volume_facts(body: Json) -> SharedVolumeFacts:
 
 
 def read_degraded(body: Json) -> tuple[OperatorCondition, ...]:
-    """The conditions in a ClusterCSIDriver by which something is wrong."""
+    """The conditions of a ClusterCSIDriver that show a problem."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return tuple(
         OperatorCondition(type=one["type"], message=one.get("message") or "")
@@ -240,7 +240,7 @@ def read_targets(body: Json) -> TargetsFacts:
 
 
 def read_published(body: Json) -> PublishedStatus:
-    """What a node has published in its ConfigMap."""
+    """The status that a node has published in its ConfigMap."""
     data = body.get("data") or {}
     node = data.get(NODE_KEY) or body["metadata"]["name"]
     try:

@@ -1,4 +1,4 @@
-"""What service accounts may do, as the API server itself decides it."""
+"""Asks the API server for the permissions of service accounts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,7 @@ _Ask: TypeAlias = Callable[[Grant], Awaitable[bool]]
 async def missing_rights(
     client: AsyncClient, grants: Sequence[Grant], attempts: Attempts
 ) -> tuple[Grant, ...]:
-    """Those of the grants that are not there, in order.
+    """The grants that are missing, in order.
 
     Who may not ask about others, as a service account may not, asks about himself.
     """
