@@ -72,7 +72,7 @@ async def world(
     return World(api, gateway, infra_id, tuple(subnets))
 
 
-async def test_a_file_system_is_made_with_all_that_it_needs_and_only_once(
+async def test_file_system_is_created_completely_and_only_once(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
     said = list[str]()
@@ -93,14 +93,14 @@ async def test_a_file_system_is_made_with_all_that_it_needs_and_only_once(
     assert said[-1] == "all mount targets are available"
 
 
-async def test_a_dry_run_makes_nothing(world: World, gateway: AwsGateway) -> None:
+async def test_dry_run_creates_nothing(world: World, gateway: AwsGateway) -> None:
     said = list[str]()
     assert await create_file_system(gateway, world.wanted(dry_run=True), said.append) is None
     assert said[-1] == "nothing was created"
     assert (await gateway.owned.find(world.infra_id)).empty
 
 
-async def test_only_what_the_cluster_owns_is_removed(
+async def test_only_objects_of_the_cluster_are_removed(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
     mine = await create_file_system(gateway, world.wanted(), lambda _: None)
